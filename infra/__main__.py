@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from infra import template
 from infra.errors import InfraError, NotRunError
-from infra.load import DIRECTORY, load_environment, load_environments, shown
-from infra.values import DEFAULT_PROJECT
+from infra.settings.load import DIRECTORY, load_environment, load_environments, load_for_bootstrap
+from infra.settings.values import DEFAULT_PROJECT
+from kinesis_efo_infra.gate.files import shown
+from kinesis_efo_infra.pipeline import filled_in
+from kinesis_efo_infra.pipeline.deployment import WORKFLOW
 
 logger = logging.getLogger(__name__)
 BOOTSTRAP = Path("cdktf.bootstrap")
@@ -33,13 +35,17 @@ def main(arguments: list[str] | None = None) -> int:
             case "accept":
                 _accept(options)
             case "up":
-                from infra.up import up
+                from infra.local.up import up
 
                 up(options.directory, options.environment, options.endpoint, through=options.through)
             case "apply-local":
-                from infra.apply_local import apply_local
+                from infra.local.apply_local import apply_local
 
                 apply_local(options.directory, options.environment)
+            case "real-provider":
+                from infra.local.real_provider import real_provider
+
+                return 0 if real_provider(options.record) else 1
             case "bootstrap":
                 _bootstrap(options)
             case "doctor":
@@ -56,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _new(options: argparse.Namespace) -> None:
-    from infra.first import write_first
+    from infra.settings.first import write_first
 
     path = write_first(options.directory, options.environment, options.project)
     logger.info("wrote %s: give it your account, region and state bucket, and your streams", shown(path))
@@ -65,8 +71,8 @@ def _new(options: argparse.Namespace) -> None:
 
 
 def _accept(options: argparse.Namespace) -> None:
-    from infra import budget, ledger
-    from infra.app import synthesize
+    from infra.settings import budget, ledger
+    from infra.stacks.app import synthesize
 
     (environment,) = load_environments(options.directory, [options.environment], options.programs)
     logger.info("wrote %s", ledger.accept(options.directory, environment))
@@ -80,7 +86,7 @@ def _accept(options: argparse.Namespace) -> None:
 
 
 def _synth(options: argparse.Namespace) -> None:
-    from infra.app import synthesize, synthesize_bootstrap
+    from infra.stacks.app import synthesize, synthesize_bootstrap
 
     bootstrap = getattr(options, "bootstrap", False)
     # `make synth` has told the warnings with the other stacks.
@@ -98,11 +104,11 @@ def _synth(options: argparse.Namespace) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from infra.aws import client
-    from infra.doctor import Verdict, examine
+    from infra.settings.doctor import Verdict, examine
+    from kinesis_efo_infra.pipeline.aws import client
 
     (environment,) = load_environments(options.directory, [options.environment], options.programs)
-    template.refuse(environment)
+    filled_in.refuse(environment)
     found = examine(environment, lambda service, region: client(service, region, environment.account_id))
     told = [each for each in found if each.verdict is not Verdict.OK]
     for each in told:
@@ -119,20 +125,29 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _bootstrap(options: argparse.Namespace) -> None:
-    from infra.app import synthesize_bootstrap
-    from infra.apply_bootstrap import apply_bootstrap
-    from infra.aws import client
-    from infra.names import github_repository
-    from infra.pipeline.github import Gh
+    from infra.pipeline.apply_bootstrap import apply_bootstrap
+    from infra.stacks.app import synthesize_bootstrap
+    from kinesis_efo_infra.pipeline.aws import client
+    from kinesis_efo_infra.pipeline.deployers import workflow_of
+    from kinesis_efo_infra.pipeline.deployment import github_repository
+    from kinesis_efo_infra.pipeline.github import Gh
 
-    (environment,) = load_environments(options.directory, [options.environment])
-    template.refuse(environment)
+    environment = load_for_bootstrap(options.directory, options.environment)
+    filled_in.refuse(environment)
     region = environment.state_region or environment.region
     s3, iam = (client(service, region, environment.account_id) for service in ("s3", "iam"))
     ask = environment.pipeline is not None and not options.unasked
     github = Gh(github_repository(environment.pipeline.repository)[0]) if environment.pipeline and ask else None
     synthesized = synthesize_bootstrap([environment], options.out)
-    apply_bootstrap(environment, synthesized, s3, iam, github=github, approve=options.yes)
+    apply_bootstrap(
+        environment,
+        synthesized,
+        s3,
+        iam,
+        github=github,
+        deploy=workflow_of(options.directory, options.deploy),
+        approve=options.yes,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -169,6 +184,9 @@ def _parser() -> argparse.ArgumentParser:
     bootstrap.add_argument(
         "--unasked", action="store_true", help="do not ask GitHub for its rules either, which needs `gh`"
     )
+    bootstrap.add_argument(
+        "--deploy", default=WORKFLOW, metavar="FILE", help="GitHub's workflow that deploys it (default: %(default)s)"
+    )
     doctor = commands.add_parser(
         "doctor", help="ask AWS, with calls that only read, whether what an environment file names is there"
     )
@@ -183,6 +201,12 @@ def _parser() -> argparse.ArgumentParser:
         f"exit code {NOT_RUN} where these are out of reach",
     )
     rehearsal.add_argument("environment")
+    real = commands.add_parser(
+        "real-provider",
+        help="check and plan the examples with the AWS provider of its registry, and record what it said; "
+        f"exit code {NOT_RUN} where that is out of reach",
+    )
+    real.add_argument("--record", type=Path, default=Path("docs/real-provider.md"), help="default: %(default)s")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Refreshes `infra/pipeline/prices.json` from AWS's price list: `python -m scripts.prices`.
+"""Refreshes `kinesis_efo_infra/pipeline/prices.json` from AWS's price list: `make prices`.
 
 It reads the files of the Price List Bulk API, one for each region, which need no credentials. Source: AWS Billing user guide,
 "Reading the price list files"; a product of the service AmazonKinesis is known by the end of its `usagetype`, before which is a
@@ -16,11 +16,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from infra.pipeline.prices import FIGURES, FILE, OF_ADVANTAGE
+from kinesis_efo_infra.pipeline.prices import FIGURES, FILE, OF_ADVANTAGE, PAGE
 
 _HOST = "https://pricing.us-east-1.amazonaws.com"
 _INDEX = f"{_HOST}/offers/v1.0/aws/AmazonKinesis/current/region_index.json"
-_PAGE = "https://aws.amazon.com/kinesis/data-streams/pricing/"
 _USAGE = {
     "shard_hour": "Storage-ShardHour",
     "extended_shard_hour": "Extended-ShardHour",
@@ -41,7 +40,7 @@ _ADVANTAGE = {
     "gb_on_demand_advantage": "BilledOutgoingEFOBytes",
     "extended_gb_month_advantage": "ExtendedRetention-ByteHrs",
 }
-"""The same for products of the group *OnDemand Advantage*; how their usage types begin is not documented."""
+"""The same for products of the group *OnDemand Advantage*: `APN1-Advantage-BilledOutgoingBytes`, for example."""
 _MILLION = 1_000_000
 
 Read = Callable[[str], Any]
@@ -84,7 +83,7 @@ def refresh(read: Read, file: Path, regions: tuple[str, ...] = ()) -> list[str]:
         if needed := [each for each in missing if each not in OF_ADVANTAGE]:
             lines.append(f"{region}: left as it was; the price list lacks {', '.join(needed)}")
             continue
-        dated = {"date": str(offer["publicationDate"])[:10], "source": _PAGE}
+        dated = {"date": str(offer["publicationDate"])[:10], "source": PAGE}
         document["regions"][region] = {**dated, **{name: found.get(name) for name in FIGURES}}
         lines.append(f"{region}: of {dated['date']}" + (f"; without {', '.join(missing)}" if missing else ""))
     document["regions"] = dict(sorted(document["regions"].items()))
@@ -134,8 +133,8 @@ def main(arguments: list[str] | None = None, read: Read = _download) -> int:
     try:
         for line in refresh(read, options.file, tuple(options.regions)):
             sys.stdout.write(f"{line}\n")
-    except (OSError, ValueError, KeyError, PriceListError) as error:
-        sys.stderr.write(f"error: the price list cannot be read: {error!r}; nothing was written\n")
+    except (OSError, ValueError, KeyError, TypeError, PriceListError) as error:
+        sys.stderr.write(f"error: AWS' price list cannot be read, so that nothing was written: {error!r}\n")
         return 1
     return 0
 

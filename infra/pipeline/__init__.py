@@ -1,4 +1,4 @@
-"""The steps of a pipeline: plan, apply what does the same, start the jobs that changed, look for drift.
+"""Environments as the pipeline sees them, the jobs that it keeps running, and what an administrator does once before that.
 
-Every step is a command (`python -m infra.pipeline --help`) that any CI system can run; only `github` is for GitHub.
+Every step is a command (`python -m infra.pipeline --help`) that any CI system can run; its steps are `kinesis_efo_infra.pipeline`.
 """

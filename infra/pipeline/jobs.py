@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from infra import names
 from infra.errors import PipelineError, UnhealthyError
-from infra.settings import Environment, Job
+from infra.settings.model import Environment, Job
+from infra.settings.names import Names, application_name
 
 logger = logging.getLogger(__name__)
 
@@ -115,14 +115,14 @@ def keep_running(environment: Environment, project: Path, run: Runner, clock: Ti
         return
     for job in environment.jobs:
         settings = environment.applications[job.application]
-        name = names.application_name(job.application, settings)
+        name = application_name(job.application, settings)
         _submit(environment, job, name, project, run)
         _until_healthy(environment, job, name, run, clock, patience)
 
 
 def which(environment: Environment, name: str) -> tuple[str, ...]:
     """Options of `kinesis-efo emr` that say which application is meant."""
-    return "--environment", names.qualified(environment), "--application", name, "--region", environment.region
+    return "--environment", Names(environment).qualified, "--application", name, "--region", environment.region
 
 
 def _submit(environment: Environment, job: Job, name: str, project: Path, run: Runner) -> None:
@@ -148,7 +148,7 @@ def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, c
     if not settings.continuous:
         return
     threshold = settings.lag_threshold_seconds
-    look = ["--manifest", names.manifest_location(environment, job.application), "--region", environment.region]
+    look = ["--manifest", Names(environment).manifest_location(job.application), "--region", environment.region]
     # A job with a longer lease timeout renews its leases less often, and must be watched for longer.
     look += [part for timeout in _lease_timeout(job.arguments) for part in ("--lease-timeout", timeout)]
     deadline = clock.now() + patience

@@ -9,11 +9,12 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra import names
 from infra.errors import PipelineError
 from infra.pipeline.jobs import Runner, Time, which
-from infra.pipeline.limits import Plan, applications_to_stop
-from infra.settings import EmrServerless, Environment
+from infra.settings.access import EmrServerless
+from infra.settings.model import Environment
+from infra.settings.names import application_name
+from kinesis_efo_infra.pipeline.limits import Plan, applications_to_stop
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Pause:
         for job in environment.jobs:
             settings = environment.applications[job.application]
             if isinstance(settings.access, EmrServerless):
-                name = names.application_name(job.application, settings)
+                name = application_name(job.application, settings)
                 told = self.run("emr", "status", *which(environment, name)).data
                 if isinstance(told, dict) and told.get("target") == f"serverless:{application}":
                     yield name, "schedule" in told, [str(run["id"]) for run in told["runs"]]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from infra import names
-from infra.cdk import AwsProvider, AwsProviderDefaultTags, S3Backend, TerraformStack
-from infra.settings import Environment
+from infra.settings.model import Environment
+from infra.settings.names import MANAGED_BY, Names
+from infra.stacks.cdk import AwsProvider, AwsProviderDefaultTags, S3Backend, TerraformStack
 
 
-def default_tags(environment: Environment, managed_by: str = names.MANAGED_BY) -> dict[str, str]:
+def default_tags(environment: Environment, managed_by: str = MANAGED_BY) -> dict[str, str]:
     """Tags of every resource of a stack."""
-    return {**environment.tags, "environment": names.qualified(environment), "managed-by": managed_by}
+    return {**Names(environment).tags, "managed-by": managed_by}
 
 
 def deploy_to_aws(
@@ -18,7 +18,7 @@ def deploy_to_aws(
     state_key: str,
     *,
     region: str | None = None,
-    managed_by: str = names.MANAGED_BY,
+    managed_by: str = MANAGED_BY,
 ) -> None:
     """Keep a stack's state in the environment's bucket, and deploy it to the environment's account only.
 

@@ -1,14 +1,17 @@
 """The bootstrap stack: the state bucket, GitHub's OIDC provider, and the roles by which a pipeline plans and applies.
 
-An administrator applies it once per environment (see `infra.apply_bootstrap`); the pipeline cannot change it.
+An administrator applies it once per environment (see `infra.pipeline.apply_bootstrap`); the pipeline cannot change it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from infra import names, permissions
-from infra.cdk import (
+from infra.settings.model import Environment, Pipeline
+from infra.settings.names import GITHUB_ISSUER, PIPELINE_MANAGED_BY, Names
+from infra.stacks import permissions
+from infra.stacks.base import deploy_to_aws
+from infra.stacks.cdk import (
     App,
     IamOpenidConnectProvider,
     IamPolicy,
@@ -17,9 +20,7 @@ from infra.cdk import (
     TerraformOutput,
     TerraformStack,
 )
-from infra.constructs import PrivateBucket
-from infra.settings import Environment, Pipeline
-from infra.stacks.base import deploy_to_aws
+from infra.stacks.constructs import PrivateBucket
 from kinesis_efo_infra.base import pin_account, policy_document, put
 from kinesis_efo_infra.iam import Statement
 from kinesis_efo_infra.key import CustomerKey
@@ -39,7 +40,8 @@ class BootstrapStack(TerraformStack):
     """
 
     def __init__(self, scope: App, environment: Environment) -> None:
-        super().__init__(scope, names.bootstrap_stack_name(environment))
+        names = Names(environment)
+        super().__init__(scope, names.bootstrap_stack_name)
         pin_account(self, environment.account_id, environment.region)
         self._environment = environment
         pipeline = environment.pipeline
@@ -47,9 +49,9 @@ class BootstrapStack(TerraformStack):
         deploy_to_aws(
             self,
             environment,
-            names.bootstrap_state_key(environment),
+            names.bootstrap_state_key,
             region=environment.state_region,
-            managed_by=names.PIPELINE_MANAGED_BY,
+            managed_by=PIPELINE_MANAGED_BY,
         )
         if pipeline is None or not pipeline.adopt_state_bucket:
             self._state_bucket()
@@ -105,7 +107,7 @@ class BootstrapStack(TerraformStack):
     def _oidc_provider(self) -> str:
         # No thumbprint: AWS checks GitHub's certificate against its own list of authorities.
         provider = IamOpenidConnectProvider(
-            self, "github", url=f"https://{names.GITHUB_ISSUER}", client_id_list=["sts.amazonaws.com"]
+            self, "github", url=f"https://{GITHUB_ISSUER}", client_id_list=["sts.amazonaws.com"]
         )
         return put(provider, _place("github")).arn
 
@@ -114,9 +116,9 @@ class BootstrapStack(TerraformStack):
         policy = IamPolicy(
             self,
             f"{kind}-policy",
-            name=names.pipeline_policy_name(self._environment, kind),
-            path=names.pipeline_path(self._environment),
-            description=f"Pipeline of kinesis-efo in {names.qualified(self._environment)}: {kind}",
+            name=Names(self._environment).pipeline_policy_name(kind),
+            path=Names(self._environment).pipeline_path,
+            description=f"Pipeline of kinesis-efo in {Names(self._environment).qualified}: {kind}",
             policy=policy_document(self, f"{kind}-document", statements, name=f"pipeline_{place.now}").json,
         )
         return put(policy, place).arn
@@ -125,9 +127,9 @@ class BootstrapStack(TerraformStack):
         role = IamRole(
             self,
             f"{kind}-role",
-            name=names.pipeline_role_name(self._environment, kind),
-            path=names.pipeline_path(self._environment),
-            description=f"Pipeline of kinesis-efo in {names.qualified(self._environment)}: {kind}",
+            name=Names(self._environment).pipeline_role_name(kind),
+            path=Names(self._environment).pipeline_path,
+            description=f"Pipeline of kinesis-efo in {Names(self._environment).qualified}: {kind}",
             assume_role_policy=policy_document(self, f"{kind}-trust", [trust], name=f"{kind}_trust").json,
             max_session_duration=SESSION_SECONDS,
         )

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from infra import addresses, names, schedules
-from infra.artifacts import use_locations
-from infra.cdk import (
+from infra.settings import addresses, schedules
+from infra.settings.access import OtherAccount
+from infra.settings.artifacts import use_locations
+from infra.settings.extra import Parts
+from infra.settings.model import Environment
+from infra.settings.names import ENVIRONMENT_KEY, Names, application_name, entry_place
+from infra.stacks import local
+from infra.stacks.base import default_tags, deploy_to_aws
+from infra.stacks.cdk import (
     App,
     AwsProvider,
     AwsProviderDefaultTags,
@@ -13,7 +19,7 @@ from infra.cdk import (
     TerraformOutput,
     TerraformStack,
 )
-from infra.constructs import (
+from infra.stacks.constructs import (
     Alarms,
     Dashboard,
     FanOutStream,
@@ -23,10 +29,6 @@ from infra.constructs import (
     batch_access,
     reader_access,
 )
-from infra.extra import Parts
-from infra.settings import Environment, OtherAccount
-from infra.stacks import local
-from infra.stacks.base import default_tags, deploy_to_aws
 from kinesis_efo_infra.base import pin_account
 from kinesis_efo_infra.grants import policy_for
 from kinesis_efo_infra.key import CustomerKey
@@ -44,22 +46,23 @@ class StreamingStack(TerraformStack):
     """
 
     def __init__(self, scope: App, environment: Environment, local_endpoint: str | None = None) -> None:
-        super().__init__(scope, names.stack_name(environment))
+        names = Names(environment)
+        super().__init__(scope, names.stack_name)
         pin_account(self, environment.account_id, environment.region)
         self._environment = environment
         if local_endpoint:
             self._on_local_aws(local_endpoint)
         else:
-            deploy_to_aws(self, environment, names.state_key(environment))
+            deploy_to_aws(self, environment, names.state_key)
         key_arn = environment.key
         if key_arn == "own":
             key_arn = CustomerKey(
                 self,
                 "key",
-                alias=names.path(environment),
-                description=f"Lease tables and manifests of kinesis-efo in {names.qualified(environment)}",
+                alias=names.path,
+                description=f"Lease tables and manifests of kinesis-efo in {names.qualified}",
                 protected=environment.protected,
-                place=names.ENVIRONMENT_KEY,
+                place=ENVIRONMENT_KEY,
             ).arn
         self._key_arn = key_arn
         self._streams = {key: FanOutStream(self, environment, key) for key in environment.streams}
@@ -100,11 +103,11 @@ class StreamingStack(TerraformStack):
         environment = self._environment
         application = environment.applications[key]
         consumed = {each: self._streams[each] for each in application.streams}
-        place = names.place(key, application)
+        place = entry_place(key, application)
         table = LeaseTable(
             self,
             f"leases-{key}",
-            name=names.lease_table_name(environment, key),
+            name=Names(environment).lease_table_name(key),
             encryption_key=key_arn,
             protected=environment.protected and not application.retired,
             import_existing=application.import_lease_table,
@@ -113,9 +116,9 @@ class StreamingStack(TerraformStack):
         manifest = Manifest(
             self,
             f"manifest-{key}",
-            application=names.application_name(key, application),
-            environment=names.qualified(environment),
-            name=names.parameter_name(environment, key),
+            application=application_name(key, application),
+            environment=Names(environment).qualified,
+            name=Names(environment).parameter_name(key),
             table=table,
             streams={each: stream.read_by(key) for each, stream in consumed.items()},
             bucket=self._manifest_bucket(),
@@ -164,9 +167,9 @@ class StreamingStack(TerraformStack):
         return declared
 
     def _manifest_bucket(self) -> str | None:
-        bucket = names.manifest_bucket(self._environment)
+        bucket = Names(self._environment).manifest_bucket
         # A reference to the one that is declared here, so that there is no manifest before it.
-        return self._jobs.bucket if self._jobs and bucket == names.artifacts_bucket(self._environment) else bucket
+        return self._jobs.bucket if self._jobs and bucket == Names(self._environment).artifacts_bucket else bucket
 
     def _outputs(self) -> None:
         consumers = {

@@ -39,10 +39,10 @@ def isolated(*packages: str) -> list[str]:
 def fetch() -> None:
     """Run each environment once. One that cannot be fetched is left to the tests that need it, which say so."""
     for command in (
-        [sys.executable, "-c", "from infra import locked_checkov; locked_checkov.install()"],
+        [sys.executable, "-c", "from kinesis_efo_infra.gate import locked_checkov; locked_checkov.install()"],
         [*isolated(*PROVIDER), "-c", ""],
-        [str(FORK / "bin" / "python"), "-c", "import infra.cdk"],
-        [sys.executable, "-c", "import infra.cdk"],
+        [str(FORK / "bin" / "python"), "-c", "import infra.stacks.cdk"],
+        [sys.executable, "-c", "import infra.stacks.cdk"],
         [sys.executable, "-c", _NPM, "ci", "--prefix", str(NODE), "--ignore-scripts", "--no-audit", "--no-fund"],
     ):
         # Each environment has its own engine.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,17 +15,23 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.pipeline import github
-from infra.pipeline.__main__ import _parser
+from infra.pipeline import __main__ as command
 from infra.stacks.bootstrap import SESSION_SECONDS
+from kinesis_efo_infra.pipeline import github
+from kinesis_efo_infra.pipeline.deployment import WORKFLOW
 from tests.support.missing import EVERYTHING, make
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PULL_REQUEST = ROOT / ".github" / "workflows" / "pull-request.yml"
 DEPLOY = ROOT / ".github" / "workflows" / "deploy.yml"
+PLAN_STACKS = ROOT / ".github" / "workflows" / "plan-stacks.yml"
+DEPLOY_STACKS = ROOT / ".github" / "workflows" / "deploy-stacks.yml"
 DEPLOY_ENVIRONMENT = ROOT / ".github" / "workflows" / "deploy-environment.yml"
+SYNTHESIZE = ROOT / ".github" / "workflows" / "synthesize.yml"
 ACTIONS = sorted((ROOT / ".github" / "actions").glob("*/action.yml"))
+CREDENTIALS = "aws-actions/configure-aws-credentials"
+"""The action that gets credentials of AWS for the identity of a job."""
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -50,6 +57,103 @@ def test_every_action_is_a_commit_with_its_version_beside_it(path: Path) -> None
         assert action.startswith("./") or re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
 
 
+def test_a_job_that_is_run_again_replaces_what_it_uploaded() -> None:
+    # Artifacts are those of the run, whatever its attempt: a second one of the same name fails, unless it may overwrite.
+    uploads = [step for step in every_step() if step.get("uses", "").startswith("actions/upload-artifact@")]
+    assert len(uploads) >= 6
+    assert [step["with"]["name"] for step in uploads if step["with"].get("overwrite") is not True] == []
+
+
+def test_directories_of_one_run_do_not_share_what_they_hand_to_later_jobs() -> None:
+    # Artifacts are those of the run, also if it calls a workflow twice.
+    handed = [
+        step["with"]["name"] for step in every_step() if step.get("with", {}).get("path", "").endswith("/cdktf.out")
+    ]
+    assert sorted(handed) == [*["cdktf.out-${{ env.HANDED }}"] * 4, "cdktf.out-${{ steps.synth.outputs.digest }}"]
+    shown = [step["with"]["name"] for step in every_step() if step.get("with", {}).get("path", "").endswith("}}/plans")]
+    # Two of them may have a stack of one name, in two accounts.
+    assert shown == ["shown-${{ inputs.stack }}-${{ env.HANDED }}"] * 2
+
+
+def refusal() -> str:
+    """The step that refuses what later steps would not find: the first after the repository is there."""
+    steps = document(SYNTHESIZE)["jobs"]["synth"]["steps"]
+    assert steps[0]["uses"].startswith("actions/checkout@")
+    assert steps[1]["working-directory"] == "."
+    assert steps[1]["env"] == {"DIRECTORY": "${{ inputs.directory }}"}
+    return str(steps[1]["run"])
+
+
+def restart() -> str:
+    """The step that starts a deployment again."""
+    (step,) = document(DEPLOY_ENVIRONMENT)["jobs"]["again"]["steps"]
+    return str(step["run"])
+
+
+def started_by(workflow: str, script: str, at: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as GitHub does, in a run of a workflow of `acme/lake`."""
+    given = {"GITHUB_REPOSITORY": "acme/lake", "GITHUB_WORKFLOW_REF": f"acme/lake/{workflow}@refs/heads/a@b"}
+    return subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=at,
+        env={"PATH": f"{at}:{os.environ['PATH']}", **given, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "workflow", "directory", "told"),
+    [
+        ("pull_request", ".github/workflows/pull-request.yml", "apps/lake", ""),
+        ("push", ".github/workflows/deploy-lake.yml", "apps/lake", ""),
+        ("push", ".github/workflows/deploy.yml", "apps/pond", "directory: apps/pond has no Makefile"),
+        (
+            "pull_request",
+            "workflows/pull-request.yml",
+            "apps/lake",
+            "takes plans of .github/workflows/pull-request.yml",
+        ),
+        (
+            "pull_request",
+            ".github/workflows/plan-lake.yml",
+            "apps/lake",
+            "takes plans of .github/workflows/pull-request.yml only, and this is acme/lake/.github/workflows/plan-lake.yml;",
+        ),
+    ],
+)
+def test_what_later_steps_would_not_find_is_refused_at_once(
+    event: str, workflow: str, directory: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "apps" / "lake").mkdir(parents=True)
+    (tmp_path / "apps" / "lake" / "Makefile").touch()
+    assert github._PLANNED_BY in refusal()
+    ran = started_by(workflow, refusal(), tmp_path, GITHUB_EVENT_NAME=event, DIRECTORY=directory)
+    assert (ran.returncode, ran.stderr) == (1 if told else 0, "")
+    assert told in ran.stdout
+    assert ran.stdout.startswith("::error::") is bool(told)
+
+
+def test_what_is_started_again_is_the_workflow_that_was_started(tmp_path: Path) -> None:
+    (tmp_path / "gh").write_text('#!/bin/sh\necho "$@"\n', encoding="utf-8")
+    (tmp_path / "gh").chmod(0o755)
+    ran = started_by(".github/workflows/deploy-lake.yml", restart(), tmp_path, GITHUB_REF_NAME="a@b", REPAIR="true")
+    assert ran.stdout == "workflow run deploy-lake.yml --repo acme/lake --ref a@b -f repair=true\n", ran.stderr
+
+
+def test_an_issue_names_the_workflow_that_its_caller_says_deploys() -> None:
+    watch = document(ROOT / ".github" / "workflows" / "watch-stacks.yml")
+    assert watch[True]["workflow_call"]["inputs"]["deploy"]["default"] == WORKFLOW == DEPLOY.name
+    (step,) = [each for each in watch["jobs"]["drift"]["steps"] if each.get("run", "").startswith("make drift ")]
+    assert step["env"] == {"DEPLOY": "${{ inputs.deploy }}"}
+    for directory in (ROOT, ROOT / "examples" / "own_cdktf_app"):
+        asked = subprocess.run(
+            [make(), "-n", "drift", "DEPLOY=deploy-lake.yml"], cwd=directory, capture_output=True, text=True, check=True
+        )
+        assert "--deploy 'deploy-lake.yml'" in asked.stdout
+
+
 def test_an_action_has_one_version_everywhere() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in [*WORKFLOWS, *ACTIONS])
     versions: dict[str, set[str]] = {}
@@ -72,14 +176,47 @@ def test_identities_are_given_to_jobs_that_need_them_and_write_access_to_github_
         for name, job in document(path)["jobs"].items():
             permitted = job["permissions"]
             if "uses" in job:
-                # The most that jobs of the called workflow may ask for, which is looked at itself.
-                assert job["uses"] == f"./.github/workflows/{DEPLOY_ENVIRONMENT.name}"
                 continue
             used = {step.get("uses", "").partition("@")[0] for step in job["steps"]}
-            is_known = bool(used & {"./.github/actions/terraform", "pypa/gh-action-pypi-publish"})
+            is_known = bool(used & {CREDENTIALS, "pypa/gh-action-pypi-publish"})
             assert (permitted.get("id-token") == "write") is is_known, name
             if "write" in (permitted.get("pull-requests"), permitted.get("contents"), permitted.get("actions")):
                 assert not is_known, "code of a pull request holds one key at a time"
+
+
+def test_a_job_that_calls_a_workflow_permits_what_its_jobs_ask_for_and_no_more() -> None:
+    def asked(path: Path) -> dict[str, str]:
+        """The most that the jobs of a workflow, and of those that it calls, ask for."""
+        found: dict[str, str] = {}
+        for job in document(path)["jobs"].values():
+            for kind, access in job["permissions"].items():
+                found[kind] = "write" if "write" in (access, found.get(kind)) else access
+        return found
+
+    called = 0
+    for path in WORKFLOWS:
+        for name, job in document(path)["jobs"].items():
+            if "uses" not in job:
+                continue
+            callee = ROOT / job["uses"]
+            assert callee.parent == path.parent, "of this repository, at this commit"
+            assert "workflow_call" in document(callee)[True], name  # type: ignore[index]
+            assert job["permissions"] == asked(callee), f"{path.name}: {name}"
+            assert set(job.get("with", {})) <= set(document(callee)[True]["workflow_call"]["inputs"]), name  # type: ignore[index]
+            called += 1
+    assert called == 7
+
+
+def test_a_workflow_that_other_repositories_call_uses_none_of_their_actions() -> None:
+    """A path of an action is one of the repository that is checked out; its Makefile is all that is asked of it."""
+    checking = [line.strip() for step in (refusal(), restart()) for line in step.splitlines()]
+    for path in WORKFLOWS:
+        if "workflow_call" in document(path)[True]:  # type: ignore[index]
+            steps = [step for job in document(path)["jobs"].values() for step in job.get("steps", ())]
+            assert not any(step.get("uses", "").startswith("./") for step in steps), path.name
+            runs = [line.strip() for step in steps for line in step.get("run", "").splitlines()]
+            known = re.compile(r'make |[a-z]+="\$\(make |echo |gh workflow run |#')
+            assert all(known.match(line) for line in runs if line not in checking), runs
 
 
 def test_a_job_that_may_ask_for_an_identity_runs_nothing_that_a_stack_is_synthesized_with() -> None:
@@ -89,12 +226,9 @@ def test_a_job_that_may_ask_for_an_identity_runs_nothing_that_a_stack_is_synthes
         for name, job in workflow["jobs"].items():
             if job["permissions"].get("id-token") != "write" or "uses" in job or path.stem == "release":
                 continue
-            used = [step.get("uses", step.get("run", "")) for step in job["steps"]]
-            handed, assumed = used.index("./.github/actions/handed"), used.index("./.github/actions/terraform")
-            assert handed < assumed, name
-            assert not any(
-                word in step for step in used for word in ("synth", "setup", ".venv/", "make environments")
-            ), name
+            used = [step.get("uses", "").partition("@")[0] or step["run"] for step in job["steps"]]
+            assert used.index("make pipeline") < used.index("actions/download-artifact") < used.index(CREDENTIALS), name
+            assert not any(word in step for step in used for word in ("synth", ".venv/", "make environments")), name
             # Every `make` uses the small environment, and what was handed over is checked by its digest.
             variables = {**workflow.get("env", {}), **job.get("env", {})}
             assert variables["PIPELINE_VENV"] == ".venv-pipeline", name
@@ -111,11 +245,11 @@ def test_the_small_environment_has_what_plans_and_applies_and_neither_spark_nor_
     assert "--no-install-project --no-install-package kinesis-efo-infra" in asked
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
     assert not any(word in each for each in groups["pipeline"] for word in ("spark", "cdkt", "moto"))
-    assert 'digest="$(make -s digest)"' in (ROOT / ".github/actions/synth/action.yml").read_text(encoding="utf-8")
+    assert 'digest="$(make -s digest)"' in SYNTHESIZE.read_text(encoding="utf-8")
 
 
 def test_their_make_targets_exist() -> None:
-    targets = {word for line in re.findall(r"make (?:-s )?([a-z ]+)", scripts()) for word in line.split()}
+    targets = {word for line in re.findall(r"make (?:-s )?([a-z][a-z -]*)", scripts()) for word in line.split()}
     assert {"lint", "test", "synth", "engines", "plan", "apply", "jobs", "drift", "environments"} <= targets
     for target in targets:
         asked = subprocess.run([make(), "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -124,12 +258,12 @@ def test_their_make_targets_exist() -> None:
 
 def test_terraform_has_one_version_everywhere() -> None:
     asked = [step["with"] for step in every_step() if step.get("uses", "").startswith("hashicorp/setup-terraform@")]
-    assert len(asked) == 3
-    assert asked[0] == asked[1] == asked[2]
+    assert len(asked) == 7
+    assert all(each == asked[0] for each in asked)
 
 
 def test_before_a_merge_and_before_a_release_every_test_is_run() -> None:
-    (testing,) = [step for step in every_step() if "make cdktf test" in step.get("run", "")]
+    (testing,) = [step for step in every_step() if "make core cdktf test" in step.get("run", "")]
     assert testing["env"][EVERYTHING]
     action = document(ROOT / ".github" / "actions" / "test" / "action.yml")["runs"]["steps"]
     assert action[0]["uses"].startswith("hashicorp/setup-terraform@"), "the tests with real Terraform need it"
@@ -148,28 +282,34 @@ def test_both_engines_are_compared_and_scanned_before_a_merge() -> None:
 
 
 def test_their_steps_exist() -> None:
-    (steps,) = [action.choices for action in _parser()._actions if hasattr(action, "choices") and action.choices]
-    called = set(re.findall(r"infra\.pipeline ([a-z-]+)", scripts()))
-    assert called == {"environments", "github-approval", "github-comment", "github-findings", "github-issue", "plan"}
+    parser = command._parser()
+    (steps,) = [action.choices for action in parser._actions if hasattr(action, "choices") and action.choices]
+    rules = (ROOT / "infra" / "Makefile.inc").read_text(encoding="utf-8")
+    called = set(re.findall(r"\$\(PIPELINE\) ([a-z-]+)", rules))
+    assert {"environments", "plan", "github-approval", "github-comment", "github-findings", "github-issue"} <= called
     assert called <= set(steps)
 
 
 def test_only_plans_of_the_workflow_that_is_there_are_taken() -> None:
-    assert (ROOT / github._PLANNED_BY).exists()
-    upload = (ROOT / github._PLANNED_BY).read_text(encoding="utf-8")
+    # A run is one of the workflow that was started, whatever that calls.
+    assert (ROOT / github._PLANNED_BY) == PULL_REQUEST
+    assert document(PULL_REQUEST)["jobs"]["stacks"]["uses"] == f"./.github/workflows/{PLAN_STACKS.name}"
+    upload = PLAN_STACKS.read_text(encoding="utf-8")
     assert "name: plan-${{ matrix.stack }}-${{ env.COMMIT }}" in upload, "as fetch_plan looks for it"
 
 
 def test_what_is_deployed_is_what_names_the_branch_that_was_pushed() -> None:
-    for name in ("deploy", "drift"):
-        synth = document(ROOT / ".github" / "workflows" / f"{name}.yml")["jobs"]["synth"]
-        assert synth["steps"][-1]["with"]["branch"] == "${{ github.ref_name }}", name
+    for name in ("deploy", "watch"):
+        synth = document(ROOT / ".github" / "workflows" / f"{name}-stacks.yml")["jobs"]["synth"]
+        assert synth["with"]["branch"] == "${{ github.ref_name }}", name
         assert "if" not in synth, name
-    deploy = document(DEPLOY)
     # YAML 1.1 reads the key `on` as true. Never tags, and no branch that nothing is deployed from.
-    assert deploy[True]["push"] == {"branches": ["main"]}  # type: ignore[index]
-    assert deploy["jobs"]["deploy"]["strategy"]["max-parallel"] == 1
-    assert deploy["jobs"]["deploy"]["with"]["github_environment"] == "${{ matrix.github_environment }}"
+    assert document(DEPLOY)[True]["push"] == {"branches": ["main"]}  # type: ignore[index]
+    assert document(DEPLOY)["jobs"]["deploy"]["uses"] == f"./.github/workflows/{DEPLOY_STACKS.name}"
+    deploy = document(DEPLOY_STACKS)["jobs"]["deploy"]
+    assert deploy["strategy"]["max-parallel"] == 1
+    assert deploy["with"]["github_environment"] == "${{ matrix.github_environment }}"
+    assert deploy["uses"] == f"./.github/workflows/{DEPLOY_ENVIRONMENT.name}"
 
 
 def test_a_plan_is_shown_before_the_approval_and_that_plan_is_what_is_approved() -> None:
@@ -179,12 +319,15 @@ def test_a_plan_is_shown_before_the_approval_and_that_plan_is_what_is_approved()
     assert deploy["environment"] == "${{ inputs.github_environment }}"
     assert deploy["needs"] == "plan"
     roles = [
-        step["with"]["role"] for job in (plan, deploy) for step in job["steps"] if "terraform" in step.get("uses", "")
+        step["with"]["role-to-assume"]
+        for job in (plan, deploy)
+        for step in job["steps"]
+        if step.get("uses", "").startswith(CREDENTIALS)
     ]
     assert roles == ["${{ inputs.plan_role }}", "${{ inputs.apply_role }}"]
     shown = [step.get("run", "") for step in plan["steps"]]
-    assert shown.index('make -s comment ONLY="$ENV" >> "$GITHUB_STEP_SUMMARY"') < len(shown) - 1
-    assert "github-approval" in shown[-1]
+    assert shown.index('make -s comment >> "$GITHUB_STEP_SUMMARY"') < len(shown) - 1
+    assert shown[-1].startswith("make -s approval ")
     (apply,) = [step for step in deploy["steps"] if step.get("id") == "apply"]
     assert apply["env"]["APPROVED"] == "${{ needs.plan.outputs.digest }}"
     assert 'APPROVED="$APPROVED"' in apply["run"]
@@ -196,39 +339,49 @@ def test_a_plan_is_shown_before_the_approval_and_that_plan_is_what_is_approved()
 
 
 def test_a_merge_queue_gets_the_check_and_makes_no_plan() -> None:
-    workflow = document(PULL_REQUEST)
-    assert "merge_group" in workflow[True]  # type: ignore[index]
-    assert "github.event_name != 'merge_group'" in workflow["jobs"]["plan"]["if"]
-    done = dict.fromkeys(("lint", "test", "synth", "engines"), "success")
-    assert summary({**done, "plan": "skipped", "comment": "skipped"}, any_plan=False, event="merge_group") == ""
-    assert summary(
-        {**done, "test": "failure", "plan": "skipped", "comment": "skipped"}, any_plan=False, event="merge_group"
-    )
+    assert "merge_group" in document(PULL_REQUEST)[True]  # type: ignore[index]
+    assert "github.event_name != 'merge_group'" in document(PLAN_STACKS)["jobs"]["plan"]["if"]
 
 
 def test_what_is_planned_is_deployed_from_the_branch_that_is_merged_into() -> None:
-    workflow = document(PULL_REQUEST)
-    assert workflow["env"]["BRANCH"] == "${{ github.base_ref || github.ref_name }}"
-    asked = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "$BRANCH" in str(step)]
-    assert [("--branch" in each, "--base" in each) for each in asked] == [(False, True), (True, False)]
-    assert workflow["jobs"]["synth"]["steps"][1]["with"]["branch"] == "${{ env.BRANCH }}"
+    workflow = document(PLAN_STACKS)
+    branch = "${{ github.base_ref || github.ref_name }}"
+    assert workflow["env"]["BRANCH"] == workflow["jobs"]["synth"]["with"]["branch"] == branch
+    assert 'make plan BASE="$BRANCH"' in PLAN_STACKS.read_text(encoding="utf-8")
+    asked = subprocess.run(
+        [make(), "-n", "environments", "tell", "plan", "BASE=main"],
+        cwd=ROOT,
+        env={**os.environ, "BRANCH": "main"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert re.findall(r"--directory \S+ (environments|github-comment|plan) .*?(--b\w+ \S+)", asked, re.DOTALL) == [
+        ("environments", '--branch "$BRANCH"'),
+        ("github-comment", '--branch "$BRANCH"'),
+        ("plan", "--base 'main'"),
+    ]
 
 
 def test_an_approval_that_waits_holds_up_its_own_environment_only() -> None:
-    deploy = document(DEPLOY)
+    assert "concurrency" not in document(DEPLOY)
+    deploy = document(DEPLOY_STACKS)
     assert "concurrency" not in deploy
     group = {"group": "deploy-${{ matrix.github_environment }}", "cancel-in-progress": False}
     assert deploy["jobs"]["deploy"]["concurrency"] == group
 
 
-def summary(results: Mapping[str, str], *, any_plan: bool = True, event: str = "pull_request") -> str:
+def summary(results: Mapping[str, str]) -> str:
     """What the job that sums up the others says; empty if it succeeds."""
     (step,) = document(PULL_REQUEST)["jobs"]["checks"]["steps"]
     assert step["shell"] == "python"
     needs = {name: {"result": result, "outputs": {}} for name, result in results.items()}
-    environment = {"NEEDS": json.dumps(needs), "ANY_PLAN": str(any_plan).lower(), "GITHUB_EVENT_NAME": event}
     ran = subprocess.run(
-        [sys.executable, "-c", step["run"]], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", step["run"]],
+        env={"NEEDS": json.dumps(needs)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert bool(ran.returncode) == bool(ran.stderr), ran.stderr
     return ran.stderr.strip()
@@ -241,26 +394,21 @@ def test_one_check_stands_for_all_whatever_the_environments_are_called() -> None
     assert check["if"] == "${{ always() }}"
     assert "matrix" not in check["name"]
     assert f"*{check['name']}*" in (ROOT / "docs" / "gitops.md").read_text(encoding="utf-8")
-    # It must not take a plan for needless that the job itself makes.
-    assert jobs["plan"]["if"] == check["steps"][0]["env"]["ANY_PLAN"]
 
 
 def test_the_one_check_fails_where_a_job_did_not_succeed_or_was_left_out() -> None:
-    done = dict.fromkeys(("lint", "test", "synth", "engines", "plan", "comment"), "success")
-    unplanned = {**done, "plan": "skipped", "comment": "skipped"}
+    done = dict.fromkeys(("lint", "test", "stacks", "engines"), "success")
     assert summary(done) == ""
     assert summary({**done, "test": "failure"}) == "test: failure"
-    assert summary({**done, "lint": "cancelled", "comment": "failure"}) == "lint: cancelled, comment: failure"
-    assert summary(unplanned) == "plan: skipped, comment: skipped"
-    assert summary(unplanned, any_plan=False) == ""
-    assert summary({**unplanned, "test": "skipped"}, any_plan=False) == "test: skipped"
-    assert summary({**done, "comment": "skipped"}, event="workflow_dispatch") == ""
-    assert summary({**unplanned, "plan": "failure"}, any_plan=False) == "plan: failure"
+    assert summary({**done, "lint": "cancelled", "stacks": "failure"}) == "lint: cancelled, stacks: failure"
+    assert summary({**done, "stacks": "skipped"}) == "stacks: skipped"
 
 
 def test_credentials_last_as_long_as_a_deployment_may_take_and_no_longer_than_the_role_allows() -> None:
     job = document(DEPLOY_ENVIRONMENT)["jobs"]["deploy"]
-    (seconds,) = [step["with"]["seconds"] for step in job["steps"] if step.get("uses") == "./.github/actions/terraform"]
+    (seconds,) = [
+        step["with"]["role-duration-seconds"] for step in job["steps"] if step.get("uses", "").startswith(CREDENTIALS)
+    ]
     assert int(seconds) == job["timeout-minutes"] * 60 == SESSION_SECONDS
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kinesis_efo_infra.stream import Stream
     from kinesis_efo_infra.table import LeaseTable
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "ArgumentError",
     "BatchAccess",

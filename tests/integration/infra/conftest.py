@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import ledger, names
-from infra.app import synthesize
-from infra.load import load_environment
-from infra.settings import Environment
+from infra.settings import ledger
+from infra.settings.load import load_environment
+from infra.settings.model import Environment
+from infra.settings.names import Names
+from infra.stacks.app import synthesize
 from tests.support.missing import terraform
 from tests.support.terraform.harness import Terraform, stand_in
 
@@ -55,6 +56,6 @@ def deploy(declare: Callable[..., Environment], provider: Mapping[str, str], tmp
         if chosen.protected:
             ledger.accept(tmp_path, chosen)
         out = synthesize([chosen], tmp_path, outdir=tmp_path / "out")
-        return Terraform(out / "stacks" / names.stack_name(chosen), provider)
+        return Terraform(out / "stacks" / Names(chosen).stack_name, provider)
 
     return deployer

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from infra import apply_local as module
 from infra.__main__ import NOT_RUN, main
-from infra.apply_local import apply_local, changed, local_aws
 from infra.errors import NotRunError, RehearsalError
-from infra.local_account import LocalAccount
-from infra.settings import Environment
+from infra.local import apply_local as module
+from infra.local.account import LocalAccount
+from infra.local.apply_local import apply_local, changed, local_aws
+from infra.settings.model import Environment
 from kinesis_efo.local import LocalAws, Settings, server
 from tests.support.missing import EVERYTHING, not_here
 
@@ -117,8 +117,8 @@ def test_what_is_left_in_the_end_is_an_error(declare: Declare, tmp_path: Path, m
         # As a provider that forgets a table.
         LocalAccount(declare(), stack._terraform._variables["AWS_ENDPOINT_URL"])._lease_table("forgotten")
 
-    destroy = module._Stack.end
-    monkeypatch.setattr(module._Stack, "end", messy)
+    destroy = module.Stack.end
+    monkeypatch.setattr(module.Stack, "end", messy)
     with pytest.raises(RehearsalError, match="left in local AWS after its destruction: dynamodb forgotten"):
         apply_local(tmp_path, "test", served)
 

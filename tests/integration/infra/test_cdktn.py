@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from infra import ledger
-from infra.load import load_environment
+from infra.settings import ledger
+from infra.settings.load import load_environment
 from scripts.engines import PYTHONS, Engine, Stack, synthesized, verdict
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.missing import make, needed

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from infra import allowed, granted, ledger
-from infra.app import synthesize, synthesize_bootstrap
-from infra.checkov_gate import EXCUSED, Result, scan_plans, scan_stacks
-from infra.granted import Named
-from infra.load import load_environment, load_environments
+from infra.gate.named import named_by
+from infra.gate.scan import EXCUSED, Result, scan_plans, scan_stacks
+from infra.settings import ledger
+from infra.settings.load import load_environment, load_environments
+from infra.stacks.app import synthesize, synthesize_bootstrap
+from kinesis_efo_infra.gate import allowed, granted, scan
 from tests.integration.infra.conftest import write_environment
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.terraform.harness import Terraform
@@ -30,7 +31,7 @@ BY_HAND: dict[str, Any] = {
 }
 
 
-def test_no_check_fails_on_any_complete_environment_and_some_does_on_a_planted_one(tmp_path: Path) -> None:
+def test_no_check_fails_on_any_complete_environment_and_what_is_planted_is_found_and_named(tmp_path: Path) -> None:
     environments = [load_environment(path) for path in (*sorted(DIRECTORY.glob("*.yaml")), EXAMPLE)]
     environments.append(write_environment(tmp_path, **BY_HAND))
     for environment in environments:
@@ -39,25 +40,28 @@ def test_no_check_fails_on_any_complete_environment_and_some_does_on_a_planted_o
     out = synthesize(environments, tmp_path, outdir=tmp_path / "out")
     names = {f"kinesis-efo-{environment.environment}" for environment in environments}
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
-    stack = json.loads(
-        (out / manifest["stacks"]["kinesis-efo-dev"]["synthesizedStackPath"]).read_text(encoding="utf-8")
-    )
-    stack["resource"]["aws_kinesis_stream"]["flights"]["encryption_type"] = "NONE"
-    (out / "planted.tf.json").write_text(json.dumps(stack), encoding="utf-8")
-    manifest["stacks"]["planted"] = {"synthesizedStackPath": "planted.tf.json"}
+    text = (out / manifest["stacks"]["kinesis-efo-dev"]["synthesizedStackPath"]).read_text(encoding="utf-8")
+    planted = {"planted": json.loads(text), "dangers": json.loads(text)}
+    planted["planted"]["resource"]["aws_kinesis_stream"]["flights"]["encryption_type"] = "NONE"
+    for kind, name, values in dangers_and_harmless():
+        planted["dangers"]["resource"].setdefault(kind, {})[name] = values
+    for name, stack in planted.items():
+        (out / f"{name}.tf.json").write_text(json.dumps(stack), encoding="utf-8")
+        manifest["stacks"][name] = {"synthesizedStackPath": f"{name}.tf.json"}
     (out / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     # The bootstrap stacks are made of the same environments.
     bootstrap = synthesize_bootstrap(load_environments(DIRECTORY), tmp_path / "bootstrap")
     bootstraps = set(json.loads((bootstrap / "manifest.json").read_text(encoding="utf-8"))["stacks"])
-    result = scan_stacks(out, bootstrap=[bootstrap])
-    assert set(result.passed) == {*names, "planted", *bootstraps}
-    assert [failure.check for failure in result.failed] == ["CKV_AWS_43"]
-    assert str(result.failed[0]).endswith("resource.flights in planted")
+    result = scan_stacks(out, bootstrap=[bootstrap], environments=environments)
+    assert set(result.passed) == {*names, *planted, *bootstraps}
+    assert {each.origin for each in result.failed} == planted.keys()
+    # The stacks that were planted are those of no environment.
+    found = [each for each in result.failed if each.origin == "planted"]
+    assert [each.check for each in found] == ["EFO_ALLOWED", "CKV_AWS_43"]
+    assert str(found[0]).endswith("planted in planted")
+    assert str(found[1]).endswith("resource.flights in planted")
     assert excused(result) == {tuple(each[1:]) for each in EXCUSED} - IN_PLANS, "a needless excuse"
-    # The stack that was planted is one of no environment.
-    looked_at = scan_stacks(out, bootstrap=[bootstrap], environments=environments)
-    assert [failure.check for failure in looked_at.failed] == ["EFO_ALLOWED", "CKV_AWS_43"]
-    assert str(looked_at.failed[0]).endswith("planted in planted")
+    assert ours(result) == DANGERS.keys()
 
 
 def excused(result: Result) -> set[tuple[str, ...]]:
@@ -95,26 +99,16 @@ HARMLESS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_each_way_around_the_denial_of_registration_is_found_and_named(tmp_path: Path) -> None:
-    out = synthesize([load_environment(DIRECTORY / "dev.yaml")], tmp_path, outdir=tmp_path / "out")
-    stack_path = out / "stacks" / "kinesis-efo-dev" / "cdk.tf.json"
-    stack = json.loads(stack_path.read_text(encoding="utf-8"))
-    planned = []
-    for address, values in {**{each.split()[1]: values for each, values in DANGERS.items()}, **HARMLESS}.items():
-        kind, name = address.split(".")
-        stack["resource"].setdefault(kind, {})[name] = values
-        planned.append({"address": address, "mode": "managed", "type": kind, "name": name, "values": values})
-    stack_path.write_text(json.dumps(stack), encoding="utf-8")
-    assert ours(scan_stacks(out)) == DANGERS.keys()
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps(plan_of(planned)), encoding="utf-8")
-    assert ours(scan_plans([plan])) == DANGERS.keys()
+def dangers_and_harmless() -> list[tuple[str, str, dict[str, Any]]]:
+    """Type, name and values of each."""
+    both = {**{each.split()[1]: values for each, values in DANGERS.items()}, **HARMLESS}
+    return [(*address.split("."), values) for address, values in both.items()]  # type: ignore[misc]
 
 
 def ours(result: Result) -> set[str]:
     """What this project's own checks found; in stacks, checkov does not say a resource's type."""
     addresses = {address.partition(".")[2]: address for _, address in map(str.split, DANGERS)}
-    named = [(each.check, each.resource.rpartition(".")[2]) for each in result.failed if "EFO" in each.check]
+    named = [(each.check, each.resource.rpartition(".")[2]) for each in result.failed if "CKV_EFO" in each.check]
     return {f"{check} {addresses.get(name, name)}" for check, name in named}
 
 
@@ -146,18 +140,27 @@ def plan_of(resources: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def test_no_check_fails_on_what_terraform_plans(deploy: Deploy, tmp_path: Path) -> None:
+def test_no_check_fails_on_what_terraform_plans_and_what_is_planted_there_is_found_and_named(
+    deploy: Deploy, tmp_path: Path
+) -> None:
     plans = []
     environments = [load_environment(DIRECTORY / f"{name}.yaml") for name in ("dev", "prod")]
     for environment in [*environments, write_environment(tmp_path, **BY_HAND)]:
         plan = deploy(environment).plan()
         assert allowed.in_plan(plan) == []
-        assert granted.in_plan(plan, Named.by(environment)) == []
+        assert granted.in_plan(plan, named_by(environment)) == []
         plans.append(tmp_path / f"{environment.environment}-plan.json")
         plans[-1].write_text(json.dumps(plan), encoding="utf-8")
+    planted = [
+        {"address": f"{kind}.{name}", "mode": "managed", "type": kind, "name": name, "values": values}
+        for kind, name, values in dangers_and_harmless()
+    ]
+    plans.append(tmp_path / "planted-plan.json")
+    plans[-1].write_text(json.dumps(plan_of(planted)), encoding="utf-8")
     result = scan_plans(plans)
-    assert result.failed == []
-    assert set(result.passed) == {"plan-0", "plan-1", "plan-2"}
+    assert set(result.passed) == {"plan-0", "plan-1", "plan-2", "plan-3"}
+    assert {each.origin for each in result.failed} == {"plan-3"}
+    assert ours(result) == DANGERS.keys()
     assert excused(result) >= IN_PLANS, "a needless excuse"
 
 
@@ -200,6 +203,20 @@ EXCUSES = """
 """
 
 
+@pytest.fixture
+def scanned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """checkov is asked once, and its answer stands: what it scans and with which checks stays the same in the test."""
+    real, said = scan._checkov, list[dict[str, Any]]()
+
+    def asked(*arguments: Any) -> list[dict[str, Any]]:
+        if not said:
+            said.extend(real(*arguments))
+        return said
+
+    monkeypatch.setattr(scan, "_checkov", asked)
+
+
+@pytest.mark.usefixtures("scanned_once")
 def test_a_team_has_resources_checks_and_excuses_of_its_own(tmp_path: Path) -> None:
     environment = write_environment(tmp_path)
     (tmp_path / "extra.py").write_text(EXTRA, encoding="utf-8")

@@ -13,9 +13,9 @@ import yaml
 from botocore.stub import Stubber
 
 from infra.__main__ import main
-from infra.doctor import Finding, Verdict, examine
 from infra.errors import AwsError
-from infra.settings import Environment
+from infra.settings.doctor import Finding, Verdict, examine
+from infra.settings.model import Environment
 from kinesis_efo.local import LocalAws, Settings
 
 REGION, ACCOUNT = "eu-west-1", "111122223333"
@@ -79,7 +79,7 @@ def named(aws: LocalAws) -> dict[str, Any]:
 
 
 def environment_of(document: dict[str, Any]) -> Environment:
-    from infra.load import load_environment
+    from infra.settings.load import load_environment
 
     path = Path(document.pop("path"))
     path.write_text(yaml.safe_dump(document), encoding="utf-8")

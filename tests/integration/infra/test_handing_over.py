@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from infra import ledger
 from infra.errors import LedgerError, SettingsError
-from infra.pipeline.limits import notes
-from infra.settings import Environment
+from infra.settings import ledger
+from infra.settings.model import Environment
+from kinesis_efo_infra.pipeline.limits import notes
 from tests.integration.infra.conftest import Deploy
 
 ORDERS: dict[str, Any] = {"mode": "provisioned", "shards": 2, "name": "shop-orders"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from tests.support.isolated import CONSTRUCTS, ROOT
 from tests.support.terraform.bindings import faults
 from tests.support.terraform.harness import Terraform
 
-EXAMPLE = ROOT / "examples" / "own_cdktf_app"
+PAGE = ROOT / "docs" / "how-to" / "own-cdktf-app.md"
 AS_A_USER = """
 import runpy, sys
 runpy.run_path("main.py", run_name="__main__")
@@ -28,9 +28,10 @@ print(sorted({"infra", "kinesis_efo", "boto3", "pydantic", "yaml"} & set(sys.mod
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the example's stack, synthesized in a folder of its own."""
+    """The directory of the stack of the page's app, synthesized in a folder of its own."""
     folder = tmp_path_factory.mktemp("own")
-    shutil.copytree(EXAMPLE, folder, dirs_exist_ok=True)
+    (app,) = re.findall(r"```python\n(.*?app\.synth\(\)\n)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (folder / "main.py").write_text(app, encoding="utf-8")
     kept = ("HOME", "JSII_NODE", "PATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": str(CONSTRUCTS)}
     ran = subprocess.run(

@@ -16,12 +16,13 @@ from aiobotocore.config import AioConfig
 from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
 
-from infra.app import synthesize
+from infra.stacks.app import synthesize
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.batch.planning import plan, tip_at
 from kinesis_efo.batch.reading import Reading
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import AccessRefusedError, LeaseError
+from kinesis_efo.failure import Failure
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport
 from kinesis_efo.kinesis.topology import Topology, identified
@@ -168,7 +169,7 @@ async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transp
         assert await topology.consumer_exists(stream.consumer_arn)  # asked where SubscribeToShard misses something
     keys, clock = LeaseKeys(manifest.stream_names), SystemClock()
     lease = RunLease(table, owner_id(Random(1)), keys, Timing(10), clock, Random(2))
-    failures: list[LeaseError] = []
+    failure = Failure()
     checkpoints = Checkpoints(
         table,
         keys,
@@ -177,7 +178,7 @@ async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transp
         Pace(),
         clock,
         read_until=lambda _shard, _position: None,
-        failed=failures.append,
+        failure=failure,
     )
     await lease.start(SilentListener(), "grpc://127.0.0.1:1")
     received = 0
@@ -198,7 +199,7 @@ async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transp
     finally:
         await checkpoints.stop()
         await lease.stop()
-    assert failures == []
+    assert failure.error is None
     for row in (await table.scan()).leases.values():
         assert isinstance(row, Lease)
         assert isinstance(await table.delete(row), Written)

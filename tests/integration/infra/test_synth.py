@@ -50,7 +50,7 @@ def test_a_synth_of_all_environments_is_fast_and_small(tmp_path: Path) -> None:
     assert code == 0
     assert min(walls) < 10, "seconds of CPU, Node's included"
     assert megabytes < 200
-    # Those that infra.cdk and the constructs name; the whole provider has 2,200.
+    # Those that infra.stacks.cdk and the constructs name; the whole provider has 2,200.
     assert modules < 80
     assert {path.parent.name for path in tmp_path.glob("stacks/*/cdk.tf.json")} == {
         "kinesis-efo-dev",

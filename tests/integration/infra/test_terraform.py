@@ -11,9 +11,11 @@ import botocore.session
 import pytest
 from botocore.stub import Stubber
 
-from infra import addresses, literals, names
-from infra.load import load_environment
-from infra.settings import EmrEc2, EmrServerless, Environment, OtherAccount
+from infra.settings import addresses, literals
+from infra.settings.access import EmrEc2, EmrServerless, OtherAccount
+from infra.settings.load import load_environment
+from infra.settings.model import Environment
+from infra.settings.names import Names, application_name
 from kinesis_efo.emr.deployment import load_deployment
 from kinesis_efo.emr.target import Target
 from kinesis_efo.manifest import parse_manifest
@@ -50,7 +52,7 @@ def test_a_complete_environment_is_applied_and_what_terraform_evaluates_is_right
             assert not {f"aws_ssm_parameter.{key}", f"aws_s3_object.{key}"} & set(state)
             continue
         manifest = parse_manifest(manifest_text(key, state), "state")
-        assert manifest.application == names.application_name(key, application)
+        assert manifest.application == application_name(key, application)
         assert manifest.environment == path.stem
         assert manifest.lease_table == state[f"aws_dynamodb_table.{key}"]["name"]
         assert set(manifest.streams) == set(application.streams)
@@ -79,12 +81,13 @@ def assert_sizes_were_foreseen(environment: Environment, key: str, state: dict[s
 
 def assert_jobs_can_be_submitted(environment: Environment, key: str, state: dict[str, dict[str, Any]]) -> None:
     """The library reads the description of a job, and finds its target, its role and its bucket in it."""
+    names = Names(environment)
     text = state[f"aws_ssm_parameter.{key}_job"]["value"]
     assert len(text) <= len(literals.literal_deployment(environment, key))
     ssm = botocore.session.Session().create_client(
         "ssm", region_name=environment.region, aws_access_key_id="x", aws_secret_access_key="x"
     )
-    application, job = names.application_name(key, environment.applications[key]), environment.job(key)
+    application, job = application_name(key, environment.applications[key]), environment.job(key)
     with Stubber(ssm) as stubber:
         name = f"/kinesis-efo/{environment.environment}/{application}/job"
         asked = {"Name": name, "WithDecryption": True}
@@ -93,13 +96,11 @@ def assert_jobs_can_be_submitted(environment: Environment, key: str, state: dict
     ssm.close()
     assert (found.application, found.manifest) == (
         application,
-        names.manifest_location(environment, key),
+        names.manifest_location(key),
     )
     assert found.artifacts == f"s3://{state['aws_s3_bucket.artifacts']['bucket']}"
     assert found.logs_key_arn == state["aws_kms_key.environment_key"]["arn"]
-    assert (found.program, list(found.arguments)) == (
-        (job.program, names.job_arguments(environment, job)) if job else (None, [])
-    )
+    assert (found.program, list(found.arguments)) == ((job.program, names.job_arguments(job)) if job else (None, []))
     match environment.applications[key].access:
         case EmrServerless(application_id=None):
             application_id = state["aws_emrserverless_application.jobs"]["id"]

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import names
 from infra.__main__ import main
 from infra.errors import UpError
-from infra.load import load_environment
-from infra.local_account import LocalAccount
-from infra.settings import Environment
-from infra.up import Way, localized, up
+from infra.local.account import LocalAccount
+from infra.local.up import Way, localized, up
+from infra.settings.load import load_environment
+from infra.settings.model import Environment
+from infra.settings.names import Names
+from infra.stacks.app import synthesize
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.emr.deployment import load_deployment
 from kinesis_efo.local import LocalAws, Settings
@@ -156,6 +157,156 @@ def test_terraform_and_boto3_end_in_the_same(
     assert described_by_boto3["manifests"] == described_by_terraform["manifests"]
     assert described_by_boto3["tables"] == described_by_terraform["tables"]
     assert ways["boto3"][1:] == ways["terraform"][1:]
+
+
+DECLARED = {
+    # The attribute in the stack, and what AWS calls it.
+    "aws_kinesis_stream": {
+        "name": "StreamName",
+        "retention_period": "RetentionPeriodHours",
+        "max_record_size_in_kib": "MaxRecordSizeInKiB",
+        "shard_count": "OpenShardCount",
+        "stream_mode_details": "StreamModeDetails",
+    },
+    "aws_kinesis_stream_consumer": {"name": "ConsumerName", "stream_arn": "StreamARN"},
+    "aws_dynamodb_table": {"name": "TableName", "hash_key": "KeySchema", "attribute": "AttributeDefinitions"},
+    "aws_ssm_parameter": {"name": "Name", "type": "Type"},
+    "aws_s3_bucket": {"bucket": "Name"},
+    "aws_emrserverless_application": {
+        "name": "name",
+        "release_label": "releaseLabel",
+        "architecture": "architecture",
+        "type": "type",
+    },
+}
+"""What is declared by API as the stack declares it."""
+LEFT_OUT = {
+    # Keys, and what costs money or keeps data where AWS is real; local AWS ends with the command.
+    "aws_kinesis_stream": {
+        "encryption_type",
+        "kms_key_id",
+        "shard_level_metrics",
+        "enforce_consumer_deletion",
+        "timeouts",
+        "tags",
+    },
+    "aws_kinesis_stream_consumer": {"timeouts"},
+    "aws_dynamodb_table": {
+        "billing_mode",
+        "deletion_protection_enabled",
+        "point_in_time_recovery",
+        "server_side_encryption",
+        "tags",
+    },
+    # The texts of manifests are compared by test_terraform_and_boto3_end_in_the_same.
+    "aws_ssm_parameter": {"description", "key_id", "tier", "value", "tags"},
+    "aws_s3_bucket": {"tags", "force_destroy"},
+    "aws_emrserverless_application": {
+        "auto_start_configuration",
+        "auto_stop_configuration",
+        "maximum_capacity",
+        "network_configuration",
+        "tags",
+    },
+}
+"""Attributes that are not, each for a reason."""
+NOT_LOCAL = (
+    "aws_cloudwatch_", "aws_iam_", "aws_kinesis_resource_policy", "aws_kms_", "aws_s3_bucket_", "aws_s3_object", "aws_scheduler_",
+    "aws_security_group",
+)  # fmt: skip
+"""Types that nobody needs to run a job in local AWS, where nobody is refused."""
+
+
+def by_api(aws: LocalAws, kind: str) -> Iterator[dict[str, Any]]:
+    """What is in local AWS of a type, in the words of the API."""
+    kinesis, dynamodb, ssm = aws.client("kinesis"), aws.client("dynamodb"), aws.client("ssm")
+    match kind:
+        case "aws_kinesis_stream":
+            for name in kinesis.list_streams()["StreamNames"]:
+                summary = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
+                yield summary | {"tags": kinesis.list_tags_for_resource(ResourceARN=summary["StreamARN"])["Tags"]}
+        case "aws_kinesis_stream_consumer":
+            for name in kinesis.list_streams()["StreamNames"]:
+                arn = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
+                for each in kinesis.list_stream_consumers(StreamARN=arn)["Consumers"]:
+                    tags = kinesis.list_tags_for_resource(ResourceARN=each["ConsumerARN"])["Tags"]
+                    yield each | {"StreamARN": name, "tags": tags}
+        case "aws_dynamodb_table":
+            for name in dynamodb.list_tables()["TableNames"]:
+                table = dynamodb.describe_table(TableName=name)["Table"]
+                yield table | {"tags": dynamodb.list_tags_of_resource(ResourceArn=table["TableArn"])["Tags"]}
+        case "aws_ssm_parameter":
+            yield from ssm.describe_parameters()["Parameters"]
+        case "aws_s3_bucket":
+            yield from aws.client("s3").list_buckets()["Buckets"]
+        case "aws_emrserverless_application":
+            for each in aws.client("emr-serverless").list_applications()["applications"]:
+                yield aws.client("emr-serverless").get_application(applicationId=each["id"])["application"]
+
+
+def test_what_is_declared_by_api_is_what_the_stack_declares(
+    declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path
+) -> None:
+    environment = declare(**EVERYTHING, tags={"owner": "data"}, emr={"serverless": {}})
+    local = localized(environment)
+    out = synthesize([local], tmp_path, outdir=tmp_path / "out", local_endpoint=aws.endpoint_url)
+    document = json.loads((out / "stacks" / Names(local).stack_name / "cdk.tf.json").read_text(encoding="utf-8"))
+    (configured,) = document["provider"]["aws"]
+    (default_tags,) = configured["default_tags"]
+    stack = document["resource"]
+    assert {kind for kind in stack if not kind.startswith(NOT_LOCAL) or kind == "aws_s3_bucket"} == DECLARED.keys()
+    streams = {
+        f"${{aws_kinesis_stream.{name}.arn}}": body["name"] for name, body in stack["aws_kinesis_stream"].items()
+    }
+    up(tmp_path, "test", aws.endpoint_url)
+
+    def of_stack(kind: str, body: dict[str, Any], attribute: str) -> Any:
+        value = (
+            streams.get(body.get(attribute), body.get(attribute)) if attribute == "stream_arn" else body.get(attribute)
+        )
+        match attribute:
+            case "stream_mode_details":
+                return body[attribute]["stream_mode"]
+            case "retention_period" | "max_record_size_in_kib":
+                return value or {"retention_period": 24, "max_record_size_in_kib": 1024}[attribute]
+            case "attribute":
+                return [(each["name"], each["type"]) for each in value]
+            case "architecture":
+                return value.upper()
+            case "type" if kind == "aws_emrserverless_application":
+                return value.capitalize()
+        return value
+
+    def of_api(kind: str, told: dict[str, Any], attribute: str) -> Any:
+        value = told.get(DECLARED[kind][attribute])
+        match attribute:
+            case "stream_mode_details":
+                return value["StreamMode"]
+            case "hash_key":
+                (key,) = value
+                return key["AttributeName"] if key["KeyType"] == "HASH" else key
+            case "attribute":
+                return [(each["AttributeName"], each["AttributeType"]) for each in value]
+            case "shard_count" if told["StreamModeDetails"]["StreamMode"] == "ON_DEMAND":
+                return None  # AWS decides
+        return value
+
+    for kind, attributes in DECLARED.items():
+        told = list(by_api(aws, kind))
+        for body in stack[kind].values():
+            unknown = (
+                {name for name, value in body.items() if value not in (None, [], {})}
+                - attributes.keys()
+                - LEFT_OUT[kind]
+            )
+            assert unknown <= {"//", "lifecycle", "depends_on", "provider"}, f"{kind}: declare it, or say why not"
+        wanted = [{name: of_stack(kind, body, name) for name in attributes} for body in stack[kind].values()]
+        found = [{name: of_api(kind, each, name) for name in attributes} for each in told]
+        assert sorted(map(str, found)) == sorted(map(str, wanted)), kind
+        for each in told:
+            tags = each.get("tags", default_tags["tags"])
+            tags = tags if isinstance(tags, dict) else {tag["Key"]: tag["Value"] for tag in tags}
+            assert tags == default_tags["tags"], kind
 
 
 @pytest.fixture
@@ -324,7 +475,7 @@ def test_manifests_in_s3_are_where_the_library_finds_them(
 ) -> None:
     for name, value in provider.items():
         monkeypatch.setenv(name, value)
-    location = names.manifest_location(declare(manifest_store="s3", **where), "lake")
+    location = Names(declare(manifest_store="s3", **where)).manifest_location("lake")
     assert location.startswith("s3://")
     up(tmp_path, "test", aws.endpoint_url, through=through)
     loaded = load_manifest(location, SyncClients(AwsSettings(region=REGION, endpoint_url=aws.endpoint_url)))

@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import ledger, names
 from infra.__main__ import main as infra
-from infra.load import load_environment
 from infra.pipeline.__main__ import main as pipeline
-from infra.pipeline.plans import Gate, Planner
-from infra.pipeline.record import Records
-from infra.settings import Environment
+from infra.settings import ledger
+from infra.settings.load import load_environment
+from infra.settings.model import Environment
+from infra.settings.names import Names
 from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_infra.pipeline.plans import Gate, Planner
+from kinesis_efo_infra.pipeline.record import Records
 from tests.support.missing import terraform
 from tests.support.terraform.harness import stand_in
 
 REGION = "eu-west-1"
+PRICES = Path(__file__).parents[2] / "support" / "prices.json"
 # Terraform's S3 backend knows AWS_ENDPOINT_URL, but not that it is no AWS.
 BACKEND = ("use_path_style", "skip_credentials_validation", "skip_requesting_account_id", "skip_region_validation")
 
@@ -68,7 +70,7 @@ class Repository:
     @property
     def stack(self) -> str:
         """Name of the stack."""
-        return names.stack_name(self.environment)
+        return Names(self.environment).stack_name
 
     def commit(self, **changes: Any) -> None:
         """Change the environment file, and synthesize it."""
@@ -90,10 +92,13 @@ class Repository:
         """Makes and applies plans, without checkov, which takes seconds."""
         return Planner(self.synthesized, Records(aws.client("s3")), gate)
 
-    def step(self, name: str, *arguments: str, plans: Path | None = None) -> int:
-        """Run a step of the pipeline on the environment."""
+    def step(self, name: str, *arguments: str, plans: Path | None = None, scanned: bool = False) -> int:
+        """Run a step of the pipeline on the environment; without checkov, unless its plan is to be scanned."""
         where = ["--synthesized", str(self.synthesized), "--plans", str(plans or self.plans)]
-        return pipeline(["--directory", str(self.environments), name, self.name, *where, *arguments])
+        with pytest.MonkeyPatch.context() as patch:
+            if not scanned:
+                patch.setattr("kinesis_efo_infra.pipeline.steps.checkov_beside", lambda *_: lambda _: [])
+            return pipeline(["--directory", str(self.environments), name, self.name, *where, *arguments])
 
     def comment(self) -> int:
         """Print the comment."""
@@ -107,3 +112,9 @@ def checkout(aws: LocalAws, tmp_path: Path) -> Callable[[str], Repository]:
     if not s3.list_buckets()["Buckets"]:
         s3.create_bucket(Bucket="terraform-state", CreateBucketConfiguration={"LocationConstraint": REGION})
     return lambda name: Repository(tmp_path, name)
+
+
+@pytest.fixture(autouse=True)
+def prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices that stay as they are when somebody refreshes those of the package."""
+    monkeypatch.setattr("kinesis_efo_infra.pipeline.prices.FILE", PRICES)

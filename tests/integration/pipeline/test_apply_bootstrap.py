@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from infra import names
 from infra.__main__ import main
-from infra.app import synthesize_bootstrap
-from infra.apply_bootstrap import apply_bootstrap
 from infra.errors import PipelineError
-from infra.load import load_environment
-from infra.pipeline.terraform import Terraform
-from infra.settings import Environment
+from infra.pipeline.apply_bootstrap import apply_bootstrap
+from infra.settings.load import load_environment
+from infra.settings.model import Environment
+from infra.settings.names import GITHUB_ISSUER, Names
+from infra.stacks.app import synthesize_bootstrap
 from kinesis_efo.local import LocalAws
+from kinesis_efo_infra.pipeline.deployers import workflow_of
+from kinesis_efo_infra.pipeline.terraform import Terraform
 from tests.integration.pipeline.conftest import BACKEND, REGION, Repository
 
 Checkout = Callable[[str], Repository]
@@ -33,10 +34,11 @@ def reach(out: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch) 
 
     By an override file, since options of `terraform init` would also go to the local backend that comes first.
     """
+    names = Names(environment)
     monkeypatch.delenv("TF_CLI_ARGS_init")
-    stack = out / "stacks" / names.bootstrap_stack_name(environment)
+    stack = out / "stacks" / names.bootstrap_stack_name
     stack.mkdir(parents=True)
-    place = {"bucket": environment.state_bucket, "key": names.bootstrap_state_key(environment), "region": REGION}
+    place = {"bucket": environment.state_bucket, "key": names.bootstrap_state_key, "region": REGION}
     # Terraform takes override files in the order of their names: this one is overridden in turn.
     backend = {"s3": {**place, "encrypt": True, "use_lockfile": True, **dict.fromkeys(BACKEND, True)}}
     (stack / "a_override.tf.json").write_text(json.dumps({"terraform": {"backend": backend}}), encoding="utf-8")
@@ -44,7 +46,7 @@ def reach(out: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch) 
 
 
 def state_of(aws: LocalAws, environment: Environment) -> dict[str, Any]:
-    key = names.bootstrap_state_key(environment)
+    key = Names(environment).bootstrap_state_key
     answer = aws.client("s3").get_object(Bucket=environment.state_bucket, Key=key)
     state: dict[str, Any] = json.loads(answer["Body"].read())
     return state
@@ -144,6 +146,27 @@ def test_an_environment_that_cannot_be_prepared_is_an_error(aws: LocalAws, check
         apply_bootstrap(adopting, synthesize_bootstrap([adopting], tmp_path), s3, iam)
 
 
+def test_the_rules_of_the_repository_are_looked_at_that_the_environment_files_are_in(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    repository = checkout("theirs")
+    environment_of(repository, pipeline={"repository": "acme/lake"})
+    looked_at: list[Path] = []
+
+    def look(_github: Any, _deployment: Any, deploy: Path) -> None:
+        looked_at.append(deploy)
+        raise PipelineError("nobody is asked here")
+
+    monkeypatch.setattr("infra.pipeline.apply_bootstrap.check_rules", look)
+    out = str(repository.directory / "out")
+    asked = ["--directory", str(repository.environments), "bootstrap", "theirs", "--yes", "--out", out]
+    assert main(asked) == 1
+    assert "nobody is asked here" in caplog.text
+    assert main([*asked, "--deploy", "deploy-lake.yml"]) == 1
+    assert looked_at == [workflow_of(repository.environments, name) for name in ("deploy.yml", "deploy-lake.yml")]
+    assert looked_at[0].is_relative_to(repository.directory)
+
+
 def test_a_name_that_begins_like_that_of_another_pipeline_in_the_account_is_refused(
     aws: LocalAws, checkout: Checkout, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,7 +212,7 @@ def test_a_name_that_begins_like_that_of_another_pipeline_in_the_account_is_refu
 def test_the_one_provider_of_an_account_is_whose_tags_it_has(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     tags = [{"Key": "environment", "Value": "first"}, {"Key": "managed-by", "Value": "kinesis-efo-bootstrap"}]
     iam = aws.client("iam")
-    url = f"https://{names.GITHUB_ISSUER}"
+    url = f"https://{GITHUB_ISSUER}"
     arn = iam.create_open_id_connect_provider(Url=url, ThumbprintList=["a" * 40], Tags=tags)["OpenIDConnectProviderArn"]
     environment = environment_of(checkout("first"), account_id=arn.split(":")[4])
     second = environment.model_copy(update={"project": "lake"})

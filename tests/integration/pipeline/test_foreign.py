@@ -12,10 +12,11 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from infra.errors import AwsError, PipelineError
-from infra.pipeline.foreign import foreign_consumers
-from infra.pipeline.report import foreign_section
-from infra.settings import Environment
+from infra.pipeline.deployments import deployment_of
+from infra.settings.model import Environment
 from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_infra.pipeline.foreign import foreign_consumers
+from kinesis_efo_infra.pipeline.report import foreign_section
 from tests.unit.infra.conftest import load, write
 
 __all__ = ["load", "write"]  # fixtures
@@ -41,7 +42,7 @@ def names(found: Any) -> list[str]:
 
 def test_what_nobody_declared_is_found_on_own_streams(aws: LocalAws, load: Load) -> None:
     environment = load(account_id=ACCOUNT, streams={"orders": {"other_consumers": ["expected"]}, "gone": {}})
-    (flink, other) = foreign_consumers(aws.client("kinesis"), environment, [environment])
+    (flink, other) = foreign_consumers(aws.client("kinesis"), deployment_of(environment))
     assert names([flink, other]) == ["flink", "other"]
     assert (flink.stream, flink.count) == ("test-orders", 4)
     # 730 hours of one shard, at the price of us-east-1.
@@ -57,8 +58,8 @@ def test_what_another_environment_declares_is_not_foreign(aws: LocalAws, load: L
         streams={"orders": {"existing_arn": ARN}},
         applications={"flink": {"streams": ["orders"]}, "other": {"streams": ["orders"]}},
     )
-    assert names(foreign_consumers(aws.client("kinesis"), environment, [environment, neighbour])) == ["expected"]
-    assert foreign_consumers(aws.client("kinesis"), neighbour, [neighbour]) == [], "the stream of somebody else"
+    assert names(foreign_consumers(aws.client("kinesis"), deployment_of(environment, [neighbour]))) == ["expected"]
+    assert foreign_consumers(aws.client("kinesis"), deployment_of(neighbour)) == [], "the stream of somebody else"
 
 
 def test_what_cannot_be_seen_is_an_error_and_no_all_clear(load: Load) -> None:
@@ -67,7 +68,7 @@ def test_what_cannot_be_seen_is_an_error_and_no_all_clear(load: Load) -> None:
     kinesis = boto3.client("kinesis", region_name="eu-west-1", config=once, **nowhere)
     environment = load(account_id=ACCOUNT)
     with pytest.raises(AwsError, match="AWS cannot be asked: Could not connect"):
-        foreign_consumers(kinesis, environment, [environment])
+        foreign_consumers(kinesis, deployment_of(environment))
 
 
 def test_what_may_not_be_seen_is_an_error_with_the_permission(
@@ -84,7 +85,7 @@ def test_what_may_not_be_seen_is_an_error_with_the_permission(
     with pytest.raises(
         PipelineError, match=f"the consumers of {ARN} cannot be listed: .* needs kinesis:ListStreamConsumers"
     ):
-        foreign_consumers(kinesis, environment, [environment])
+        foreign_consumers(kinesis, deployment_of(environment))
 
 
 def test_a_consumer_on_an_on_demand_stream_costs_no_hours(aws: LocalAws, load: Load) -> None:
@@ -94,9 +95,12 @@ def test_a_consumer_on_an_on_demand_stream_costs_no_hours(aws: LocalAws, load: L
     arn = ARN.replace("orders", "clicks")
     kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="flink")
     environment = load(account_id=ACCOUNT, streams={"clicks": {}}, applications={"lake": {"streams": ["clicks"]}})
-    (flink,) = foreign_consumers(kinesis, environment, [environment])
+    (flink,) = foreign_consumers(kinesis, deployment_of(environment))
     assert flink.usd == 0
-    told = "\n".join(foreign_section([flink, replace(flink, usd=None), replace(flink, usd=21.9)], environment))
+    told = "\n".join(
+        foreign_section([flink, replace(flink, usd=None), replace(flink, usd=21.9)], deployment_of(environment))
+    )
+    assert f"Prices of {environment.region} are not known here; these are those of us-east-1" in told
     assert "no deployment undoes: 21.90 USD a month for hours." in told
     assert "| 1 of 20 | 0.00 |" in told
     assert "| 1 of 20 | not known |" in told

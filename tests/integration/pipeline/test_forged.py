@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from infra.errors import PipelineError, StalePlanError
-from infra.pipeline.terraform import Terraform
+from infra.pipeline.deployments import deployment_of
 from kinesis_efo.local import LocalAws
+from kinesis_efo_infra.pipeline.terraform import Terraform
 from tests.integration.pipeline.conftest import Repository
 
 Checkout = Callable[[str], Repository]
@@ -48,7 +49,7 @@ def test_a_plan_of_more_than_the_reviewed_configuration_is_not_applied(
     repository = checkout("forged")
     repository.commit()
     planner, environment = repository.planner(aws), repository.environment
-    planner.plan(environment, "one", repository.plans)
+    planner.plan(deployment_of(environment), "one", repository.plans)
 
     def add(document: Json) -> None:
         streams = document["resource"]["aws_kinesis_stream"]
@@ -56,16 +57,16 @@ def test_a_plan_of_more_than_the_reviewed_configuration_is_not_applied(
 
     forge(repository, tmp_path / "forge", add)
     with pytest.raises(StalePlanError, match=r"aws_kinesis_stream\.more: create was shown, and would not be done"):
-        planner.apply(environment, ["one"], repository.plans)
+        planner.apply(deployment_of(environment), ["one"], repository.plans)
     assert aws.client("kinesis").list_streams()["StreamNames"] == []
-    assert not planner.is_deployed(environment)
+    assert not planner.is_deployed(deployment_of(environment))
 
 
 def test_no_command_of_a_forged_plan_is_run(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("command")
     repository.commit()
     planner, environment = repository.planner(aws), repository.environment
-    planner.plan(environment, "one", repository.plans)
+    planner.plan(deployment_of(environment), "one", repository.plans)
     ran = tmp_path / "ran"
 
     def run(document: Json) -> None:
@@ -74,7 +75,7 @@ def test_no_command_of_a_forged_plan_is_run(aws: LocalAws, checkout: Checkout, t
 
     forge(repository, tmp_path / "forge", run)
     with pytest.raises(PipelineError, match=r"terraform_data\.x"):
-        planner.apply(environment, ["one"], repository.plans)
+        planner.apply(deployment_of(environment), ["one"], repository.plans)
     assert not ran.exists()
 
 
@@ -84,7 +85,7 @@ def test_nothing_is_run_of_a_stack_that_is_handed_over_with_a_command_in_it(
     repository = checkout("handed")
     repository.commit()
     planner, environment = repository.planner(aws), repository.environment
-    planner.plan(environment, "one", repository.plans)
+    planner.plan(deployment_of(environment), "one", repository.plans)
     path, ran = configuration(repository), tmp_path / "ran"
     honest = json.loads(path.read_text(encoding="utf-8"))
     shell = [{"local-exec": {"command": f"env > {ran}"}}]
@@ -96,15 +97,15 @@ def test_nothing_is_run_of_a_stack_that_is_handed_over_with_a_command_in_it(
     ):
         path.write_text(json.dumps({**honest, **changed}), encoding="utf-8")
         with pytest.raises(PipelineError, match=r"holds what the positive list .* does not have; nothing was run"):
-            planner.apply(environment, ["one"], repository.plans)
+            planner.apply(deployment_of(environment), ["one"], repository.plans)
         with pytest.raises(PipelineError, match="nothing was run"):
-            planner.plan(environment, "one", tmp_path / "again")
+            planner.plan(deployment_of(environment), "one", tmp_path / "again")
     # Terraform would read a name that is written twice twice.
     twice = json.dumps({"resource": {"terraform_data": {"x": {"provisioner": shell}}}})[:-1]
     path.write_text(twice + ", " + json.dumps(honest)[1:], encoding="utf-8")
-    planner.apply(environment, ["one"], repository.plans)
+    planner.apply(deployment_of(environment), ["one"], repository.plans)
     assert not ran.exists()
-    assert planner.is_deployed(environment)
+    assert planner.is_deployed(deployment_of(environment))
 
 
 def test_a_stack_keeps_its_state_and_takes_over_what_its_environment_says(aws: LocalAws, checkout: Checkout) -> None:
@@ -115,21 +116,25 @@ def test_a_stack_keeps_its_state_and_takes_over_what_its_environment_says(aws: L
     backend = document["terraform"]["backend"]["s3"]
     forged = {**document, "terraform": {**document["terraform"], "backend": {"s3": {**backend, "key": "prod.tfstate"}}}}
     taken = {**document, "import": [{"to": "aws_kms_key.orders", "id": "somebody-elses"}]}
+    region = {**document, "provider": {"aws": [{**document["provider"]["aws"][0], "region": "us-east-1"}]}}
+    anybody = {**document, "provider": {"aws": {"region": "eu-west-1"}}}
     for each, said in (
+        (region, r"provider\.aws: it would work in \('us-east-1', \['1"),
+        (anybody, r"provider\.aws: it would work in \('eu-west-1', None"),
         (forged, r"its state would be .*prod\.tfstate"),
         (taken, r"import aws_kms_key\.orders: the env"),
     ):
         path.write_text(json.dumps(each), encoding="utf-8")
         with pytest.raises(PipelineError, match=said):
-            repository.planner(aws).plan(repository.environment, "one", repository.plans)
+            repository.planner(aws).plan(deployment_of(repository.environment), "one", repository.plans)
 
 
 def test_an_approval_is_of_one_digest(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("approved")
     repository.commit()
     planner, environment = repository.planner(aws), repository.environment
-    meta = planner.plan(environment, "one", repository.plans)
+    meta = planner.plan(deployment_of(environment), "one", repository.plans)
     with pytest.raises(StalePlanError, match="and sha256:0000 was approved"):
-        planner.apply(environment, ["one"], repository.plans, "0000")
-    planner.apply(environment, ["one"], repository.plans, meta.plan)
-    assert planner.is_deployed(environment)
+        planner.apply(deployment_of(environment), ["one"], repository.plans, "0000")
+    planner.apply(deployment_of(environment), ["one"], repository.plans, meta.plan)
+    assert planner.is_deployed(deployment_of(environment))

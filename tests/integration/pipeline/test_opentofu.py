@@ -9,9 +9,10 @@ import pytest
 
 from infra.__main__ import main
 from infra.errors import PipelineError, StalePlanError
-from infra.pipeline.bundle import read_meta
-from infra.pipeline.terraform import Terraform
+from infra.pipeline.deployments import deployment_of
 from kinesis_efo.local import LocalAws
+from kinesis_efo_infra.pipeline.bundle import read_meta
+from kinesis_efo_infra.pipeline.terraform import Terraform
 from tests.integration.pipeline.conftest import Repository
 from tests.support.terraform.tofu import stand_in_tofu
 
@@ -25,18 +26,18 @@ def test_opentofu_applies_its_own_plans_and_none_of_terraform(
     repository = checkout("tofu")
     repository.commit()
     planner, environment = repository.planner(aws), repository.environment
-    planner.plan(environment, "one", repository.plans)
+    planner.plan(deployment_of(environment), "one", repository.plans)
     program, calls = stand_in_tofu(tmp_path / "bin")
     monkeypatch.setenv("TERRAFORM_BINARY_NAME", str(program))
     with pytest.raises(
         StalePlanError,
         match=r"was planned with Terraform 1\.\d+\.\d+; this is OpenTofu 1\.10\.6, whose state the other may not",
     ):
-        planner.apply(environment, ["one"], repository.plans)
-    planner.plan(environment, "two", repository.plans)
+        planner.apply(deployment_of(environment), ["one"], repository.plans)
+    planner.plan(deployment_of(environment), "two", repository.plans)
     assert read_meta(repository.plans / repository.stack).terraform == "OpenTofu 1.10.6"
     calls.unlink()
-    planner.apply(environment, ["two"], repository.plans)
+    planner.apply(deployment_of(environment), ["two"], repository.plans)
     assert "tofu-orders" in aws.client("kinesis").list_streams()["StreamNames"]
     ran = [line.split()[1] for line in calls.read_text().splitlines()]
     assert ran == ["init", "state", "plan", "show", "version", "show", "apply"]

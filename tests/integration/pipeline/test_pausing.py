@@ -9,11 +9,11 @@ import pytest
 
 from infra.errors import PipelineError
 from infra.pipeline.jobs import Answer
-from infra.pipeline.limits import Plan
 from infra.pipeline.pausing import Pause
-from infra.settings import Environment
+from infra.settings.model import Environment
 from kinesis_efo.emr.job import job_name
 from kinesis_efo.local import LocalAws
+from kinesis_efo_infra.pipeline.limits import Plan
 from tests.integration.pipeline.conftest import Repository
 from tests.support.emr import FakeEmr, FakeRun, fake_emr
 
@@ -183,7 +183,7 @@ def test_a_refusal_by_emr_is_an_error(emr: FakeEmr, environment: Environment) ->
 def test_a_reviewed_change_of_the_application_is_told_and_applied_between_two_runs_of_its_job(
     aws: LocalAws, emr: FakeEmr, checkout: Checkout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.pipeline.plans.scan_plans", lambda *_: type("Result", (), {"failed": []}))
+    monkeypatch.setattr("kinesis_efo_infra.pipeline.plans.scan_plans", lambda *_: type("Result", (), {"failed": []}))
     repository = checkout("paused")
     repository.commit(**DECLARED)
     assert repository.step("plan", "--commit", "one") == 0

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from infra.errors import PipelineError, StalePlanError
-from infra.pipeline.bundle import PLAN_JSON, Meta, read_meta
-from infra.pipeline.drift import look_for_drift
-from infra.pipeline.foreign import foreign_consumers
-from infra.pipeline.limits import Plan
-from infra.pipeline.record import Deployed, Records
-from infra.pipeline.terraform import LOCK_FILE, Terraform
-from infra.settings import Environment
+from infra.pipeline.deployments import deployment_of
 from kinesis_efo.local import LocalAws
+from kinesis_efo_infra.pipeline.bundle import PLAN_JSON, Meta, read_meta
+from kinesis_efo_infra.pipeline.drift import look_for_drift
+from kinesis_efo_infra.pipeline.foreign import foreign_consumers
+from kinesis_efo_infra.pipeline.limits import Plan
+from kinesis_efo_infra.pipeline.record import Deployed, Records
+from kinesis_efo_infra.pipeline.terraform import LOCK_FILE, Terraform
 from tests.integration.pipeline.conftest import Repository
+from tests.support.isolated import ROOT
 
 Checkout = Callable[[str], Repository]
 MORE = {"orders": {"mode": "provisioned", "shards": 2}, "clicks": {"mode": "provisioned", "shards": 1}}
@@ -31,7 +34,7 @@ def test_a_reviewed_plan_is_applied_once_and_then_counts_as_deployed(
 ) -> None:
     repository = checkout("dev")
     repository.commit()
-    assert repository.step("plan", "--commit", "head") == 0
+    assert repository.step("plan", "--commit", "head", scanned=True) == 0
     assert repository.comment() == 0
     told = capsys.readouterr().out
     created = read_meta(repository.plans / repository.stack).changes.create
@@ -46,7 +49,7 @@ def test_a_reviewed_plan_is_applied_once_and_then_counts_as_deployed(
     assert repository.step("apply", "--commit", "merge") == 1, "a plan of another commit was applied"
     assert repository.step("apply", "--commit", "merge", "--reviewed", "head") == 0
     assert "dev-orders" in aws.client("kinesis").list_streams()["StreamNames"]
-    record = Records(aws.client("s3")).load(repository.environment)
+    record = Records(aws.client("s3")).load(deployment_of(repository.environment))
     assert record.commit == "head"
     # A run that is repeated changes nothing, and a later pull request has nothing to plan.
     shutil.rmtree(repository.plans)
@@ -55,36 +58,58 @@ def test_a_reviewed_plan_is_applied_once_and_then_counts_as_deployed(
     assert not repository.plans.exists()
 
 
+@pytest.mark.slow
+def test_the_plan_of_every_setting_there_is_has_its_bill_in_dollars_and_says_whose_prices_these_are(
+    aws: LocalAws, checkout: Checkout
+) -> None:
+    written = yaml.safe_load((ROOT / "infra" / "example.yaml").read_text(encoding="utf-8"))
+    assert written["region"] == "eu-west-1"
+    # What exists elsewhere is not here to be taken over, and its pipeline has no environment before it.
+    del written["pipeline"]["after"]
+    for each in (*written["streams"].values(), *written["applications"].values()):
+        for setting in ("import_existing", "import_consumers", "import_lease_table"):
+            each.pop(setting, None)
+    repository = checkout("example")
+    repository.commit(**{**written, "state_bucket": "terraform-state"})
+    told = repository.planner(aws).plan(deployment_of(repository.environment), "head", repository.plans).cost
+    assert "| `aws_kinesis_stream.clicks`: on-demand | 730 hours | - | 29.20 |" in told
+    (total,) = [line for line in told if "together" in line]
+    (dollars,) = re.findall(r"([\d,]+\.\d\d)[^|]*\|$", total)
+    assert float(dollars.replace(",", "")) > 100
+    whose = "**Prices of eu-west-1 are not known here; these are those of us-east-1, and eu-west-1 may be dearer.** Prices of us-east-1 as known on 2026-"
+    assert whose in told[-1]
+
+
 def test_a_plan_is_refused_when_something_else_was_applied_first(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("stale")
     repository.commit()
     environment = repository.environment
     first, second = repository.directory / "first", repository.directory / "second"
-    repository.planner(aws).plan(environment, "one", first)
-    repository.planner(aws).plan(environment, "two", second)
-    repository.planner(aws).apply(environment, ["one"], first)
+    repository.planner(aws).plan(deployment_of(environment), "one", first)
+    repository.planner(aws).plan(deployment_of(environment), "two", second)
+    repository.planner(aws).apply(deployment_of(environment), ["one"], first)
     # As if nothing had been recorded: only the plan can tell.
     aws.client("s3").delete_object(Bucket="terraform-state", Key="kinesis-efo/stale.deployed.json")
     gone = r"(?s)nothing was applied.*aws_kinesis_stream\.orders: create was shown, and would not be done"
     with pytest.raises(StalePlanError, match=gone):
-        repository.planner(aws).apply(environment, ["two"], second)
+        repository.planner(aws).apply(deployment_of(environment), ["two"], second)
 
 
 def test_a_plan_is_applied_if_only_the_state_moved(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("moved")
     repository.commit()
     planner = repository.planner(aws)
-    planner.plan(repository.environment, "one", repository.plans)
-    planner.apply(repository.environment, ["one"], repository.plans)
+    planner.plan(deployment_of(repository.environment), "one", repository.plans)
+    planner.apply(deployment_of(repository.environment), ["one"], repository.plans)
     repository.commit(streams=MORE)
-    planner.plan(repository.environment, "two", repository.plans)
+    planner.plan(deployment_of(repository.environment), "two", repository.plans)
     before = read_meta(repository.plans / repository.stack).state
     # Something else was deployed and taken back: another serial, and nothing else.
     key = "kinesis-efo/moved.tfstate"
     state = json.loads(aws.client("s3").get_object(Bucket="terraform-state", Key=key)["Body"].read())
     body = json.dumps({**state, "serial": state["serial"] + 2}).encode()
     aws.client("s3").put_object(Bucket="terraform-state", Key=key, Body=body)
-    planner.apply(repository.environment, ["two"], repository.plans)
+    planner.apply(deployment_of(repository.environment), ["two"], repository.plans)
     assert "moved-clicks" in aws.client("kinesis").list_streams()["StreamNames"]
     assert before.serial == state["serial"]
 
@@ -93,18 +118,18 @@ def test_terraform_refuses_a_stale_plan_if_we_do_not(aws: LocalAws, checkout: Ch
     repository = checkout("raced")
     repository.commit()
     environment = repository.environment
-    repository.planner(aws).plan(environment, "one", repository.plans)
+    repository.planner(aws).plan(deployment_of(environment), "one", repository.plans)
 
-    def meanwhile(_environment: Environment, _plan: Plan) -> None:
-        repository.planner(aws).apply(environment, ["one"], repository.plans)
+    def meanwhile(_plan: Plan) -> None:
+        repository.planner(aws).apply(deployment_of(environment), ["one"], repository.plans)
 
     raced = replace(repository.planner(aws), prepare=meanwhile)
     with pytest.raises(PipelineError, match=r"another deployment of raced wrote .*raced\.deployed\.json meanwhile"):
-        raced.apply(environment, ["one"], repository.plans)
+        raced.apply(deployment_of(environment), ["one"], repository.plans)
     # Where the record does not tell either.
     aws.client("s3").delete_object(Bucket="terraform-state", Key="kinesis-efo/raced.deployed.json")
     repository.commit(streams=MORE)
-    repository.planner(aws).plan(environment, "two", repository.plans)
+    repository.planner(aws).plan(deployment_of(environment), "two", repository.plans)
 
     class Raced(Terraform):
         def apply(self, plan: Path) -> None:
@@ -112,27 +137,27 @@ def test_terraform_refuses_a_stale_plan_if_we_do_not(aws: LocalAws, checkout: Ch
             super().apply(plan)
 
     with pytest.raises(StalePlanError, match="Saved plan is stale"):
-        replace(repository.planner(aws), terraform=Raced).apply(environment, ["two"], repository.plans)
-    assert repository.planner(aws).records.load(environment).under_way == "two"
+        replace(repository.planner(aws), terraform=Raced).apply(deployment_of(environment), ["two"], repository.plans)
+    assert repository.planner(aws).records.load(deployment_of(environment)).under_way == "two"
 
 
 def test_a_plan_of_another_configuration_or_with_other_bytes_is_refused(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("other")
     repository.commit()
     environment = repository.environment
-    repository.planner(aws).plan(environment, "one", repository.plans)
+    repository.planner(aws).plan(deployment_of(environment), "one", repository.plans)
     plan = repository.plans / repository.stack / PLAN_JSON
     reviewed = plan.read_bytes()
     plan.write_bytes(reviewed + b"}")
     with pytest.raises(PipelineError, match=r"plan\.json is no plan of Terraform"):
-        repository.planner(aws).apply(environment, ["one"], repository.plans)
+        repository.planner(aws).apply(deployment_of(environment), ["one"], repository.plans)
     plan.write_bytes(reviewed.replace(b"other-orders", b"other-order"))
     with pytest.raises(StalePlanError, match=r"aws_kinesis_stream\.orders: create with other values of .*name"):
-        repository.planner(aws).apply(environment, ["one"], repository.plans)
+        repository.planner(aws).apply(deployment_of(environment), ["one"], repository.plans)
     plan.write_bytes(reviewed)
     repository.commit(streams=MORE)
     with pytest.raises(StalePlanError, match=r"aws_kinesis_stream\.clicks: create, which was not shown"):
-        repository.planner(aws).apply(environment, ["one"], repository.plans)
+        repository.planner(aws).apply(deployment_of(environment), ["one"], repository.plans)
     assert "other-orders" not in aws.client("kinesis").list_streams()["StreamNames"]
 
 
@@ -142,12 +167,12 @@ def test_a_finding_of_checkov_stops_the_plan(aws: LocalAws, checkout: Checkout) 
     environment = repository.environment
     strict = repository.planner(aws, lambda _: ["CKV_AWS_43 Ensure: orders"])
     with pytest.raises(PipelineError, match="CKV_AWS_43 Ensure: orders"):
-        strict.plan(environment, "one", repository.plans)
+        strict.plan(deployment_of(environment), "one", repository.plans)
     # Somebody made a plan without the gate.
-    repository.planner(aws).plan(environment, "one", repository.plans)
+    repository.planner(aws).plan(deployment_of(environment), "one", repository.plans)
     with pytest.raises(PipelineError, match="CKV_AWS_43 Ensure: orders"):
-        strict.apply(environment, ["one"], repository.plans)
-    assert strict.records.load(environment) == Deployed()
+        strict.apply(deployment_of(environment), ["one"], repository.plans)
+    assert strict.records.load(deployment_of(environment)) == Deployed()
 
 
 @pytest.mark.slow
@@ -155,18 +180,18 @@ def test_what_aws_would_refuse_half_way_is_refused_before_there_is_a_plan(aws: L
     repository = checkout("shards")
     repository.commit()
     planner = repository.planner(aws)
-    planner.plan(repository.environment, "one", repository.plans)
-    planner.apply(repository.environment, ["one"], repository.plans)
+    planner.plan(deployment_of(repository.environment), "one", repository.plans)
+    planner.apply(deployment_of(repository.environment), ["one"], repository.plans)
     repository.commit(streams={"orders": {"mode": "provisioned", "shards": 9}})
     message = r"kinesis-efo-shards cannot be applied as planned:\n  aws_kinesis_stream.orders: from 2 to 9 shards: .* 4, then 8, then 9"
     with pytest.raises(PipelineError, match=message):
-        planner.plan(repository.environment, "two", repository.plans)
+        planner.plan(deployment_of(repository.environment), "two", repository.plans)
     with pytest.raises(StalePlanError, match="there is no plan"):
-        planner.apply(repository.environment, ["two"], repository.plans)
+        planner.apply(deployment_of(repository.environment), ["two"], repository.plans)
     # Drift is found, however large; and a plan that was made otherwise is not applied either.
-    planner.plan(repository.environment, "two", repository.plans, to_apply=False)
+    planner.plan(deployment_of(repository.environment), "two", repository.plans, to_apply=False)
     with pytest.raises(PipelineError, match=message):
-        planner.apply(repository.environment, ["two"], repository.plans)
+        planner.apply(deployment_of(repository.environment), ["two"], repository.plans)
 
 
 @pytest.mark.slow
@@ -176,21 +201,25 @@ def test_a_change_by_hand_is_drift_and_so_is_a_consumer_that_no_plan_shows(aws: 
     assert repository.step("drift", "--commit", "one") == 1, "nothing is deployed"
     environment = repository.environment
     quick = repository.planner(aws)
-    quick.plan(environment, "one", repository.plans)
-    quick.apply(environment, ["one"], repository.plans)
-    assert look_for_drift(quick, environment, "one", repository.directory / "drift", {}) is None
+    quick.plan(deployment_of(environment), "one", repository.plans)
+    quick.apply(deployment_of(environment), ["one"], repository.plans)
+    assert look_for_drift(quick, deployment_of(environment), "one", repository.directory / "drift", {}) is None
     kinesis = aws.client("kinesis")
     stream = kinesis.describe_stream_summary(StreamName="hand-orders")["StreamDescriptionSummary"]["StreamARN"]
     kinesis.register_stream_consumer(StreamARN=stream, ConsumerName="flink")
-    foreign = foreign_consumers(kinesis, environment, [environment])
-    alone = look_for_drift(quick, environment, "one", repository.directory / "drift", {}, foreign)
+    foreign = foreign_consumers(kinesis, deployment_of(environment))
+    alone = look_for_drift(
+        quick, deployment_of(environment), "one", repository.directory / "drift", {}, lambda _: foreign
+    )
     assert alone is not None
     assert "although commit `one` is deployed." in alone
     assert "What would put it right" not in alone
     aws.client("ssm").put_parameter(Name="/kinesis-efo/hand/lake", Value="{}", Type="String", Overwrite=True)
     report = repository.directory / "drift.md"
-    assert repository.step("drift", "--commit", "one", "--link", "https://ci", "--report", str(report)) == 0
+    asked = ("--commit", "one", "--link", "https://ci", "--deploy", "deploy-lake.yml", "--report", str(report))
+    assert repository.step("drift", *asked) == 0
     body = report.read_text(encoding="utf-8")
+    assert "on GitHub `gh workflow run deploy-lake.yml --ref main -f repair=true`" in body
     assert "although commit `one` is deployed: 0 to create, 1 to update" in body
     assert "[The run that found it](https://ci)" in body
     assert "aws_ssm_parameter.lake" in body
@@ -203,7 +232,7 @@ def test_the_bundle_holds_what_the_plan_was_made_of(aws: LocalAws, checkout: Che
     repository = checkout("meta")
     repository.commit()
     environment = repository.environment
-    meta = repository.planner(aws).plan(environment, "one", repository.plans)
+    meta = repository.planner(aws).plan(deployment_of(environment), "one", repository.plans)
     assert read_meta(repository.plans / repository.stack) == meta
     assert isinstance(meta, Meta)
     assert (meta.environment, meta.commit, meta.serial, meta.any_changes) == ("meta", "one", 0, True)
@@ -219,7 +248,7 @@ def test_the_lock_file_of_the_provider_is_the_committed_one_for_plans_and_deploy
     locked = tmp_path / "providers.lock.hcl"
     locked.write_text('provider "registry.terraform.io/hashicorp/aws" {\n  version = "6.25.0"\n}\n', encoding="utf-8")
     planner = replace(repository.planner(aws), providers=locked)
-    planner.plan(repository.environment, "one", repository.plans)
+    planner.plan(deployment_of(repository.environment), "one", repository.plans)
     used: list[bytes] = []
 
     class Watched(Terraform):
@@ -229,5 +258,20 @@ def test_the_lock_file_of_the_provider_is_the_committed_one_for_plans_and_deploy
 
     # Whatever the bundle brings.
     (repository.plans / repository.stack / LOCK_FILE).write_text("provider {", encoding="utf-8")
-    replace(planner, terraform=Watched).apply(repository.environment, ["one"], repository.plans)
+    replace(planner, terraform=Watched).apply(deployment_of(repository.environment), ["one"], repository.plans)
     assert used == [locked.read_bytes()]
+
+
+@pytest.mark.slow
+def test_an_environment_does_not_go_on_with_the_state_of_one_in_another_account(
+    aws: LocalAws, checkout: Checkout
+) -> None:
+    repository = checkout("same")
+    repository.commit()
+    planner = repository.planner(aws)
+    planner.plan(deployment_of(repository.environment), "one", repository.plans)
+    planner.apply(deployment_of(repository.environment), ["one"], repository.plans)
+    # That of another repository, with the same name and bucket.
+    repository.commit(account_id="444455556666")
+    with pytest.raises(PipelineError, match="its state is that of an environment in account 111122223333, "):
+        planner.plan(deployment_of(repository.environment), "two", repository.plans)

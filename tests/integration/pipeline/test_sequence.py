@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from infra.pipeline.__main__ import main as pipeline
+from infra.pipeline.deployments import deployment_of
 from kinesis_efo.emr.packing import find_uv
 from kinesis_efo.local import LocalAws
 from tests.integration.pipeline.conftest import Repository
@@ -123,12 +124,12 @@ def test_from_a_pull_request_to_a_running_job_and_on(
 
     def review(commit: str) -> None:
         """Plan, as for a pull request."""
-        if not planner.is_deployed(repository.environment):
-            planner.plan(repository.environment, commit, repository.plans)
+        if not planner.is_deployed(deployment_of(repository.environment)):
+            planner.plan(deployment_of(repository.environment), commit, repository.plans)
 
     def merge(commit: str) -> int:
         """Deploy, as after merging; no step asks a person."""
-        planner.apply(repository.environment, [f"merge of {commit}", commit], repository.plans)
+        planner.apply(deployment_of(repository.environment), [f"merge of {commit}", commit], repository.plans)
         shutil.rmtree(repository.plans, ignore_errors=True)
         return pipeline(jobs)
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from infra.errors import PipelineError, StalePlanError
-from infra.pipeline.bundle import read_meta
-from infra.pipeline.drift import look_for_drift
-from infra.pipeline.record import Deployed
+from infra.pipeline.deployments import deployment_of
 from kinesis_efo.local import LocalAws
+from kinesis_efo_infra.pipeline.bundle import read_meta
+from kinesis_efo_infra.pipeline.drift import look_for_drift
+from kinesis_efo_infra.pipeline.record import Deployed
 from tests.integration.pipeline.conftest import Repository
 
 Checkout = Callable[[str], Repository]
@@ -23,8 +24,8 @@ LAKE: dict[str, Any] = {"streams": ["orders"]}
 
 def deploy(repository: Repository, aws: LocalAws, commit: str) -> None:
     planner = repository.planner(aws)
-    planner.plan(repository.environment, commit, repository.plans)
-    planner.apply(repository.environment, [commit], repository.plans)
+    planner.plan(deployment_of(repository.environment), commit, repository.plans)
+    planner.apply(deployment_of(repository.environment), [commit], repository.plans)
 
 
 def streams(aws: LocalAws, name: str) -> set[str]:
@@ -50,20 +51,20 @@ def test_an_application_of_a_protected_environment_is_retired_and_then_removed(
     repository.commit(applications={"lake": LAKE})
     message = r"aws_dynamodb_table\.old: table kinesis-efo-kept-old is protected .* say `retired: true` for it"
     with pytest.raises(PipelineError, match=message):
-        planner.plan(repository.environment, "two", repository.plans)
+        planner.plan(deployment_of(repository.environment), "two", repository.plans)
     assert consumers(aws, "kept-orders") == {"lake", "old"}
     repository.commit(applications=both)
-    assert planner.is_deployed(environment)
+    assert planner.is_deployed(deployment_of(environment))
     # The first step ends the protection, and nothing else.
     repository.commit(applications={"lake": LAKE, "old": {**LAKE, "retired": True}})
     assert "aws_dynamodb_table.old.retired kinesis-efo-kept-old\n" in ledger_of(repository)
-    planner.plan(repository.environment, "three", repository.plans)
+    planner.plan(deployment_of(repository.environment), "three", repository.plans)
     plan = json.loads((repository.plans / repository.stack / "plan.json").read_text(encoding="utf-8"))
     changed = {each["address"]: each["change"]["actions"] for each in plan["resource_changes"]}
     assert changed["aws_dynamodb_table.old"] == ["update"]
     # Terraform evaluates the policy again, as it names the table.
     assert {action for actions in changed.values() for action in actions} <= {"no-op", "read", "update"}
-    planner.apply(repository.environment, ["three"], repository.plans)
+    planner.apply(deployment_of(repository.environment), ["three"], repository.plans)
     assert consumers(aws, "kept-orders") == {"lake", "old"}
     # The second removes it.
     repository.commit(applications={"lake": LAKE})
@@ -71,7 +72,7 @@ def test_an_application_of_a_protected_environment_is_retired_and_then_removed(
     assert consumers(aws, "kept-orders") == {"lake"}
     tables = aws.client("dynamodb").list_tables()["TableNames"]
     assert ("kinesis-efo-kept-lake" in tables, "kinesis-efo-kept-old" in tables) == (True, False)
-    assert planner.is_deployed(repository.environment)
+    assert planner.is_deployed(deployment_of(repository.environment))
     # The other one is protected as before.
     with pytest.raises(Exception, match="DeletionProtectionEnabled"):
         aws.client("dynamodb").delete_table(TableName="kinesis-efo-kept-lake")
@@ -93,45 +94,45 @@ def test_what_a_failed_deployment_left_is_undone_by_reverting_its_commit(aws: Lo
     with pytest.raises(PipelineError, match="ResourceInUse"):
         deploy(repository, aws, "two")
     assert streams(aws, "half") == {"half-orders", "half-clicks", "half-views"}
-    assert planner.records.load(repository.environment).under_way == "two"
+    assert planner.records.load(deployment_of(repository.environment)).under_way == "two"
     repository.commit(streams=ORDERS)
     environment = repository.environment
-    assert not planner.is_deployed(environment), "the configuration is the one before, and AWS is not"
-    report = look_for_drift(planner, environment, "one", repository.directory / "drift", {})
+    assert not planner.is_deployed(deployment_of(environment)), "the configuration is the one before, and AWS is not"
+    report = look_for_drift(planner, deployment_of(environment), "one", repository.directory / "drift", {})
     assert report is not None
     assert "because the deployment of commit `two` failed or was stopped half way: " in report
     assert "6 to destroy" in report
     assert "`gh workflow run deploy.yml --ref main`" in report
-    planner.plan(environment, "three", repository.plans)
-    planner.apply(environment, ["three"], repository.plans)
+    planner.plan(deployment_of(environment), "three", repository.plans)
+    planner.apply(deployment_of(environment), ["three"], repository.plans)
     assert streams(aws, "half") == {"half-orders", "half-clicks"}
-    assert planner.is_deployed(environment)
+    assert planner.is_deployed(deployment_of(environment))
     # As it is read by those who know no mark.
     key = f"kinesis-efo/{repository.name}.deployed.json"
     record = json.loads(aws.client("s3").get_object(Bucket="terraform-state", Key=key)["Body"].read())
-    assert record == {"commit": "three", "stack": planner.records.load(environment).stack}
-    assert look_for_drift(planner, environment, "one", repository.directory / "drift", {}) is None
+    assert record == {"commit": "three", "stack": planner.records.load(deployment_of(environment)).stack}
+    assert look_for_drift(planner, deployment_of(environment), "one", repository.directory / "drift", {}) is None
 
 
 def test_what_was_stopped_before_it_was_recorded_is_planned_again(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("stopped")
     repository.commit(streams=ORDERS)
     planner, environment = repository.planner(aws), repository.environment
-    planner.plan(environment, "one", repository.plans)
+    planner.plan(deployment_of(environment), "one", repository.plans)
 
-    def stop(_environment: object, _plan: object) -> None:
+    def stop(_plan: object) -> None:
         raise KeyboardInterrupt
 
     # Before anything is touched, there is no mark.
     with pytest.raises(KeyboardInterrupt):
-        replace(planner, prepare=stop).apply(environment, ["one"], repository.plans)
-    assert planner.records.load(environment) == Deployed()
-    planner.apply(environment, ["one"], repository.plans)
-    deployed = planner.records.load(environment)
-    planner.records.save(environment, Deployed(deployed.commit, deployed.stack, under_way="two"))
+        replace(planner, prepare=stop).apply(deployment_of(environment), ["one"], repository.plans)
+    assert planner.records.load(deployment_of(environment)) == Deployed()
+    planner.apply(deployment_of(environment), ["one"], repository.plans)
+    deployed = planner.records.load(deployment_of(environment))
+    planner.records.save(deployment_of(environment), Deployed(deployed.commit, deployed.stack, under_way="two"))
     # All of it had been done: there is nothing left but to say so.
     deploy(repository, aws, "three")
-    assert planner.records.load(environment) == Deployed("three", deployed.stack)
+    assert planner.records.load(deployment_of(environment)) == Deployed("three", deployed.stack)
 
 
 @pytest.mark.slow
@@ -141,25 +142,25 @@ def test_a_change_by_hand_is_undone_by_a_plan_that_is_reviewed(aws: LocalAws, ch
     deploy(repository, aws, "one")
     kinesis, planner, environment = aws.client("kinesis"), repository.planner(aws), repository.environment
     kinesis.increase_stream_retention_period(StreamName="repair-orders", RetentionPeriodHours=48)
-    report = look_for_drift(planner, environment, "one", repository.directory / "drift", {})
+    report = look_for_drift(planner, deployment_of(environment), "one", repository.directory / "drift", {})
     assert report is not None
     assert "`make plan ENV=repair REPAIR=1`" in report
     assert "`gh workflow run deploy.yml --ref main -f repair=true`" in report
     assert repository.step("plan", "--commit", "one") == 0
-    planner.apply(environment, ["one"], repository.directory / "none")
+    planner.apply(deployment_of(environment), ["one"], repository.directory / "none")
     assert hours(kinesis) == 48, "without being asked to, a deployment of the same does nothing"
     assert repository.step("plan", "--commit", "one", "--repair") == 0
     assert read_meta(repository.plans / repository.stack).repair
     # Whoever changes more before it is applied is not overrun.
     kinesis.increase_stream_retention_period(StreamName="repair-orders", RetentionPeriodHours=72)
     with pytest.raises(StalePlanError, match=r"aws_kinesis_stream\.orders: update with other values of retention_per"):
-        planner.apply(environment, ["one"], repository.plans)
-    planner.plan(environment, "one", repository.plans, repair=True)
-    planner.apply(environment, ["one"], repository.plans)
+        planner.apply(deployment_of(environment), ["one"], repository.plans)
+    planner.plan(deployment_of(environment), "one", repository.plans, repair=True)
+    planner.apply(deployment_of(environment), ["one"], repository.plans)
     assert hours(kinesis) == 24
     # Whoever does it again finds nothing to do.
-    planner.apply(environment, ["one"], repository.plans)
-    assert look_for_drift(planner, environment, "one", repository.directory / "drift", {}) is None
+    planner.apply(deployment_of(environment), ["one"], repository.plans)
+    assert look_for_drift(planner, deployment_of(environment), "one", repository.directory / "drift", {}) is None
 
 
 def hours(kinesis: Any) -> int:

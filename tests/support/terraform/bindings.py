@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import infra.cdk
+import infra.stacks.cdk
 import kinesis_efo_infra.cdk
 
 _PARAMETER = re.compile(r"^:param (\w+): (.*)$", re.MULTILINE)
@@ -61,14 +61,14 @@ def versions(stack: Mapping[str, Any]) -> set[str]:
 def _config(section: str, kind: str) -> type:
     """The class of a type's arguments."""
     base = {"resource": "TerraformResource", "data": "TerraformDataSource", "provider": "TerraformProvider"}[section]
-    for module in (kinesis_efo_infra.cdk, infra.cdk):
+    for module in (kinesis_efo_infra.cdk, infra.stacks.cdk):
         for name in module.__all__:
             each = getattr(module, name)
             bases = [parent.__name__ for parent in getattr(each, "__mro__", ())]
             if base in bases and getattr(each, "TF_RESOURCE_TYPE", None) == kind:
                 config: type = getattr(sys.modules[each.__module__], f"{name}Config")
                 return config
-    raise AssertionError(f"neither the constructs nor infra.cdk have a class for {section} {kind}")
+    raise AssertionError(f"neither the constructs nor infra.stacks.cdk have a class for {section} {kind}")
 
 
 @cache

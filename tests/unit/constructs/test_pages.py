@@ -25,9 +25,3 @@ def test_its_programs_synthesize(page: Path, tmp_path: Path, monkeypatch: pytest
     names["app"].synth()
     assert (tmp_path / "stacks" / "streaming-dev" / "cdk.tf.json").is_file()
     assert names["lake"].manifest.location in page.read_text(encoding="utf-8")
-
-
-def test_the_program_of_the_page_is_the_example() -> None:
-    example = (ROOT / "examples" / "own_cdktf_app" / "main.py").read_text(encoding="utf-8")
-    first, *_ = blocks_of(HOW_TO, "python")
-    assert example.partition("\n\n")[2] == first.text

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import names
-from infra.app import synthesize
-from infra.load import load_environment
-from infra.settings import Environment
+from infra.settings.load import load_environment
+from infra.settings.model import Environment
+from infra.settings.names import Names
+from infra.stacks.app import synthesize
 
 HEAD = {"environment": "test", "region": "eu-west-1", "account_id": "111122223333", "state_bucket": "state"}
 
+PRICES = Path(__file__).parents[2] / "support" / "prices.json"
 Load = Callable[..., Environment]
 Synth = Callable[..., dict[str, Any]]
 
@@ -52,11 +53,11 @@ def synth(load: Load, tmp_path: Path) -> Synth:
     def synthesizer(environment: Environment | None = None, /, **changes: Any) -> dict[str, Any]:
         chosen = environment or load(**changes)
         if chosen.protected:
-            from infra import ledger
+            from infra.settings import ledger
 
             ledger.accept(tmp_path, chosen)
         out = synthesize([chosen], tmp_path, outdir=tmp_path / "out")
-        text = (out / "stacks" / names.stack_name(chosen) / "cdk.tf.json").read_text(encoding="utf-8")
+        text = (out / "stacks" / Names(chosen).stack_name / "cdk.tf.json").read_text(encoding="utf-8")
         stack: dict[str, Any] = without_metadata(json.loads(text))
         return stack
 
@@ -68,3 +69,9 @@ def without_metadata(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_metadata(each) for key, each in value.items() if key != "//"}
     return [without_metadata(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(autouse=True)
+def prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices that stay as they are when somebody refreshes those of the package."""
+    monkeypatch.setattr("kinesis_efo_infra.pipeline.prices.FILE", PRICES)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import infra.cdk
+import infra.stacks.cdk
 import kinesis_efo_infra.cdk
-from infra import allowed
-from infra.app import synthesize, synthesize_bootstrap
-from infra.load import load_environments
+from infra.settings.load import load_environments
+from infra.stacks.app import synthesize, synthesize_bootstrap
+from kinesis_efo_infra.gate import allowed
 from tests.support.environments import DIRECTORY
 
 Json = dict[str, Any]
@@ -23,7 +23,7 @@ AWS = "registry.terraform.io/hashicorp/aws"
 
 def declared(base: str) -> set[str]:
     """The types of the classes that constructs and stacks import."""
-    classes = {getattr(module, name) for module in (infra.cdk, kinesis_efo_infra.cdk) for name in module.__all__}
+    classes = {getattr(module, name) for module in (infra.stacks.cdk, kinesis_efo_infra.cdk) for name in module.__all__}
     return {
         each.TF_RESOURCE_TYPE
         for each in classes
@@ -89,6 +89,17 @@ FORGED: dict[str, Callable[[Json], None]] = {
     "expression reads files": lambda stack: orders(stack).update(
         tags={"x": '%{ if fileexists /* */ ("x") }%{ endif }'}
     ),
+    # Terraform evaluates names as well.
+    "files, or calls": lambda stack: orders(stack).update(tags={'${file("/etc/hostname")}': "x"}),
+    "or calls a provider": lambda stack: orders(stack).update(tags={"x": "${templatestring(aws_kms_key.x.id, {})}"}),
+    "aws_s3_object.x.source": lambda stack: stack["resource"].update(
+        aws_s3_object={"x": {"bucket": "x", "key": "x", "source": "/proc/self/environ"}}
+    ),
+    "dynamic: blocks must be written out": lambda stack: stack["data"]["aws_iam_policy_document"].update(
+        x={"statement": {"dynamic": {"principals": {"for_each": ["*"], "content": {}}}}}
+    ),
+    "terraform.backend: must be an object": lambda stack: stack["terraform"].update(backend=[{"http": {}}]),
+    "terraform.required_providers: must": lambda stack: stack["terraform"].update(required_providers=[{"null": {}}]),
 }
 
 
@@ -124,6 +135,9 @@ PLANS: dict[str, Json] = {
     },
     "module x": {"configuration": {"root_module": {"module_calls": {"x": {}}}}},
     "provider null": {"configuration": {"provider_config": {"null": {"full_name": "x/hashicorp/null"}}}},
+    "aws_s3_object.x.source: it reads a file": {
+        "resource_changes": [change("aws_s3_object", change={"after": {"source": "/proc/self/environ"}})]
+    },
     "action_invocations": {"action_invocations": [{}]},
 }
 

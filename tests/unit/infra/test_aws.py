@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from infra import template
 from infra.__main__ import main as infra
-from infra.apply_bootstrap import apply_bootstrap
-from infra.aws import client
 from infra.errors import AwsError, SettingsError
 from infra.pipeline.__main__ import main
-from infra.pipeline.foreign import foreign_consumers
-from infra.pipeline.terraform import Terraform
-from infra.settings import Environment
+from infra.pipeline.apply_bootstrap import apply_bootstrap
+from infra.pipeline.deployments import deployment_of
+from infra.settings.model import Environment
 from kinesis_efo.emr.deployment import load_deployment
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo_infra.pipeline import filled_in
+from kinesis_efo_infra.pipeline.aws import client
+from kinesis_efo_infra.pipeline.foreign import foreign_consumers
+from kinesis_efo_infra.pipeline.terraform import Terraform
 
 PIPELINE = {"repository": "acme/lake"}
 
@@ -82,7 +83,7 @@ def test_a_look_for_consumers_of_others_without_credentials_blames_no_permission
     environment = load(account_id="222233334444")
     kinesis = client("kinesis", environment.region, environment.account_id)
     with pytest.raises(AwsError, match=r"^there are no credentials: .*; give credentials of account 222233334444"):
-        foreign_consumers(kinesis, environment, [environment])
+        foreign_consumers(kinesis, deployment_of(environment))
 
 
 def test_a_job_s_description_without_credentials_says_so() -> None:
@@ -119,10 +120,10 @@ def test_nor_do_they_for_an_administrator(
 
 def test_in_local_aws_the_template_is_as_good_as_any(load: Callable[..., Environment]) -> None:
     environment = load(state_bucket="acme-terraform-state-test")
-    template.refuse(environment, {"AWS_ENDPOINT_URL": "http://127.0.0.1:4566"})
+    filled_in.refuse(environment, {"AWS_ENDPOINT_URL": "http://127.0.0.1:4566"})
     with pytest.raises(SettingsError, match="account_id"):
-        template.refuse(environment, {"AWS_ENDPOINT_URL": "https://kinesis.eu-west-1.amazonaws.com"})
-    template.refuse(load(account_id="222233334444"), {})
+        filled_in.refuse(environment, {"AWS_ENDPOINT_URL": "https://kinesis.eu-west-1.amazonaws.com"})
+    filled_in.refuse(load(account_id="222233334444"), {})
 
 
 def test_success_is_quiet(

@@ -13,9 +13,9 @@ import pytest
 
 import infra
 import kinesis_efo_infra
-from infra import ledger
-from infra.app import synthesize, synthesize_bootstrap
-from infra.load import load_environment
+from infra.settings import ledger
+from infra.settings.load import load_environment
+from infra.stacks.app import synthesize, synthesize_bootstrap
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.terraform.bindings import faults, versions
 

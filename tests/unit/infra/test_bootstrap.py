@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from infra import names, permissions
-from infra.app import synthesize_bootstrap
 from infra.errors import SettingsError
-from infra.settings import Environment
+from infra.settings.model import Environment
+from infra.settings.names import Names
+from infra.stacks import permissions
+from infra.stacks.app import synthesize_bootstrap
 from kinesis_efo_infra.iam import REGISTRATION, Statement, policy_json
 from tests.support.iam import allowed
 from tests.unit.infra.conftest import without_metadata
@@ -87,19 +88,20 @@ def test_the_plan_role_reads_declared_resources_and_no_data(environment: Environ
 
 
 def test_the_roles_cover_the_names_of_the_environment_and_no_others(environment: Environment) -> None:
+    names = Names(environment)
     write = (
         permissions.change_data(environment)
         + permissions.change_access(environment)
         + permissions.change_keys(environment)
     )
     for key in ("orders", "named"):
-        assert may(write, "kinesis:UpdateShardCount", names.stream_arn(environment, key))
+        assert may(write, "kinesis:UpdateShardCount", names.stream_arn(key))
     for arn in (ADOPTED, FOREIGN):
         assert not may(write, "kinesis:UpdateShardCount", arn), "somebody else's stream"
         assert not may(write, "kinesis:DeleteStream", arn)
     assert may(write, "kinesis:RegisterStreamConsumer", ADOPTED)
     assert not may(write, "kinesis:RegisterStreamConsumer", FOREIGN)
-    assert may(write, "dynamodb:UpdateTable", names.lease_table_arn(environment, "own"))
+    assert may(write, "dynamodb:UpdateTable", names.lease_table_arn("own"))
     assert may(write, "iam:CreateRole", "arn:aws:iam::111122223333:role/old-role")
     other = "kinesis-efo-other"
     for action, resource in {
@@ -133,13 +135,14 @@ def test_given_keys_may_be_used_without_tags(load: Load) -> None:
 
 
 def test_the_apply_role_cannot_extend_its_own_permissions(environment: Environment) -> None:
+    names = Names(environment)
     write = (
         permissions.change_data(environment)
         + permissions.change_access(environment)
         + permissions.change_keys(environment)
     )
     for kind in ("plan", "apply"):
-        role = names.pipeline_role_arn(environment, kind)
+        role = names.pipeline_role_arn(kind)
         assert not [
             action for each in write for action in each.actions if "iam" in action and may([each], action, role)
         ]
@@ -151,7 +154,7 @@ def test_the_apply_role_cannot_extend_its_own_permissions(environment: Environme
     for action in ("iam:CreateRole", "iam:PutRolePermissionsBoundary", "iam:AttachRolePolicy"):
         conditions = [c for each in may(write, action, role) for c in each.conditions]
         bounds = [c.values for c in conditions if (c.test, c.variable) == ("StringEquals", "iam:PermissionsBoundary")]
-        assert bounds == [(names.boundary_arn(environment), "arn:aws:iam::111122223333:policy/bound")], action
+        assert bounds == [(names.boundary_arn, "arn:aws:iam::111122223333:policy/bound")], action
     for action in ("iam:PutRolePolicy", "iam:DeleteRolePermissionsBoundary", "iam:CreateUser", "sts:AssumeRole"):
         assert not may(write, action, role)
     (attach,) = may(write, "iam:AttachRolePolicy", role)
@@ -221,7 +224,7 @@ def test_the_group_of_the_workers_is_changed_by_its_tags_and_only_where_there_is
 
 def test_the_plan_role_sees_where_jobs_run_but_not_their_artifacts(running: Environment) -> None:
     read = permissions.read(running)
-    bucket = names.bucket_arn(running, names.artifacts_bucket(running))
+    bucket = Names(running).bucket_arn(Names(running).artifacts_bucket)
     assert may(read, "s3:GetBucketPolicy", bucket)
     assert not may(read, "s3:GetObject", f"{bucket}/programs/x")
     assert not {each for statement in read for each in statement.actions} & set(DATA)
@@ -308,7 +311,7 @@ def test_a_trust_policy_fits_a_role_with_the_longest_names(load: Load) -> None:
     # IAM quotas: 2,048 characters, white space not counted; GitHub's longest names.
     longest = {"repository": f"{'o' * 39}@{10**9}/{'n' * 100}@{10**10}", "branch": "b" * 200}
     given = load(pipeline=longest, environment="e" * 32)
-    provider = names.iam_arn(given, f"oidc-provider/{ISSUER}")
+    provider = Names(given).iam_arn(f"oidc-provider/{ISSUER}")
     for trust in (permissions.trust_to_plan(given, provider), permissions.trust_to_apply(given, provider)):
         assert len(policy_json([trust]).replace(" ", "")) < 2048
 
@@ -372,7 +375,8 @@ def test_roles_are_bounded_with_a_pipeline_and_without(load: Load, synth: Callab
     )
 
 
-def test_permissions_that_do_not_fit_a_policy_are_a_fault(load: Load) -> None:
+def test_permissions_that_do_not_fit_a_policy_are_a_fault(load: Load, tmp_path: Path) -> None:
     streams = {f"s{n}": {"name": f"{'x' * 100}{n}"} for n in range(20)}
+    environment = load(pipeline=PIPELINE, streams=streams, applications={"lake": {"streams": ["s0"]}})
     with pytest.raises(SettingsError, match=r"pipeline: what it may do must fit managed policies \(6144 characters\)"):
-        load(pipeline=PIPELINE, streams=streams, applications={"lake": {"streams": ["s0"]}})
+        synthesize_bootstrap([environment], tmp_path)

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-from infra import checkov_gate
-from infra.checkov_gate import BOOTSTRAP, ENVIRONMENTS, FLOOR, PLANTED, scan_plans, scan_stacks
 from infra.errors import GateError
-from infra.sarif import Failure
-from infra.settings import Environment
+from infra.gate import __main__ as command
+from infra.gate.scan import ACCEPTED, EXCUSED, FLOOR, named
+from infra.settings.model import Environment
+from kinesis_efo_infra.gate import scan as checkov_gate
+from kinesis_efo_infra.gate.failures import Failure, Result
+from kinesis_efo_infra.gate.planted import CANARY, PLANTED
+from kinesis_efo_infra.gate.scan import BOOTSTRAP, ENVIRONMENTS, scan_plans, scan_stacks
 
 
 def check(identifier: str, resource: str, origin: str) -> dict[str, str]:
@@ -27,7 +30,7 @@ def check(identifier: str, resource: str, origin: str) -> dict[str, str]:
 
 def report(**changes: Any) -> dict[str, Any]:
     """checkov's report if it finds the planted faults and no others."""
-    planted = [check(*each.split(" "), checkov_gate.CANARY) for each in PLANTED]
+    planted = [check(*each.split(" "), CANARY) for each in PLANTED]
     passed = [check("CKV_AWS_1", f"resource.{n}", "dev") for n in range(FLOOR)]
     parts = {"failed": planted, "passed": passed, "errors": 0, **changes}
     results = {"failed_checks": parts["failed"], "passed_checks": parts["passed"]}
@@ -35,7 +38,7 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 def test_planted_faults_are_found_and_not_reported() -> None:
-    result = checkov_gate._judge([report()], ["dev"], PLANTED)
+    result = checkov_gate._judge([report()], ["dev"], PLANTED, {}, ACCEPTED)
     assert result.failed == []
     assert result.passed == {"dev": FLOOR}
 
@@ -44,7 +47,7 @@ def test_a_real_fault_is_reported() -> None:
     ours = check("CKV_AWS_43", "resource.orders", "dev")
     faulty = report()
     faulty["results"]["failed_checks"].append(ours)
-    failed = checkov_gate._judge([faulty], ["dev"], PLANTED).failed
+    failed = checkov_gate._judge([faulty], ["dev"], PLANTED, {}, ACCEPTED).failed
     assert [str(each) for each in failed] == ["CKV_AWS_43 Ensure something: resource.orders in dev"]
 
 
@@ -62,7 +65,7 @@ def test_a_real_fault_is_reported() -> None:
 )
 def test_a_scan_that_cannot_be_trusted_is_an_error(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(GateError) as caught:
-        checkov_gate._judge([report(**changes)], ["dev"], PLANTED)
+        checkov_gate._judge([report(**changes)], ["dev"], PLANTED, {}, ACCEPTED)
     assert message in str(caught.value)
 
 
@@ -98,23 +101,23 @@ def test_two_stacks_of_one_name_are_an_error(tmp_path: Path) -> None:
 def test_the_exit_code_says_whether_something_failed(
     failed: list[Failure], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(checkov_gate, "scan_stacks", lambda _, **__: checkov_gate.Result(failed, {"dev": FLOOR}))
-    assert checkov_gate.main([str(tmp_path)]) == code
+    monkeypatch.setattr(command, "scan_stacks", lambda _, **__: Result(failed, {"dev": FLOOR}))
+    assert command.main([str(tmp_path)]) == code
 
 
 def test_without_a_scan_the_exit_code_is_not_zero(tmp_path: Path) -> None:
-    assert checkov_gate.main([str(tmp_path)]) == 1
+    assert command.main([str(tmp_path)]) == 1
 
 
 def test_every_excuse_has_a_reason() -> None:
-    assert all(len(reason) > 20 for reason in checkov_gate.EXCUSED.values())
+    assert all(len(reason) > 20 for reason in EXCUSED.values())
 
 
 def test_a_failure_is_excused_on_one_resource_only() -> None:
     faulty = report()
     meant = [check("CKV_AWS_144", f"aws_s3_bucket.{name}", "dev") for name in ("state", "other")]
     faulty["results"]["failed_checks"] += meant
-    result = checkov_gate._judge([faulty], ["dev"], PLANTED, {"dev": BOOTSTRAP})
+    result = checkov_gate._judge([faulty], ["dev"], PLANTED, {"dev": BOOTSTRAP}, ACCEPTED)
     assert [each.resource for each in result.excused] == ["aws_s3_bucket.state"]
     assert [each.resource for each in result.failed] == ["aws_s3_bucket.other"]
 
@@ -124,14 +127,18 @@ def test_what_is_excused_is_counted_and_listed_when_asked(
 ) -> None:
     excused = Failure("CKV_AWS_18", "name", "aws_s3_bucket.artifacts", "stack")
     monkeypatch.setattr(
-        checkov_gate, "scan_stacks", lambda *_, **__: checkov_gate.Result([], {"stack": 30, "other": 12}, [excused])
+        command,
+        "scan_stacks",
+        lambda *_, **__: Result(
+            [], {"stack": 30, "other": 12}, [excused], {excused: EXCUSED[ENVIRONMENTS, "CKV_AWS_18", "artifacts"]}
+        ),
     )
     with caplog.at_level("INFO"):
-        assert checkov_gate.main([]) == 0
+        assert command.main([]) == 0
     assert caplog.messages == ["checkov: 0 failed, 1 excused (--excused lists them), 42 passed"]
     caplog.clear()
     with caplog.at_level("INFO"):
-        assert checkov_gate.main(["--excused"]) == 0
+        assert command.main(["--excused"]) == 0
     assert "access logs need a bucket of the account's own" in caplog.messages[0]
 
 
@@ -139,13 +146,13 @@ def test_what_is_excused_in_a_bootstrap_stack_is_not_in_an_environment_s() -> No
     faulty = report()
     faulty["results"]["failed_checks"].append(check("CKV_EFO_1", "data.pipeline_change_data", "dev"))
     for kinds, failures in (({"dev": BOOTSTRAP}, 0), ({"dev": ENVIRONMENTS}, 1), ({}, 1)):
-        assert len(checkov_gate._judge([faulty], ["dev"], PLANTED, kinds).failed) == failures
+        assert len(checkov_gate._judge([faulty], ["dev"], PLANTED, kinds, ACCEPTED).failed) == failures
 
 
 def test_a_stack_of_no_environment_file_is_a_failure(load: Callable[..., Environment]) -> None:
-    ours = checkov_gate._ours({"kinesis-efo-other": {}}, {"kinesis-efo-other": ENVIRONMENTS}, [load()])
+    ours = checkov_gate._ours({"kinesis-efo-other": {}}, {"kinesis-efo-other": ENVIRONMENTS}, named([load()]))
     assert [str(each) for each in ours] == [
         "EFO_ALLOWED Ensure that a stack is one of an environment file: kinesis-efo-other in kinesis-efo-other"
     ]
     # A bootstrap stack is none of an environment, whatever it is called.
-    assert list(checkov_gate._ours({"kinesis-efo-test": {}}, {"kinesis-efo-test": BOOTSTRAP}, [load()]))
+    assert list(checkov_gate._ours({"kinesis-efo-test": {}}, {"kinesis-efo-test": BOOTSTRAP}, named([load()])))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.errors import SettingsError
-from infra.load import load_environment, load_environments
+from infra.settings.load import load_environment, load_environments
 
 Write = Callable[..., Path]
 

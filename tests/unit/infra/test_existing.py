@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from infra import addresses, ledger, literals, permissions, rules
 from infra.errors import PipelineError, SettingsError
-from infra.load import load_environment
-from infra.pipeline.plans import _refuse
-from infra.settings import Environment
+from infra.pipeline.deployments import deployment_of
+from infra.settings import addresses, ledger, literals, rules
+from infra.settings.load import load_environment
+from infra.settings.model import Environment
+from infra.stacks import permissions
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.cdk import KinesisStream
+from kinesis_efo_infra.pipeline.plans import _refuse
 
 Write = Callable[..., Path]
 Load = Callable[..., Environment]
@@ -170,12 +172,12 @@ def test_the_pipeline_refuses_to_replace_what_the_file_imports(load: Load) -> No
     with pytest.raises(
         PipelineError, match=r"kinesis-efo-test cannot be applied as planned:\n  aws_dynamodb_table.lake "
     ):
-        _refuse(load(**ALL), plan)
-    _refuse(load(), plan)
+        _refuse(deployment_of(load(**ALL)), plan)
+    _refuse(deployment_of(load()), plan)
 
 
 def test_two_files_do_not_import_one_stream(write: Write, tmp_path: Path) -> None:
-    from infra.load import load_environments
+    from infra.settings.load import load_environments
 
     write(environment="dev", streams=old(import_consumers={}))
     write(environment="qa", streams=old(import_consumers={}))

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import allowed, extra
-from infra.app import synthesize
 from infra.errors import SettingsError
-from infra.excuses import excused, load_excuses
-from infra.pipeline.report import comment
-from infra.sarif import Failure
-from infra.settings import Environment
+from infra.settings import extra
+from infra.settings.load import load_environments
+from infra.settings.model import Environment
+from infra.stacks.app import synthesize
+from kinesis_efo_infra.gate import allowed
+from kinesis_efo_infra.gate.excuses import excused, load_excuses
+from kinesis_efo_infra.gate.failures import Failure
+from kinesis_efo_infra.pipeline.report import comment
 from tests.unit.infra.conftest import Synth
 
 QUEUE = """
@@ -63,6 +65,8 @@ def test_types_are_read_without_running_the_file(tmp_path: Path) -> None:
         ("TYPES = ['external']", "TYPES: must be a type of the AWS provider"),
         ("TYPES = [1]", "TYPES: must be a type of the AWS provider.*; got 1"),
         ("TYPES = ['aws_iam_access_key']", "TYPES: can never be added: it hands out keys"),
+        ("TYPES = ['aws_cloudformation_stack']", "or makes resources that nobody looks at"),
+        ("TYPES = ['aws_cloudcontrolapi_resource']", "or makes resources that nobody looks at"),
         ("TYPES = [each for each in NAMES]", "cannot be read: malformed node"),
         ("TYPES: list = []", "TYPES: is missing: list the types"),
         ("def extra(): ...", "TYPES: is missing: list the types"),
@@ -149,3 +153,9 @@ def test_without_a_file_nothing_is_excused(tmp_path: Path) -> None:
     (tmp_path / "excuses.yaml").write_text("check: CKV_AWS_27", encoding="utf-8")
     with pytest.raises(SettingsError, match="must be a list of excuses"):
         load_excuses(tmp_path, TODAY)
+
+
+def test_the_excuses_beside_environment_files_are_no_environment(write: Callable[..., Path], tmp_path: Path) -> None:
+    write()
+    (tmp_path / "excuses.yaml").write_text("[]", encoding="utf-8")
+    assert [each.environment for each in load_environments(tmp_path)] == ["test"]

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra import ledger, names
 from infra.__main__ import main
-from infra.load import load_environment, load_environments
+from infra.settings import ledger
+from infra.settings.load import load_environment, load_environments
+from infra.settings.names import Names
 from tests.support.missing import make
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,7 +71,7 @@ def test_a_new_file_may_be_of_a_project() -> None:
     path = Path("environments", "dev.yaml")
     found = load_environment(path)
     assert (found.project, found.state_bucket) == ("lake", "acme-terraform-state-lake-dev")
-    assert f"# {names.stream_name(found, 'flights')}, encrypted" in path.read_text(encoding="utf-8")
+    assert f"# {Names(found).stream_name('flights')}, encrypted" in path.read_text(encoding="utf-8")
     assert infra() == 0
     assert synthesized("cdktf.out") == {"lake-dev"}
 

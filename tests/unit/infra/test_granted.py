@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from infra import granted
-from infra.app import synthesize, synthesize_bootstrap
-from infra.granted import Named
-from infra.load import load_environments
-from infra.settings import Environment
+from infra.gate.named import named_by, named_by_bootstrap_of
+from infra.settings.load import load_environments
+from infra.settings.model import Environment
+from infra.stacks.app import synthesize, synthesize_bootstrap
+from kinesis_efo_infra.gate import granted
 from tests.support.environments import DIRECTORY
 
 Json = dict[str, Any]
@@ -71,6 +71,9 @@ PLANTED: dict[str, tuple[str, Json]] = {
     ),
     "lets everybody in": ("aws_s3_bucket_policy", {"policy": statement(Action="s3:GetObject", Principal="*")}),
     "everybody in": ("aws_kms_key", {"policy": statement(Action="kms:*", NotPrincipal={"AWS": FOREIGN})}),
+    f"lets account {FOREIGN} in, which the environment's file": ("aws_lambda_permission", {"principal": FOREIGN}),
+    "x: lets everybody in": ("aws_lambda_permission", {"principal": "*"}),
+    "lets account of ${aws_ssm": ("aws_kms_grant", {"grantee_principal": "${aws_ssm_parameter.x.value}"}),
     "account of ${": ("aws_kms_key", {"policy": statement(Action="kms:*", Principal={"AWS": '${join("", ["77"])}'})}),
     "its policy cannot be read": ("aws_iam_policy", {"policy": '${jsonencode({"Statement": []})}'}),
     "cannot be read: it must be JSON": ("aws_iam_role", role(assume_role_policy="[]")),
@@ -90,7 +93,7 @@ def plan_of(kind: str, body: Json) -> Json:
 
 @pytest.mark.parametrize("said", PLANTED)
 def test_what_grants_more_is_found_in_stacks_and_in_plans(said: str, load: Load) -> None:
-    named = Named.by(load(pipeline=PIPELINE))
+    named = named_by(load(pipeline=PIPELINE))
     for found in (granted.in_stack(stack_of(*PLANTED[said]), named), granted.in_plan(plan_of(*PLANTED[said]), named)):
         (fault,) = found
         assert said in fault
@@ -105,13 +108,13 @@ def test_every_stack_of_ours_passes(tmp_path_factory: pytest.TempPathFactory) ->
     for environment in environments:
         name = f"kinesis-efo-{environment.environment}"
         for written, named in (
-            (stacks / "stacks" / name, Named.by(environment)),
-            (bootstrap / "stacks" / f"{name}-bootstrap", Named.by_bootstrap_of(environment)),
+            (stacks / "stacks" / name, named_by(environment)),
+            (bootstrap / "stacks" / f"{name}-bootstrap", named_by_bootstrap_of(environment)),
         ):
             stack = json.loads((written / "cdk.tf.json").read_text(encoding="utf-8"))
             assert granted.in_stack(stack, named) == []
         # The pipeline's own roles, in another stack.
-        found = granted.in_stack(stack, Named.by(environment))
+        found = granted.in_stack(stack, named_by(environment))
         assert {each.partition(":")[0] for each in found} == {"aws_iam_role.plan", "aws_iam_role.apply"}
 
 
@@ -128,7 +131,7 @@ def test_accounts_and_boundaries_that_the_file_names_pass(load: Load) -> None:
             "lake": {"streams": ["orders"], "access": {"kind": "emr-ec2", "permissions_boundary": bound}},
         },
     )
-    named = Named.by(environment)
+    named = named_by(environment)
     let_in = {"policy": statement(Action="kms:Decrypt", Principal={"AWS": f"arn:aws:iam::{FOREIGN}:root"})}
     assert granted.in_stack(stack_of("aws_kms_key", let_in), named) == []
     for each in (bound, BOUNDARY):
@@ -139,15 +142,44 @@ def test_accounts_and_boundaries_that_the_file_names_pass(load: Load) -> None:
 
 def test_a_boundary_of_aws_is_none_even_if_the_file_names_it(load: Load) -> None:
     access = {"kind": "emr-ec2", "permissions_boundary": AWS}
-    named = Named.by(load(pipeline=PIPELINE, applications={"lake": {"streams": ["orders"], "access": access}}))
+    named = named_by(load(pipeline=PIPELINE, applications={"lake": {"streams": ["orders"], "access": access}}))
     assert len(granted.in_stack(stack_of("aws_iam_role", role(permissions_boundary=AWS)), named)) == 1
+
+
+def test_nothing_else_has_the_name_by_which_checks_of_a_boundary_are_excused(load: Load) -> None:
+    policy = {"name": "x", "policy": statement(Action="s3:GetObject", Resource="arn:aws:s3:::x/*")}
+    stack = {"resource": {"aws_iam_policy": {"roles_boundary": policy}}}
+    (fault,) = granted.in_stack(stack, named_by(load(pipeline=PIPELINE)))
+    assert fault.startswith("aws_iam_policy.roles_boundary: has the name of the boundary")
+    assert granted.in_stack(stack, named_by(load())) == []
+    # With `count` or `for_each`, a plan has an index, of whatever letters.
+    for index in ("", "[0]", '["a.b"]'):
+        plan = plan_of("aws_iam_policy", policy)
+        plan["resource_changes"][0]["address"] = f"aws_iam_policy.roles_boundary{index}"
+        (fault,) = granted.in_plan(plan, named_by(load(pipeline=PIPELINE)))
+        assert fault.startswith(f"aws_iam_policy.roles_boundary{index}: has the name of the boundary")
+        assert granted.in_plan(plan, named_by(load())) == []
+
+
+def test_what_a_plan_has_several_of_is_held_against_what_the_stack_says_of_them(load: Load) -> None:
+    several = plan_of("aws_iam_role", role(permissions_boundary=None))
+    (change,) = several["resource_changes"]
+    change["address"], change["change"]["after_unknown"] = "aws_iam_role.x[1]", {"permissions_boundary": True}
+    named = named_by(
+        load(applications={"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}}),
+    )
+    for refers, faults in (("aws_iam_policy.roles_boundary.arn", 0), ("aws_iam_policy.lake.arn", 1)):
+        expressions = {"permissions_boundary": {"references": [refers]}}
+        resources = [{"address": "aws_iam_role.x", "expressions": expressions}]
+        plan = {**several, "configuration": {"root_module": {"resources": resources}}}
+        assert len(granted.in_plan(plan, named)) == faults
 
 
 def test_without_a_pipeline_the_boundary_is_the_one_that_the_stack_declares(
     load: Load, synth: Callable[..., Json]
 ) -> None:
     changes: Json = {"applications": {"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}}}
-    stack, named = synth(**changes), Named.by(load(**changes))
+    stack, named = synth(**changes), named_by(load(**changes))
     assert granted.in_stack(stack, named) == []
     other = copy.deepcopy(stack)
     other["resource"]["aws_iam_role"]["lake"]["permissions_boundary"] = "${aws_iam_policy.lake.arn}"

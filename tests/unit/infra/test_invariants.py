@@ -11,10 +11,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra import addresses, literals
 from infra.errors import Fault, SettingsError
-from infra.load import load_environment
-from infra.settings import Application, Environment, OwnStream
+from infra.settings import addresses, literals
+from infra.settings.load import load_environment
+from infra.settings.model import Application, Environment, OwnStream
 
 HEAD = {"environment": "test", "region": "eu-west-1", "account_id": "111122223333", "state_bucket": "state"}
 KEYS = st.text(string.ascii_lowercase + string.digits + "-", min_size=1, max_size=6).map("k".__add__)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from infra import ledger
 from infra.__main__ import main
 from infra.errors import LedgerError
-from infra.settings import Environment
+from infra.settings import ledger
+from infra.settings.model import Environment
 
 Load = Callable[..., Environment]
 

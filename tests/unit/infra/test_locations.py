@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from infra import names, permissions
 from infra.errors import SettingsError
-from infra.literals import literal_deployment, literal_policy
-from infra.load import load_environments
-from infra.settings import Environment
+from infra.settings.literals import literal_deployment, literal_policy
+from infra.settings.load import load_environments
+from infra.settings.model import Environment
+from infra.settings.names import Names
+from infra.stacks import permissions
 from kinesis_efo_infra import ArgumentError, iam
 from kinesis_efo_infra.locations import Location
 from tests.support.iam import Statement, allowed
@@ -119,7 +120,7 @@ def test_a_jobs_arguments_refer_to_the_locations(writing: Environment) -> None:
     assert json.loads(literal_deployment(writing, "lake"))["spark"] == {
         "spark.sql.warehouse.dir": "s3://lake/raw/tables"
     }
-    assert set(names.job_buckets(writing)) == {"kinesis-efo-test-111122223333", "lake", "state-of-lake"}
+    assert set(Names(writing).job_buckets) == {"kinesis-efo-test-111122223333", "lake", "state-of-lake"}
 
 
 WRONG = [

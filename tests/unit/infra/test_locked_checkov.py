@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from infra import locked_checkov
 from infra.errors import GateError
+from kinesis_efo_infra.gate import locked_checkov
 
 CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",

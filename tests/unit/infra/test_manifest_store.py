@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from infra import names, permissions
 from infra.errors import SettingsError
-from infra.literals import literal_deployment, literal_manifest, literal_policy
-from infra.load import load_environments
-from infra.settings import Environment
+from infra.settings.literals import literal_deployment, literal_manifest, literal_policy
+from infra.settings.load import load_environments
+from infra.settings.model import Environment
+from infra.settings.names import Names
+from infra.stacks import permissions
 from kinesis_efo_infra import iam
 from tests.support.iam import Statement, allowed
 
@@ -78,7 +79,7 @@ def test_a_job_may_load_its_manifest_and_write_none(where: dict[str, Any], load:
     environment = load(manifest_store="s3", applications=ROLE, pipeline=PIPELINE, **where)
     policy = json.loads(literal_policy(environment, "lake").json())["Statement"]
     boundary = json.loads(iam.policy_json(permissions.boundary(environment)))["Statement"]
-    arn = names.manifest_arn(environment, "lake")
+    arn = Names(environment).manifest_arn("lake")
     assert arn.endswith("/kinesis-efo/test/lake")
     assert allowed(policy, "s3:GetObject", arn, {})
     assert allowed(boundary, "s3:GetObject", arn, {})
@@ -124,7 +125,7 @@ def test_the_pipeline_uploads_programs_with_the_environments_key(key: str, load:
 
 def test_projects_that_share_a_bucket_of_manifests_do_not_reach_each_others(load: Load) -> None:
     environment = load(project="lake", manifest_store="s3", manifest_bucket="manifests", pipeline=PIPELINE)
-    everything, ours = applying(environment), names.manifest_arn(environment, "lake")
+    everything, ours = applying(environment), Names(environment).manifest_arn("lake")
     assert ours == "arn:aws:s3:::manifests/lake/test/lake"
     assert allowed(everything, "s3:PutObject", ours, {})
     assert not allowed(everything, "s3:PutObject", "arn:aws:s3:::manifests/kinesis-efo/test/lake", {})

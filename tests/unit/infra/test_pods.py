@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from infra import names, permissions
 from infra.errors import SettingsError
-from infra.load import load_environments
-from infra.pods import without_associations
-from infra.settings import Environment
+from infra.settings.load import load_environments
+from infra.settings.model import Environment
+from infra.settings.names import Names
+from infra.settings.pods import without_associations
+from infra.stacks import permissions
 from kinesis_efo_infra import ArgumentError, PodIdentity, iam
 from tests.support.iam import Statement, allowed
 
@@ -120,7 +121,7 @@ def test_the_pipeline_associates_its_own_roles_in_the_clusters_that_the_file_nam
     assert allowed(plans, "eks:DescribePodIdentityAssociation", ASSOCIATION, {})
     assert not allowed(plans, create, CLUSTER, tags("RequestTag"))
     to_pods = {"iam:PassedToService": "pods.eks.amazonaws.com"}
-    assert allowed(applies, "iam:PassRole", names.role_arn(environment, "lake"), to_pods)
+    assert allowed(applies, "iam:PassRole", Names(environment).role_arn("lake"), to_pods)
     assert not allowed(applies, "iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/admin", to_pods)
 
 

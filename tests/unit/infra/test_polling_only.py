@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from infra import ledger, literals
 from infra.errors import SettingsError
-from infra.load import load_environment, load_environments
-from infra.pipeline.foreign import _declared
-from infra.settings import Environment
+from infra.pipeline.deployments import _declared
+from infra.settings import ledger, literals
+from infra.settings.load import load_environment, load_environments
+from infra.settings.model import Environment
 
 Write = Callable[..., Path]
 Load = Callable[..., Environment]
@@ -84,7 +84,7 @@ def test_a_stream_of_another_account_needs_no_consumer_for_it(synth: Synth) -> N
 def test_it_counts_for_nothing_where_consumers_are_counted(load: Load, tmp_path: Path) -> None:
     many = {f"app{n}": {"streams": ["orders"], "polling": "only"} for n in range(21)}
     environment = load(applications=many)
-    assert list(_declared([environment])) == []
+    assert list(_declared(environment)) == []
     assert literals.literal_consumer_arn(environment, "orders", "app0") is None
     assert "consumerArn" not in literals.literal_manifest(environment, "app0")
     assert "Subscribe" not in literals.literal_policy(environment, "app0").json()

@@ -14,9 +14,9 @@ import typer
 import yaml
 
 from infra.errors import SettingsError
-from infra.load import load_environment, load_environments
-from infra.programs import Option, command_line
-from infra.settings import Environment
+from infra.settings.load import load_environment, load_environments
+from infra.settings.model import Environment
+from infra.settings.programs import Option, command_line
 from jobs import archive
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.pages import ROOT, blocks

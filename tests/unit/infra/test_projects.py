@@ -14,16 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from infra import names
-from infra.app import synthesize, synthesize_bootstrap
 from infra.errors import SettingsError
-from infra.first import write_first
-from infra.ledger import accept
-from infra.literals import literal_manifest, literal_policy
-from infra.load import load_environment, load_environments
-from infra.permissions.scope import Scope
-from infra.settings import Application, EmrServerless, Environment, OwnStream, Pipeline
-from infra.values import ProjectName
+from infra.settings.access import EmrServerless
+from infra.settings.first import write_first
+from infra.settings.ledger import accept
+from infra.settings.literals import literal_manifest, literal_policy
+from infra.settings.load import load_environment, load_environments
+from infra.settings.model import Application, Environment, OwnStream, Pipeline
+from infra.settings.names import Names, environment_of
+from infra.settings.values import ProjectName
+from infra.stacks.app import synthesize, synthesize_bootstrap
+from infra.stacks.permissions.scope import Scope
 from kinesis_efo.emr.job import job_name
 from tests.support.environments import EXAMPLE
 from tests.support.iam import allowed
@@ -129,25 +130,26 @@ def environments(draw: st.DrawFn) -> Environment:
 
 def arns(environment: Environment) -> set[str]:
     """What an environment is, as IAM sees it."""
-    bucket = names.bucket_arn(environment, environment.state_bucket)
-    path = names.path(environment)
-    keys = (names.state_key(environment), names.bootstrap_state_key(environment), names.record_key(environment))
+    names = Names(environment)
+    bucket = names.bucket_arn(environment.state_bucket)
+    path = names.path
+    keys = (names.state_key, names.bootstrap_state_key, names.record_key)
     found = {f"{bucket}/{key}" for key in keys}
-    found |= {names.pipeline_role_arn(environment, kind) for kind in ("plan", "apply")}
+    found |= {names.pipeline_role_arn(kind) for kind in ("plan", "apply")}
     found |= {
-        names.boundary_arn(environment),
-        names.iam_arn(environment, f"policy/{names.roles_boundary_name(environment)}"),
+        names.boundary_arn,
+        names.iam_arn(f"policy/{names.roles_boundary_name}"),
     }
-    found |= {names.stream_arn(environment, key) for key in environment.streams}
-    found |= {names.arn(environment, "kms", f"alias/{path}{each}") for each in ("", "/orders")}
-    found |= {names.arn(environment, "cloudwatch", f"alarm:{path}/orders/throttled")}
-    found |= {f"arn:aws:cloudwatch::{environment.account_id}:dashboard/{names.prefix(environment)}"}
+    found |= {names.stream_arn(key) for key in environment.streams}
+    found |= {names.arn("kms", f"alias/{path}{each}") for each in ("", "/orders")}
+    found |= {names.arn("cloudwatch", f"alarm:{path}/orders/throttled")}
+    found |= {f"arn:aws:cloudwatch::{environment.account_id}:dashboard/{names.prefix}"}
     for key in environment.applications:
         found |= {
-            names.lease_table_arn(environment, key),
-            names.parameter_arn(environment, key),
-            names.policy_arn(environment, key),
-            names.role_arn(environment, key),
+            names.lease_table_arn(key),
+            names.parameter_arn(key),
+            names.policy_arn(key),
+            names.role_arn(key),
         }
     return found
 
@@ -157,7 +159,7 @@ def reach(environment: Environment) -> set[str]:
     scope = Scope(environment)
     tagged = {*scope.keys, *scope.state_keys}
     groups = (getattr(scope, name) for name in vars(scope) if not name.startswith("_"))
-    whole = {names.bucket_arn(environment, environment.state_bucket)}
+    whole = {Names(environment).bucket_arn(environment.state_bucket)}
     return {pattern for group in groups for pattern in group} - tagged - whole
 
 
@@ -166,7 +168,7 @@ def test_no_name_of_a_project_is_or_begins_like_one_of_another(one: Environment,
     if one.project == other.project:
         return
     assert not arns(one) & arns(other)
-    assert names.qualified(one) != names.qualified(other)
+    assert Names(one).qualified != Names(other).qualified
     for ours, theirs in permutations((one, other)):
         found = [(p, arn) for p in reach(ours) for arn in arns(theirs) if fnmatchcase(arn, p)]
         assert found == []
@@ -174,9 +176,10 @@ def test_no_name_of_a_project_is_or_begins_like_one_of_another(one: Environment,
 
 @given(environments())
 def test_the_environment_of_a_stack_is_found_by_its_name(environment: Environment) -> None:
+    names = Names(environment)
     if not environment.environment.endswith("-bootstrap"):
-        assert names.environment_of(names.stack_name(environment)) == environment.environment
-        assert names.environment_of(names.bootstrap_stack_name(environment)) == environment.environment
+        assert environment_of(names.stack_name) == environment.environment
+        assert environment_of(names.bootstrap_stack_name) == environment.environment
 
 
 @pytest.mark.parametrize(
@@ -211,10 +214,10 @@ def test_other_names_are_projects(project: str) -> None:
 def test_the_longest_names_are_within_the_limits_of_aws(load: Load) -> None:
     environment = load(environment="e" * 32, project="p" * 16, pipeline=SHARED, **EVERYTHING)
     for kind in ("plan", "apply"):
-        assert len(names.pipeline_role_name(environment, kind)) <= 64
-    assert max(len(names.pipeline_policy_name(environment, kind)) for kind in ("change-access", "boundary")) <= 128
-    assert len(names.artifacts_bucket(environment)) <= 63
-    assert len(names.stack_name(environment)) <= 64, "an application of EMR Serverless"
+        assert len(Names(environment).pipeline_role_name(kind)) <= 64
+    assert max(len(Names(environment).pipeline_policy_name(kind)) for kind in ("change-access", "boundary")) <= 128
+    assert len(Names(environment).artifacts_bucket) <= 63
+    assert len(Names(environment).stack_name) <= 64, "an application of EMR Serverless"
 
 
 @pytest.mark.parametrize("project", ["kinesis-efo", "lake", "p" * 16])
@@ -222,7 +225,7 @@ def test_a_job_may_look_for_the_marker_that_stops_it(project: str, load: Load) -
     environment = load(environment="e" * 32, project=project, **EVERYTHING)
     document = json.loads(literal_policy(environment, "lake").json())
     name = job_name(json.loads(literal_manifest(environment, "lake"))["environment"], "lake" * 20)
-    bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))
+    bucket = Names(environment).bucket_arn(Names(environment).artifacts_bucket)
     assert allowed(document["Statement"], "s3:GetObject", f"{bucket}/stops/{name}/token", {})
     other = job_name("pond.dev", "lake")
     assert not allowed(document["Statement"], "s3:GetObject", f"{bucket}/stops/{other}/token", {})

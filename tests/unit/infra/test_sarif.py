@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from infra.sarif import Failure, as_sarif
+from infra.settings.names import environment_of
+from kinesis_efo_infra.gate.failures import Failure, Result
+from kinesis_efo_infra.gate.report import report
+from kinesis_efo_infra.gate.sarif import as_sarif
 from tests.support.environments import DIRECTORY
 
 FILE = """\
@@ -25,7 +28,7 @@ applications:
 
 def locations(tmp_path: Path, *failures: Failure) -> list[Any]:
     (tmp_path / "dev.yaml").write_text(FILE, encoding="utf-8")
-    (run,) = json.loads(as_sarif(failures, tmp_path))["runs"]
+    (run,) = json.loads(as_sarif(failures, tmp_path, environment_of))["runs"]
     return [result["locations"][0]["physicalLocation"] for result in run["results"]]
 
 
@@ -63,18 +66,45 @@ def test_a_finding_without_a_file_is_reported_too(tmp_path: Path) -> None:
 
 def test_committed_files_are_named_as_in_the_repository() -> None:
     failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.flights", "kinesis-efo-dev")
-    (run,) = json.loads(as_sarif([failure], DIRECTORY))["runs"]
+    (run,) = json.loads(as_sarif([failure], DIRECTORY, environment_of))["runs"]
     where = run["results"][0]["locations"][0]["physicalLocation"]
     assert where["artifactLocation"]["uri"] == "tests/support/environments/dev.yaml"
     assert where["region"]["startLine"] > 1
 
 
+def test_each_directory_has_a_category_of_its_own_and_names_files_from_the_root() -> None:
+    """GitHub takes one document of a tool, commit and category: the later one would take the earlier one's findings away."""
+    failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.flights", "kinesis-efo-dev")
+    at_root, below = (
+        json.loads(as_sarif([failure], DIRECTORY, environment_of, place))["runs"][0] for place in ("", "apps/lake")
+    )
+    assert "automationDetails" not in at_root
+    assert below["automationDetails"] == {"id": "apps/lake/"}
+    uri = below["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert uri == "apps/lake/tests/support/environments/dev.yaml"
+
+
+def test_the_report_knows_the_directory_that_github_runs_it_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "apps" / ".lake").mkdir(parents=True)
+
+    def category(at: Path) -> Any:
+        monkeypatch.chdir(at)
+        report(Result(failed=[], excused=[], passed={}), tmp_path, environment_of, sarif=at / "x.sarif")
+        return json.loads((at / "x.sarif").read_text(encoding="utf-8"))["runs"][0].get("automationDetails")
+
+    assert category(tmp_path / "apps" / ".lake") is None, "not on GitHub"
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / "apps"))
+    assert category(tmp_path / "apps" / ".lake") == {"id": ".lake/"}
+    assert category(tmp_path / "apps") is None
+    assert category(tmp_path) is None, "outside of the repository"
+
+
 def test_each_rule_is_listed_once_and_no_findings_are_a_valid_document(tmp_path: Path) -> None:
     failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.a", "kinesis-efo-dev", "https://docs/43")
     other = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.b", "kinesis-efo-dev", "https://docs/43")
-    (run,) = json.loads(as_sarif([failure, other], tmp_path))["runs"]
+    (run,) = json.loads(as_sarif([failure, other], tmp_path, environment_of))["runs"]
     rules = run["tool"]["driver"]["rules"]
     assert rules == [{"id": "CKV_AWS_43", "shortDescription": {"text": "Ensure"}, "helpUri": "https://docs/43"}]
     prints = {result["partialFingerprints"]["finding/v1"] for result in run["results"]}
     assert len(prints) == 2
-    assert json.loads(as_sarif([]))["runs"][0]["results"] == []
+    assert json.loads(as_sarif([], tmp_path, environment_of))["runs"][0]["results"] == []

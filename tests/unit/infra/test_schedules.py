@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from infra import permissions, rules, schedules
 from infra.errors import SettingsError
-from infra.settings import Environment
-from infra.up import localized
+from infra.local.up import localized
+from infra.settings import rules, schedules
+from infra.settings.model import Environment
+from infra.stacks import permissions
 from kinesis_efo.emr.deployment import Deployment
 from kinesis_efo_infra import iam
 from tests.support.iam import Statement, allowed
@@ -217,13 +218,13 @@ def test_the_role_that_applies_sets_the_schedules_of_its_own_group_only(environm
 
 
 def boundary_of(environment: Environment) -> str:
-    from infra import names
+    from infra.settings.names import Names
 
-    return names.boundary_arn(environment)
+    return Names(environment).boundary_arn
 
 
 def test_the_schedules_role_does_its_work_within_the_boundary_and_no_other_role_does(environment: Environment) -> None:
-    from infra.permissions.scheduling import start_jobs
+    from infra.stacks.permissions.scheduling import start_jobs
 
     own = list(json.loads(iam.policy_json(start_jobs(environment, APPLICATION)))["Statement"])
     within = statements(environment, "boundary")

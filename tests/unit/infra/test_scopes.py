@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from infra import names, permissions
 from infra.errors import SettingsError
-from infra.literals import literal_policy
-from infra.load import load_environments
-from infra.settings import Environment
+from infra.settings.literals import literal_policy
+from infra.settings.load import load_environments
+from infra.settings.model import Environment
+from infra.settings.names import Names
+from infra.stacks import permissions
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import REGISTRATION
 from tests.support.iam import Statement, allowed
@@ -70,51 +71,51 @@ def applies(environment: Environment) -> list[Statement]:
 def tags(environment: Environment) -> dict[str, str]:
     """The context of a request for one of its resources."""
     return {
-        "aws:ResourceTag/environment": names.qualified(environment),
+        "aws:ResourceTag/environment": Names(environment).qualified,
         "aws:ResourceTag/managed-by": "kinesis-efo",
     }
 
 
 def used_by_jobs(environment: Environment) -> dict[str, tuple[str, ...]]:
     """What the jobs of an environment use, with actions."""
-    stream, lake = names.stream_arn(environment, "orders"), "acme-lake-" + names.qualified(environment)
-    objects = [names.bucket_arn(environment, each) for each in (lake, names.artifacts_bucket(environment))]
-    tables = f"table/{database(names.qualified(environment))}/t"
+    names = Names(environment)
+    stream, lake = names.stream_arn("orders"), "acme-lake-" + names.qualified
+    objects = [names.bucket_arn(each) for each in (lake, names.artifacts_bucket)]
+    tables = f"table/{database(names.qualified)}/t"
     return {
         stream: ("kinesis:GetRecords", "kinesis:ListShards", "kinesis:PutRecords"),
         f"{stream}/consumer/lake:1": ("kinesis:SubscribeToShard",),
-        names.lease_table_arn(environment, "lake"): iam.LEASES,
-        names.parameter_arn(environment, "lake"): ("ssm:GetParameter",),
-        names.arn(environment, "kms", "key/own"): ("kms:Decrypt", "kms:GenerateDataKey"),
+        names.lease_table_arn("lake"): iam.LEASES,
+        names.parameter_arn("lake"): ("ssm:GetParameter",),
+        names.arn("kms", "key/own"): ("kms:Decrypt", "kms:GenerateDataKey"),
         **{f"{each}/x": ("s3:GetObject", "s3:PutObject") for each in objects},
         **dict.fromkeys(objects, ("s3:ListBucket",)),
-        names.arn(environment, "glue", tables): ("glue:GetTable", "glue:UpdateTable"),
-        names.arn(environment, "logs", f"log-group:/{names.path(environment)}/x"): ("logs:PutLogEvents",),
+        names.arn("glue", tables): ("glue:GetTable", "glue:UpdateTable"),
+        names.arn("logs", f"log-group:/{names.path}/x"): ("logs:PutLogEvents",),
     }
 
 
 def changed_by_the_pipeline(environment: Environment) -> dict[str, tuple[str, ...]]:
     """What the role that applies changes, with actions."""
-    role, path = names.role_arn(environment, "lake"), names.path(environment)
-    dashboard = names.iam_arn(environment, f"dashboard/{names.prefix(environment)}").replace(":iam:", ":cloudwatch:")
+    names = Names(environment)
+    role, path = names.role_arn("lake"), names.path
+    dashboard = names.iam_arn(f"dashboard/{names.prefix}").replace(":iam:", ":cloudwatch:")
     return {
-        names.stream_arn(environment, "orders"): ("kinesis:DeleteStream", "kinesis:PutResourcePolicy"),
-        names.lease_table_arn(environment, "lake"): ("dynamodb:DeleteTable", "dynamodb:Scan"),
-        names.parameter_arn(environment, "lake"): ("ssm:PutParameter",),
-        names.arn(environment, "ssm", f"parameter{names.deployment_parameter_name(environment, 'lake')}"): (
-            "ssm:PutParameter",
-        ),
-        names.arn(environment, "kms", "key/own"): ("kms:PutKeyPolicy", "kms:ScheduleKeyDeletion"),
-        names.arn(environment, "kms", f"alias/{path}/orders"): ("kms:UpdateAlias", "kms:DeleteAlias"),
-        names.arn(environment, "cloudwatch", f"alarm:{path}/lake/x"): ("cloudwatch:DeleteAlarms",),
+        names.stream_arn("orders"): ("kinesis:DeleteStream", "kinesis:PutResourcePolicy"),
+        names.lease_table_arn("lake"): ("dynamodb:DeleteTable", "dynamodb:Scan"),
+        names.parameter_arn("lake"): ("ssm:PutParameter",),
+        names.arn("ssm", f"parameter{names.deployment_parameter_name('lake')}"): ("ssm:PutParameter",),
+        names.arn("kms", "key/own"): ("kms:PutKeyPolicy", "kms:ScheduleKeyDeletion"),
+        names.arn("kms", f"alias/{path}/orders"): ("kms:UpdateAlias", "kms:DeleteAlias"),
+        names.arn("cloudwatch", f"alarm:{path}/lake/x"): ("cloudwatch:DeleteAlarms",),
         dashboard: ("cloudwatch:PutDashboard",),
-        names.arn(environment, "ec2", "security-group/sg-1"): ("ec2:DeleteSecurityGroup",),
+        names.arn("ec2", "security-group/sg-1"): ("ec2:DeleteSecurityGroup",),
         role.replace(":role/", ":instance-profile/"): ("iam:DeleteInstanceProfile",),
         role: ("iam:DeleteRole", "iam:UpdateAssumeRolePolicy", "iam:TagRole"),
-        names.policy_arn(environment, "lake"): ("iam:CreatePolicyVersion", "iam:DeletePolicy"),
-        names.bucket_arn(environment, names.artifacts_bucket(environment)): ("s3:PutBucketPolicy",),
-        names.arn(environment, "emr-serverless", "/applications/00a"): ("emr-serverless:DeleteApplication",),
-        names.arn(environment, "emr-serverless", "/applications/00a/jobruns/1"): ("emr-serverless:CancelJobRun",),
+        names.policy_arn("lake"): ("iam:CreatePolicyVersion", "iam:DeletePolicy"),
+        names.bucket_arn(names.artifacts_bucket): ("s3:PutBucketPolicy",),
+        names.arn("emr-serverless", "/applications/00a"): ("emr-serverless:DeleteApplication",),
+        names.arn("emr-serverless", "/applications/00a/jobruns/1"): ("emr-serverless:CancelJobRun",),
     }
 
 
@@ -134,7 +135,9 @@ PROJECTS = [
     ("lake-dev", "lake.dev"),
     ("a.b-c", "ab.c"),
 ]
-PAIRS = [pair for each in [("dev", "prod"), ("dev", "dev-2"), *PROJECTS] for pair in permutations(each)]
+PAIRS = [
+    pair for each in [("dev", "prod"), ("dev", "dev-2"), ("dev", "dev2"), *PROJECTS] for pair in permutations(each)
+]
 PLACES = [
     (one, other, *regions) for one, other in PAIRS for regions in [(REGIONS[0], REGIONS[0]), REGIONS, REGIONS[::-1]]
 ]
@@ -149,8 +152,8 @@ def test_an_environment_reaches_its_own_and_nothing_of_another(
         assert reached(statements(ours), things(ours), tags(ours)) == everything(things(ours))
         assert reached(statements(ours), things(theirs), tags(theirs)) == set(), statements.__name__
     # They have one bucket of states.
-    state = names.bucket_arn(theirs, theirs.state_bucket)
-    for key in (names.state_key(theirs), names.bootstrap_state_key(theirs), names.record_key(theirs)):
+    state = Names(theirs).bucket_arn(theirs.state_bucket)
+    for key in (Names(theirs).state_key, Names(theirs).bootstrap_state_key, Names(theirs).record_key):
         for action in ("s3:GetObject", "s3:PutObject", "s3:DeleteObject"):
             assert not allowed(boundary(ours), action, f"{state}/{key}", {})
             assert not allowed(applies(ours), action, f"{state}/{key}", {})
@@ -176,11 +179,11 @@ ROLES_AND_POLICIES = (
 def changed_in_iam(mine: list[Statement], theirs: Environment, context: dict[str, str]) -> set[str]:
     """What may be changed of the roles and policies of an environment, given what IAM is told."""
     told = {
-        "iam:PermissionsBoundary": names.boundary_arn(theirs),
-        "iam:PolicyARN": names.policy_arn(theirs, "lake"),
+        "iam:PermissionsBoundary": Names(theirs).boundary_arn,
+        "iam:PolicyARN": Names(theirs).policy_arn("lake"),
         **context,
     }
-    things = dict.fromkeys((names.role_arn(theirs, "lake"), names.policy_arn(theirs, "lake")), ROLES_AND_POLICIES)
+    things = dict.fromkeys((Names(theirs).role_arn("lake"), Names(theirs).policy_arn("lake")), ROLES_AND_POLICIES)
     return {each.split()[0] for each in reached(mine, things, told)}
 
 
@@ -188,7 +191,7 @@ def test_roles_and_policies_are_changed_by_their_tags_as_a_sister_s_names_begin_
     dev, sister = declared(load, "dev"), declared(load, "dev-2")
     role = applies(dev)
     # A boundary of the sister's is none of ours; here, only tags are to decide.
-    ours = {"iam:PermissionsBoundary": names.boundary_arn(dev)}
+    ours = {"iam:PermissionsBoundary": Names(dev).boundary_arn}
     requested = {name.replace("Resource", "Request"): value for name, value in tags(dev).items()}
     create = {"iam:CreatePolicy", "iam:CreateRole"}
     assert changed_in_iam(role, dev, tags(dev)) == set(ROLES_AND_POLICIES) - create
@@ -270,10 +273,10 @@ def test_the_boundary_leaves_a_job_what_its_policy_grants(key: str, adopting: En
 def test_whatever_it_is_allowed_a_job_registers_no_consumers_and_reads_no_state(adopting: Environment) -> None:
     bound = boundary(adopting)
     for action in REGISTRATION:
-        for arn in (names.stream_arn(adopting, "orders"), ADOPTED, f"{ADOPTED}/consumer/lake:1"):
+        for arn in (Names(adopting).stream_arn("orders"), ADOPTED, f"{ADOPTED}/consumer/lake:1"):
             assert not allowed(bound, action, arn, tags(adopting))
     assert not allowed(bound, "s3:GetObject", "arn:aws:s3:::state/kinesis-efo/test.tfstate", {})
-    key = names.arn(adopting, "kms", "key/state")
+    key = Names(adopting).arn("kms", "key/state")
     bootstrap = {"aws:ResourceTag/environment": "test", "aws:ResourceTag/managed-by": "kinesis-efo-bootstrap"}
     assert not allowed(bound, "kms:Decrypt", key, bootstrap)
 
@@ -297,8 +300,8 @@ def test_buckets_of_jobs_are_those_of_their_arguments_and_those_that_the_pipelin
             {"application": "lake", "program": "a.py", "arguments": arguments, "spark": {"spark.jars": "s3://jars/a"}}
         ],
     )
-    assert names.job_buckets(environment) == ("checks", "jars", "programs", "raw", "told")
-    for bucket in names.job_buckets(environment):
+    assert Names(environment).job_buckets == ("checks", "jars", "programs", "raw", "told")
+    for bucket in Names(environment).job_buckets:
         assert allowed(boundary(environment), "s3:PutObject", f"arn:aws:s3:::{bucket}/x", {})
     assert not allowed(boundary(environment), "s3:PutObject", "arn:aws:s3:::rawer/x", {})
     via = {"kms:ViaService": "s3.eu-west-1.amazonaws.com"}

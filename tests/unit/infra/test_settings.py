@@ -12,11 +12,11 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from infra import rules
 from infra.errors import SettingsError
-from infra.load import load_environment, load_environments
-from infra.settings import (
-    Access,
+from infra.settings import rules
+from infra.settings.access import Access
+from infra.settings.load import load_environment, load_environments
+from infra.settings.model import (
     AdoptedStream,
     Alarms,
     Application,

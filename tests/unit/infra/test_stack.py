@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import infra
-from infra import addresses
-from infra.app import synthesize
-from infra.load import load_environment, load_environments
-from infra.settings import Environment
+from infra.settings import addresses
+from infra.settings.load import load_environment, load_environments
+from infra.settings.model import Environment
+from infra.stacks.app import synthesize
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.unit.infra.conftest import without_metadata
 
@@ -743,4 +743,4 @@ def test_only_one_module_imports_cdktf() -> None:
                 for module in modules
             ):
                 importing.add(str(path.relative_to(root)))
-    assert importing == {"cdk.py"}
+    assert importing == {"stacks/cdk.py"}

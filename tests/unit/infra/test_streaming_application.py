@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.cdk import App, AwsProvider, TerraformStack
+from infra.stacks.cdk import App, AwsProvider, TerraformStack
 from kinesis_efo_infra import ArgumentError, Stream, StreamConsumer, StreamingApplication, pin_account
 
 

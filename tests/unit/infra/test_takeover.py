@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from infra import names, permissions
-from infra.settings import Environment
+from infra.settings.model import Environment
+from infra.settings.names import Names
+from infra.stacks import permissions
 from infra.stacks.base import default_tags
 from kinesis_efo_infra import iam
 from tests.support.iam import Statement, allowed
@@ -106,7 +107,7 @@ def test_what_is_another_projects_cannot_be_taken_over_by_tags(
     ours: str, theirs: str, declare: Callable[..., Environment]
 ) -> None:
     us, them = declare(project=ours), declare(project=theirs)
-    alias = f"alias/{names.path(them)}"
+    alias = f"alias/{Names(them).path}"
     for arn in MANAGING:
         for managed_by in ("kinesis-efo", "kinesis-efo-bootstrap"):
             tags = default_tags(them, managed_by)

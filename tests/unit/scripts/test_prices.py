@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.pipeline.prices import FIGURES, FILE, prices_of
+from kinesis_efo_infra.pipeline.prices import FIGURES, FILE, prices_of
 from scripts import prices as script
 
 HOST = "https://pricing.us-east-1.amazonaws.com"
@@ -135,6 +135,41 @@ def test_the_prices_of_a_region_are_read(served: dict[str, Any], file: Path) -> 
     written = json.loads(file.read_text(encoding="utf-8"))
     assert written["regions"]["us-east-2"] == kept["regions"]["us-east-2"], "what is not in the list stays"
     assert written["elsewhere"] == kept["elsewhere"]
+
+
+def test_usage_types_as_in_the_list_of_another_region_are_known(served: dict[str, Any], file: Path) -> None:
+    # As in the list of ap-northeast-1 of July 2026, whose figures are in `prices.json` already.
+    figures = {
+        "APN1-Storage-ShardHour": ("Provisioned shard hour", "0.0195000000"),
+        "APN1-PutRequestPayloadUnits": ("Payload Units", "0.0000000215"),
+        "APN1-OnDemand-BilledIncomingBytes": ("OnDemand", "0.1040000000"),
+        "APN1-OnDemand-BilledOutgoingBytes": ("OnDemand", "0.0520000000"),
+        "APN1-OnDemand-StreamHour": ("OnDemand", "0.0520000000"),
+        "APN1-Advantage-BilledOutgoingBytes": ("OnDemand Advantage", "0.0208000000"),
+    }
+    whole = offer("")
+    for (usage, (group, price)), (sku, product) in zip(figures.items(), whole["products"].items(), strict=False):
+        product["attributes"] = {"usagetype": usage, "group": group}
+        (term,) = whole["terms"]["OnDemand"][sku].values()
+        (dimension,) = term["priceDimensions"].values()
+        dimension["pricePerUnit"] = {"USD": price}
+    first = dict(list(whole["products"].items())[: len(figures)])
+    found = script.prices({**whole, "products": first})
+    assert found == {
+        "shard_hour": 0.0195,
+        "million_put_units": 0.0215,
+        "gb_in_on_demand": 0.104,
+        "gb_out_on_demand": 0.052,
+        "stream_hour": 0.052,
+        "gb_out_on_demand_advantage": 0.0208,
+    }
+    # Its other prices are not in this excerpt: then nothing is written over what there is.
+    served[script._INDEX]["regions"] = {"ap-northeast-1": {"currentVersionUrl": "/x"}}
+    served[HOST + "/x"] = {**whole, "products": first}
+    (line,) = script.refresh(served.__getitem__, file)
+    assert line.startswith(
+        "ap-northeast-1: left as it was; the price list lacks extended_shard_hour, consumer_shard_hour"
+    )
 
 
 def test_half_of_a_price_list_is_none(served: dict[str, Any], file: Path) -> None:

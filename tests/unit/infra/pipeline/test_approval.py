@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from infra.pipeline.approval import decide
-from infra.pipeline.comparison import digest
-from infra.settings import Environment
+from infra.pipeline.deployments import deployment_of
+from infra.settings.model import Environment
+from kinesis_efo_infra.pipeline.approval import decide
+from kinesis_efo_infra.pipeline.comparison import digest
 
 Json = dict[str, Any]
 
@@ -26,7 +27,7 @@ def environment(load: Callable[..., Environment]) -> Environment:
 
 def test_what_was_reviewed_goes_on_whatever_the_state_s_serial(environment: Environment) -> None:
     later = {**plan(48), "prior_state": {"serial": 9}}
-    decision = decide(environment, later, plan(48), approved=[], approvers=False)
+    decision = decide(deployment_of(environment), later, plan(48), approved=[], approvers=False)
     assert (decision.may_go_on, decision.digest) == (True, digest(plan(48)))
     assert "does what was reviewed" in decision.told
 
@@ -35,13 +36,21 @@ def test_what_was_reviewed_goes_on_whatever_the_state_s_serial(environment: Envi
 def test_anything_else_waits_for_reviewers_or_for_an_approval_of_its_digest(
     reviewed: Json | None, environment: Environment
 ) -> None:
-    refused = decide(environment, plan(48), reviewed, approved=[digest(plan(72))], approvers=False, repair=True)
+    refused = decide(
+        deployment_of(environment),
+        plan(48),
+        reviewed,
+        approved=[digest(plan(72))],
+        approvers=False,
+        repair=True,
+        workflow="deploy-lake.yml",
+    )
     assert not refused.may_go_on
-    command = f"gh workflow run deploy.yml --ref trunk -f approved={digest(plan(48))} -f repair=true`"
+    command = f"gh workflow run deploy-lake.yml --ref trunk -f approved={digest(plan(48))} -f repair=true`"
     assert command in refused.told
     assert ("aws_kinesis_stream.orders: update with other values of retention_period" in refused.told) is bool(reviewed)
-    approved = decide(environment, plan(48), reviewed, approved=[digest(plan(48))], approvers=False)
+    approved = decide(deployment_of(environment), plan(48), reviewed, approved=[digest(plan(48))], approvers=False)
     assert approved.may_go_on
-    waits = decide(environment, plan(48), reviewed, approved=[], approvers=True)
+    waits = decide(deployment_of(environment), plan(48), reviewed, approved=[], approvers=True)
     assert waits.may_go_on
     assert "whoever approves this deployment approves this plan" in waits.told

@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import budget, ledger
 from infra.__main__ import main
-from infra.app import synthesize
 from infra.errors import LedgerError
-from infra.load import load_environment
-from infra.pipeline import cost
 from infra.pipeline.__main__ import main as pipeline
-from infra.pipeline.bill import HOURS, Bill, Line, bill, commitment, of_plan, of_stack, table
-from infra.pipeline.prices import elsewhere, prices_of
-from infra.settings import Environment
+from infra.settings import budget, ledger
+from infra.settings.load import load_environment
+from infra.settings.model import Environment
+from infra.stacks.app import synthesize
+from kinesis_efo_infra.pipeline import cost
+from kinesis_efo_infra.pipeline.bill import HOURS, Bill, Line, bill, commitment, of_plan, of_stack, table
+from kinesis_efo_infra.pipeline.prices import elsewhere, prices_of
 from tests.support.environments import EXAMPLE
 from tests.unit.infra.conftest import Synth, document
 
-PRICES, OTHERS = prices_of("us-east-1"), elsewhere()
+KNOWN = Path(__file__).parents[3] / "support" / "prices.json"
+PRICES, OTHERS = prices_of("us-east-1", KNOWN), elsewhere(KNOWN)
 
 
 def spent(stack: dict[str, Any], **changes: Any) -> dict[str, float | None]:
@@ -150,6 +151,8 @@ def test_above_its_budget_an_environment_must_be_accepted(
     assert "budget_usd of test is 100; it would cost 109,5" in told
     assert "| `aws_kinesis_stream.orders`: shards | 5000 shards | 54,750.00 |" in told
     assert "run `make accept ENV=test` and commit it" in told
+    # Whose prices these are, since the region's own are not known.
+    assert "Prices of eu-west-1 are not known here; these are those of us-east-1" in told
     assert main([*run, "accept", "test"]) == 0
     assert main([*run, "synth"]) == 0
     # What was accepted is not exceeded either.
@@ -193,7 +196,7 @@ def test_the_example_has_its_bill_in_ireland(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_template_says_what_its_on_demand_stream_costs(tmp_path: Path) -> None:
-    from infra.first import write_first
+    from infra.settings.first import write_first
 
     text = write_first(tmp_path, "dev").read_text(encoding="utf-8")
     (line,) = [each for each in text.splitlines() if each.strip().startswith("clicks:")]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.errors import PipelineError, StalePlanError
-from infra.pipeline.bundle import Changes, Meta, configuration_digest, read_meta, write_meta
+from kinesis_efo_infra.pipeline.bundle import Changes, Meta, configuration_digest, read_meta, write_meta
 
 
 def meta(**changes: object) -> Meta:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.pipeline.comparison import differences, digest
+from kinesis_efo_infra.pipeline.comparison import differences, digest
 
 Json = dict[str, Any]
 
@@ -53,6 +53,38 @@ def test_differences_name_what_differs_and_tell_no_value() -> None:
         "aws_kms_key.a: create, which was not shown",
         "aws_x.b: update was shown, and it would be delete and create",
     ]
+
+
+def test_what_only_aws_knows_yet_is_known_by_what_it_refers_to() -> None:
+    def consumer(stream: str, *, unknown: bool = True) -> Json:
+        values: Json = {} if unknown else {"stream_arn": "arn:1"}
+        change = changed("aws_kinesis_stream_consumer.a[0]", "create", before=None, after=values)
+        change["change"]["after_unknown"] = {
+            "arn": True,
+            "stream_arn": unknown,
+            "tags": {},
+            "statement": [{"x": unknown}],
+        }
+        expressions = {
+            "stream_arn": {"references": [f"aws_kinesis_stream.{stream}.arn"]},
+            "statement": [{"x": {"references": [stream]}}],
+            "name": {"constant_value": stream},
+        }
+        resources = [{"address": "aws_kinesis_stream_consumer.a", "expressions": expressions}]
+        return plan(change, configuration={"root_module": {"resources": resources}})
+
+    assert differences(consumer("one"), consumer("other")) == [
+        "aws_kinesis_stream_consumer.a[0]: create with other values of statement, stream_arn"
+    ]
+    assert digest(consumer("one")) == digest(consumer("one")) != digest(consumer("other"))
+    # What is known is compared by its value.
+    assert digest(consumer("one", unknown=False)) == digest(consumer("other", unknown=False))
+
+
+def test_each_object_that_a_failed_replacement_left_behind_counts() -> None:
+    left = [{**changed("aws_x.b", "delete", before={"id": each}, after=None), "deposed": each} for each in ("1", "2")]
+    assert differences(plan(left[0]), plan(*left)) == ["aws_x.b (deposed 2): delete, which was not shown"]
+    assert differences(plan(left[1]), plan(*left)) == ["aws_x.b (deposed 1): delete, which was not shown"]
 
 
 VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), st.lists, max_leaves=4)

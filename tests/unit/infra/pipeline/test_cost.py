@@ -7,8 +7,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from infra.pipeline.cost import HOURS, Change, Reading, changes, table
-from infra.pipeline.prices import FILE, Prices, nearest_of, prices_of, told
+from kinesis_efo_infra.pipeline.cost import HOURS, Change, Reading, changes, table
+from kinesis_efo_infra.pipeline.prices import FIGURES, FILE, PAGE, Prices, nearest_of, prices_of, told
 
 ARN = "arn:aws:kinesis:us-east-1:111122223333:stream/dev-orders"
 ORDERS = "aws_kinesis_stream.orders"
@@ -116,7 +116,7 @@ def test_nor_those_of_a_stream_that_somebody_else_scales() -> None:
 def test_the_prices_have_their_date_and_source_and_a_region_without_has_hours_and_gb() -> None:
     change = Change(ORDERS, Reading(), Reading(2, 4, on_demand=False))
     assert table([change], "us-east-1", PRICES, advantage=False)[-1] == (
-        "A month has 730 hours. Prices of us-east-1 as known on 2026-11-23; today's: https://prices"
+        f"A month has 730 hours. Prices of us-east-1 as known on 2026-11-23, by https://prices; today's: {PAGE}"
     )
     head, _, row, _, told = table([change], "eu-west-9", None, advantage=False)
     assert "USD" not in head
@@ -125,16 +125,44 @@ def test_the_prices_have_their_date_and_source_and_a_region_without_has_hours_an
     assert table([], "us-east-1", PRICES, advantage=False) == []
 
 
-def test_every_region_has_prices_of_a_day_from_aws() -> None:
+def test_every_region_has_prices_of_a_day_and_a_source() -> None:
     regions = json.loads(FILE.read_text(encoding="utf-8"))["regions"]
     assert regions
-    for region in regions:
-        known = prices_of(region)
+    for region, written in regions.items():
+        known = prices_of(region, FILE)
         assert known is not None
         assert known.region == region
         assert date.fromisoformat(known.date) >= date(2026, 1, 1)
-        assert known.source.startswith("https://aws.amazon.com/")
-        assert told(known, region) == f"Prices of {region} as known on {known.date}; today's: {known.source}"
+        assert known.source.startswith("https://")
+        assert set(known.borrowed) == set(FIGURES) - written.keys()
+        if known.source == PAGE:
+            assert told(known, region) == f"Prices of {region} as known on {known.date}; today's: {PAGE}"
+
+
+def test_what_a_region_lacks_is_the_nearest_ones_that_has_it(tmp_path: Path) -> None:
+    document = json.loads(FILE.read_text(encoding="utf-8"))
+    whole = document["regions"]["us-east-1"]
+    some = {
+        "date": "2026-02-03",
+        "source": "https://example.com/list",
+        "shard_hour": 0.5,
+        "gb_on_demand_advantage": None,
+    }
+    document["regions"] = {"us-east-1": whole, "eu-west-1": some, "eu-north-1": {**whole, "stream_hour": 7.5}}
+    file = tmp_path / "prices.json"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    known = prices_of("eu-west-1", file)
+    assert known is not None
+    assert (known.shard_hour, known.stream_hour, known.gb_on_demand_advantage) == (0.5, 7.5, None)
+    assert set(known.borrowed.values()) == {"eu-north-1"}
+    assert set(known.borrowed) == set(FIGURES) - some.keys()
+    said = told(known, "eu-west-1")
+    assert said.startswith("**Of eu-west-1, extended shard hour, consumer shard hour, ")
+    assert " are not known here: these are those of eu-north-1, and may be dearer.** Prices of eu-west-1 " in said
+    assert f"as known on 2026-02-03, by https://example.com/list; today's: {PAGE}" in said
+    other = prices_of("eu-west-9", file)
+    assert other is not None
+    assert told(other, "eu-west-9").startswith("**Prices of eu-west-9 are not known here; these are those of eu-west-1")
 
 
 def test_a_region_without_prices_takes_the_nearest_ones_and_says_so(tmp_path: Path) -> None:

@@ -13,9 +13,18 @@ from urllib.parse import unquote
 import pytest
 
 from infra.errors import PipelineError
-from infra.pipeline.bundle import Changes, Meta, write_meta
-from infra.pipeline.github import Gh, fetch_plan, fetch_plans, put_comment, put_findings, put_issue, reviewers_of
-from infra.settings import Environment
+from infra.pipeline.deployments import deployment_of
+from infra.settings.model import Environment
+from kinesis_efo_infra.pipeline.bundle import Changes, Meta, write_meta
+from kinesis_efo_infra.pipeline.github import (
+    Gh,
+    fetch_plan,
+    fetch_plans,
+    put_comment,
+    put_findings,
+    put_issue,
+    reviewers_of,
+)
 
 Json = dict[str, Any]
 BOT, PERSON = {"type": "Bot"}, {"type": "User"}
@@ -135,6 +144,12 @@ def test_a_pull_request_has_one_comment_that_is_kept_up_to_date(github: FakeGitH
     assert [each["body"].splitlines()[1] for each in github.comments] == ["not ours", "second"]
 
 
+def test_each_directory_has_a_comment_of_its_own(github: FakeGitHub) -> None:
+    for place in ("", "apps/lake", "apps/lake-2", "apps/lake", ""):
+        put_comment(github, 7, f"of {place}", place)
+    assert [each["body"].splitlines()[1] for each in github.comments] == ["of ", "of apps/lake", "of apps/lake-2"]
+
+
 def test_there_is_one_issue_for_each_stack_as_long_as_it_drifts(github: FakeGitHub) -> None:
     put_issue(github, "dev", None)
     assert github.issues == []
@@ -158,19 +173,20 @@ def test_the_plan_of_the_reviewed_commit_is_fetched(
     github.merged("head")
     for commit in ("open", "older", "head"):
         github.planned(commit)
-    assert fetch_plan(github, environment, "merge", tmp_path) == "head"
+    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "head"
     assert github.downloaded == [(3, "plan-kinesis-efo-test-head")]
 
 
-def test_a_plan_made_by_hand_for_the_commit_itself_comes_first(
+def test_a_plan_made_by_hand_for_the_commit_itself_was_not_reviewed(
     github: FakeGitHub, environment: Environment, tmp_path: Path
 ) -> None:
+    github.planned("merge", event="workflow_dispatch", head_branch="trunk")
+    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "merge"
+    assert github.downloaded == []
     github.merged("head")
     github.planned("head")
-    github.planned("merge", event="workflow_dispatch", head_branch="trunk")
-    github.planned("merge", event="workflow_dispatch", head_branch="trunk")
-    assert fetch_plan(github, environment, "merge", tmp_path) == "merge"
-    assert github.downloaded == [(3, "plan-kinesis-efo-test-merge")], "the newest of them"
+    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "head"
+    assert github.downloaded == [(2, "plan-kinesis-efo-test-head")]
 
 
 @pytest.mark.parametrize(
@@ -185,15 +201,16 @@ def test_a_plan_made_by_hand_for_the_commit_itself_comes_first(
         # A pull request from the branch that is deployed into somebody's own: its head is the commit itself, and the workflow that
         # ran is that of the other branch.
         {"event": "pull_request", "head_branch": "trunk"},
-        {"event": "workflow_dispatch", "head_branch": "feature"},
+        {"event": "workflow_dispatch"},
         {"head_repository": {"full_name": "somebody/lake"}},
     ],
 )
 def test_an_artifact_of_that_name_from_elsewhere_is_not_taken(
     changes: Json, github: FakeGitHub, environment: Environment, tmp_path: Path
 ) -> None:
-    github.planned("merge", **changes)
-    assert fetch_plan(github, environment, "merge", tmp_path) == "merge"
+    github.merged("head")
+    github.planned("head", **changes)
+    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "merge"
     assert github.downloaded == []
 
 
@@ -205,7 +222,7 @@ def test_a_plan_of_another_pull_request_with_the_same_head_is_not_taken(
     github.merged("head", into="mine", merged_at=None, merge_commit_sha=None)
     github.planned("head")
     github.planned("head")
-    assert fetch_plan(github, environment, "merge", tmp_path) == "merge"
+    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "merge"
     assert github.downloaded == []
     assert "warning: pull request 2 has the same head as 1, so that their plans cannot be told apart" in caplog.text
 
@@ -217,7 +234,7 @@ def test_a_plan_of_the_same_commit_on_another_branch_is_not_taken(
     github.merged("head")
     github.planned("head")
     github.planned("head", **elsewhere)
-    assert fetch_plan(github, environment, "merge", tmp_path) == "head"
+    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "head"
     assert github.downloaded == [(1, "plan-kinesis-efo-test-head")]
 
 
@@ -228,7 +245,7 @@ def test_a_plan_from_before_a_pull_request_was_retargeted_is_not_taken(
     github.planned("head")
     github.bases[1] = "mine"
     plans = tmp_path / "plans"
-    assert fetch_plan(github, environment, "merge", plans) == "merge"
+    assert fetch_plan(github, deployment_of(environment), "merge", plans) == "merge"
     assert list(plans.iterdir()) == []
     assert "the plan of kinesis-efo-test was made to be merged into mine, and not into trunk" in caplog.text
 
@@ -241,7 +258,7 @@ def test_a_pull_request_of_a_fork_or_into_another_branch_brings_no_plan(
     github.merged("gone")["head"]["repo"] = None
     for commit in ("elsewhere", "fork", "gone"):
         github.planned(commit)
-    assert fetch_plan(github, environment, "merge", tmp_path) == "merge"
+    assert fetch_plan(github, deployment_of(environment), "merge", tmp_path) == "merge"
     assert github.downloaded == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from infra.errors import PipelineError, UnhealthyError
 from infra.pipeline.jobs import Answer, Commands, keep_running
-from infra.settings import Environment
+from infra.settings.model import Environment
 
 BEHIND = 4
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.pipeline.limits import applications_to_stop, notes, refusals
+from kinesis_efo_infra.pipeline.limits import applications_to_stop, notes, of_another_account, refusals
 
 APPLICATION = {
     "id": "00abc",
@@ -154,3 +154,31 @@ def test_what_is_protected_is_not_destroyed(actions: tuple[str, ...]) -> None:
     assert refused.startswith("aws_dynamodb_table.x: table leases is protected from deletion, and would be destroyed")
     assert refusals(plan("aws_dynamodb_table", {**protected, "deletion_protection_enabled": False}, {}, *actions)) == []
     assert refusals(plan("aws_dynamodb_table", protected, protected)) == []
+
+
+OURS, THEIRS = "111122223333", "444455556666"
+
+
+def on_state(*accounts: str, mode: str = "managed", drifted: bool = False) -> dict[str, Any]:
+    """A plan on a state with a stream of each account, and a role policy, which has no ARN."""
+    held = [{"arn": f"arn:aws:kinesis:eu-west-1:{account}:stream/orders"} for account in accounts]
+    held += [{"arn": "arn:aws:s3:::lake"}, {"policy": "{}"}]
+    if drifted:
+        return {"resource_drift": [{"change": {"actions": ["delete"], "before": each}} for each in held]}
+    resources = [{"mode": mode, "values": each} for each in held]
+    return {"prior_state": {"values": {"root_module": {"resources": resources}}}}
+
+
+@pytest.mark.parametrize("drifted", [True, False])
+def test_the_state_of_another_account_s_environment_is_not_taken_over(drifted: bool) -> None:
+    (refused,) = of_another_account(on_state(THEIRS, drifted=drifted), [OURS])
+    assert refused.startswith(f"its state is that of an environment in account {THEIRS}: use another state_bucket")
+    assert of_another_account(on_state(THEIRS, drifted=drifted), [OURS, THEIRS]) == [], "the settings name it"
+    # A consumer has the account of its stream.
+    assert of_another_account(on_state(OURS, THEIRS, drifted=drifted), [OURS]) == []
+
+
+def test_an_empty_state_is_nobody_s() -> None:
+    assert of_another_account({}, [OURS]) == []
+    assert of_another_account(on_state(), [OURS]) == []
+    assert of_another_account(on_state(THEIRS, mode="data"), [OURS]) == []

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from infra.pipeline import comparison
 from infra.pipeline.__main__ import main
-from infra.pipeline.bundle import Changes, Meta, write_meta
+from kinesis_efo_infra.pipeline import comparison
+from kinesis_efo_infra.pipeline.bundle import Changes, Meta, write_meta
 
 Write = Callable[..., Path]
 PIPELINE = {"repository": "acme/lake"}
@@ -68,6 +68,19 @@ def test_a_pull_request_without_plans_gets_a_comment_that_says_so(
     assert asked[0][-1] == "repos/acme/lake/actions/runs/5/artifacts?per_page=100"
     assert posted[:4] == ["api", "--method", "POST", "repos/acme/lake/issues/7/comments"]
     assert "Deployed as it is here: `kinesis-efo-test`." in sent["body"]
+
+
+def test_a_directory_of_the_repository_gets_a_comment_that_names_it(
+    write: Write, tmp_path: Path, gh: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(pipeline=PIPELINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path.parent))
+    assert main(["--directory", ".", "github-comment", "7", "--run-id", "5"]) == 0
+    body = gh()[-1][1]["body"]
+    assert body.startswith(
+        f"<!-- kinesis-efo: plans of {tmp_path.name} -->\n## What this does to AWS in `{tmp_path.name}`\n"
+    )
 
 
 def test_a_pull_request_tells_nothing_of_environments_of_other_branches(
@@ -172,8 +185,13 @@ def test_stacks_are_used_if_they_are_what_was_handed_over(
 
 
 def test_a_plan_that_nobody_reviewed_is_told_and_ends_the_job(
-    write: Write, tmp_path: Path, gh: Callable[[], list[Any]], capsys: pytest.CaptureFixture[str]
+    write: Write,
+    tmp_path: Path,
+    gh: Callable[[], list[Any]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("GITHUB_WORKFLOW_REF", "acme/lake/.github/workflows/deploy-lake.yml@refs/heads/main")
     write(pipeline=PIPELINE)
     plans, summary = tmp_path / "plans", tmp_path / "summary.md"
     asked = ["--directory", str(tmp_path), "github-approval", "test", "--commit", "c0ffee", "--plans", str(plans)]
@@ -188,6 +206,7 @@ def test_a_plan_that_nobody_reviewed_is_told_and_ends_the_job(
     assert main(asked) == 1
     assert capsys.readouterr().out == f"digest={comparison.digest(plan)}\n"
     assert "was not reviewed before, and nothing was applied" in summary.read_text(encoding="utf-8")
+    assert "`gh workflow run deploy-lake.yml --ref main" in summary.read_text(encoding="utf-8")
     assert main([*asked, "--approved", f"0000 {comparison.digest(plan)}"]) == 0
 
 

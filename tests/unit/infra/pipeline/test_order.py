@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from infra.errors import SettingsError
-from infra.load import load_environments
-from infra.pipeline.order import deployment_order, job_parameters
+from infra.pipeline.deployments import deployment_of
+from infra.settings.load import load_environments
+from kinesis_efo_infra.pipeline.deployment import deployment_order, job_parameters
 from tests.unit.infra.conftest import document
 
 Write = Callable[..., object]
@@ -22,28 +23,28 @@ def pipeline(**changes: object) -> dict[str, object]:
 def environments(write: Write, tmp_path, **afters: str | None):  # type: ignore[no-untyped-def]
     for number, (name, after) in enumerate(afters.items()):
         extra = {"after": after} if after else {}
-        account = {"account_id": f"{number:012}", "region": "eu-west-1"}
+        account = {"account_id": f"{number:012}", "region": "eu-west-1", "state_bucket": f"state-{name}"}
         write(environment=name, **account, **pipeline(**extra))
     return load_environments(tmp_path)
 
 
 def test_each_environment_comes_after_the_one_it_names(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
     loaded = environments(write, tmp_path, a="c", b=None, c="d", d=None)
-    assert [each.environment for each in deployment_order(loaded)] == ["d", "c", "a", "b"]
+    assert [each.environment for each in deployment_order(map(deployment_of, loaded))] == ["d", "c", "a", "b"]
 
 
 def test_environments_without_a_pipeline_are_left_out(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
     write(environment="byhand")
     write(environment="dev", streams={"other": {}}, applications={"pond": {"streams": ["other"]}}, **pipeline())
-    assert [each.environment for each in deployment_order(load_environments(tmp_path))] == ["dev"]
+    assert [each.environment for each in deployment_order(map(deployment_of, load_environments(tmp_path)))] == ["dev"]
 
 
 def test_environments_of_another_branch_are_left_out(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    write(environment="dev", account_id="000000000001", **pipeline(branch="develop"))
+    write(environment="dev", account_id="000000000001", state_bucket="state-dev", **pipeline(branch="develop"))
     write(environment="stable", account_id="000000000002", **pipeline(after="dev"))
     loaded = load_environments(tmp_path)
     by_branch = {
-        branch: [each.environment for each in deployment_order(loaded, branch)]
+        branch: [each.environment for each in deployment_order(map(deployment_of, loaded), branch)]
         for branch in ("develop", "main", "feature", None)
     }
     assert by_branch == {"develop": ["dev"], "main": ["stable"], "feature": [], None: ["dev", "stable"]}
@@ -52,7 +53,7 @@ def test_environments_of_another_branch_are_left_out(write: Write, tmp_path) -> 
 def test_a_job_knows_its_roles(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
     write(environment="dev", **pipeline())
     (environment,) = load_environments(tmp_path)
-    assert job_parameters(environment) == {
+    assert job_parameters(deployment_of(environment)) == {
         "environment": "dev",
         "github_environment": "dev",
         "stack": "kinesis-efo-dev",
@@ -66,7 +67,7 @@ def test_a_job_of_another_project_has_another_place_on_github(write: Write, tmp_
     write(environment="dev", project="lake", **pipeline())
     (environment,) = load_environments(tmp_path)
     at = "arn:aws:iam::111122223333:role/lake-pipeline/lake-pipeline-dev"
-    assert job_parameters(environment) == {
+    assert job_parameters(deployment_of(environment)) == {
         "environment": "dev",
         "github_environment": "lake.dev",
         "stack": "lake-dev",

@@ -11,8 +11,9 @@ import pytest
 from moto import mock_aws
 
 from infra.errors import PipelineError
-from infra.pipeline.record import Deployed, Records
-from infra.settings import Environment
+from infra.pipeline.deployments import deployment_of
+from infra.settings.model import Environment
+from kinesis_efo_infra.pipeline.record import Deployed, Records
 
 KEY = "kinesis-efo/test.deployed.json"
 
@@ -29,51 +30,51 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_nothing_is_deployed_before_the_first_time(s3: Any, load: Callable[..., Environment]) -> None:
-    assert Records(s3).load(load()) == Deployed()
+    assert Records(s3).load(deployment_of(load())) == Deployed()
 
 
 def test_a_record_is_read_as_it_was_written(s3: Any, load: Callable[..., Environment]) -> None:
     environment, records = load(), Records(s3)
     deployed = Deployed("c0ffee", "digest")
-    records.load(environment)
-    records.save(environment, Deployed())
-    records.save(environment, deployed)
-    assert Records(s3).load(environment) == deployed
+    records.load(deployment_of(environment))
+    records.save(deployment_of(environment), Deployed())
+    records.save(deployment_of(environment), deployed)
+    assert Records(s3).load(deployment_of(environment)) == deployed
 
 
 def test_two_deployments_at_once_do_not_overwrite_each_other(s3: Any, load: Callable[..., Environment]) -> None:
     environment, one, two = load(), Records(s3), Records(s3)
-    one.load(environment)
-    two.load(environment)
-    one.save(environment, Deployed("one"))
+    one.load(deployment_of(environment))
+    two.load(deployment_of(environment))
+    one.save(deployment_of(environment), Deployed("one"))
     with pytest.raises(PipelineError, match=f"another deployment of test wrote s3://state/{KEY}"):
-        two.save(environment, Deployed("two"))
-    two.load(environment)
-    one.save(environment, Deployed("three"))
+        two.save(deployment_of(environment), Deployed("two"))
+    two.load(deployment_of(environment))
+    one.save(deployment_of(environment), Deployed("three"))
     with pytest.raises(PipelineError, match="another deployment of test"):
-        two.save(environment, Deployed("four"))
-    assert Records(s3).load(environment).commit == "three"
+        two.save(deployment_of(environment), Deployed("four"))
+    assert Records(s3).load(deployment_of(environment)).commit == "three"
 
 
 def test_another_document_is_an_error(s3: Any, load: Callable[..., Environment]) -> None:
     for body in (b"", b"[]", b"1", b'{"commit": "c0ffee", "what": 1}'):
         s3.put_object(Bucket="state", Key=KEY, Body=body)
         with pytest.raises(PipelineError, match="is no record of a deployment"):
-            Records(s3).load(load())
+            Records(s3).load(deployment_of(load()))
 
 
 def test_a_missing_bucket_is_an_error(s3: Any, load: Callable[..., Environment]) -> None:
     with pytest.raises(
         PipelineError, match=r"s3://elsewhere/kinesis-efo/test.deployed.json cannot be read: .*NoSuchBucket"
     ):
-        Records(s3).load(load(state_bucket="elsewhere"))
+        Records(s3).load(deployment_of(load(state_bucket="elsewhere")))
 
 
 def test_a_mark_is_in_the_record_until_a_deployment_succeeds(s3: Any, load: Callable[..., Environment]) -> None:
     environment, records = load(), Records(s3)
-    records.load(environment)
-    records.save(environment, Deployed("one", "digest", under_way="two"))
-    assert Records(s3).load(environment) == Deployed("one", "digest", under_way="two")
-    records.save(environment, Deployed("two", "other"))
+    records.load(deployment_of(environment))
+    records.save(deployment_of(environment), Deployed("one", "digest", under_way="two"))
+    assert Records(s3).load(deployment_of(environment)) == Deployed("one", "digest", under_way="two")
+    records.save(deployment_of(environment), Deployed("two", "other"))
     # Versions that know no mark read it; one with a mark they refuse, as they cannot tell what it left.
     assert json.loads(s3.get_object(Bucket="state", Key=KEY)["Body"].read()) == {"commit": "two", "stack": "other"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from infra.pipeline.bundle import Changes, Meta
-from infra.pipeline.report import LIMIT, Planned, comment, drift_body
+from kinesis_efo_infra.pipeline.bundle import Changes, Meta
+from kinesis_efo_infra.pipeline.report import LIMIT, Planned, comment, drift_body
 
 
 def planned(stack: str, text: str = "+ resource", **changes: int) -> Planned:
@@ -85,3 +85,10 @@ def test_drift_says_what_it_costs() -> None:
     assert (
         "**What it costs as it is, and as it is declared:**\n\n| `x`: consumers | 2 on 4 shards | 87.60 | - |" in told
     )
+
+
+def test_drift_names_the_workflow_that_deploys() -> None:
+    for under_way in ("", "c0ffee"):
+        told = drift_body("dev", planned("dev", update=1).meta, "", {}, under_way=under_way, workflow="deploy-lake.yml")
+        assert "`gh workflow run deploy-lake.yml --ref main" in told
+        assert "deploy.yml" not in told

@@ -1,0 +1,1 @@
+"""An environment in local AWS: declared there by API, or deployed there by Terraform to rehearse that."""

@@ -1,0 +1,150 @@
+"""Has Terraform's AWS provider, from its registry, check and plan stacks of ours, and writes down what it was and what it said.
+
+It needs no account: what a plan asks AWS for, local AWS answers. `apply_local` goes further, and leaves no record.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import fill
+
+from infra.errors import NotRunError, PipelineError
+from infra.local.account import LocalAccount
+from infra.local.apply_local import Serve, Stack, local_aws
+from infra.settings import ledger
+from infra.settings.load import load_environment
+from infra.settings.model import Environment
+from infra.settings.names import Names
+from kinesis_efo_infra.engine import ENGINE
+from kinesis_efo_infra.pipeline.bundle import Changes
+from kinesis_efo_infra.pipeline.terraform import find_binary, missing_binary
+
+logger = logging.getLogger(__name__)
+
+RECORD = Path("docs/real-provider.md")
+"""The page that has the records, one for each engine."""
+FILES = (Path("infra/example.yaml"), *(Path("examples/environments") / each for each in ("dev.yaml", "prod.yaml")))
+"""Environment files: every setting there is, and two environments with jobs and a pipeline."""
+_BLOCK = "<!-- {engine} -->\n{text}<!-- end of {engine} -->"
+_MOST = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a stack.
+
+    Attributes:
+        stack: Its name.
+        versions: Terraform, and the provider that was installed, with their versions; empty if it did not come to that.
+        said: What the plan would do, or what Terraform or the provider refused.
+        passed: Whether it was checked and planned.
+    """
+
+    stack: str
+    versions: str
+    said: str
+    passed: bool
+
+
+def real_provider(
+    record: Path = RECORD,
+    files: Sequence[Path] = FILES,
+    serve: Serve = local_aws,
+    today: Callable[[], date] = lambda: datetime.now(UTC).date(),
+) -> bool:
+    """Check and plan the stacks of environments with the AWS provider, and record that. Returns whether all passed.
+
+    Args:
+        record: The page to write to.
+        files: The environment files.
+        serve: Runs a local AWS for an environment.
+        today: Gives the day.
+
+    Raises:
+        NotRunError: Terraform is missing, or the provider's registry is out of reach; nothing is recorded.
+        SettingsError: An environment file is wrong.
+    """
+    if find_binary() is None:
+        raise NotRunError(missing_binary())
+    with TemporaryDirectory(prefix="kinesis-efo-provider-") as scratch:
+        outcomes = [each for path in files for each in _planned(load_environment(path), Path(scratch), serve)]
+    for each in outcomes:
+        logger.info("%s: %s", each.stack, each.said)
+    written = written_into(record.read_text(encoding="utf-8"), ENGINE, told(outcomes, today()))
+    record.write_text(written, encoding="utf-8")
+    logger.info("recorded in %s: commit it", record)
+    return all(each.passed for each in outcomes)
+
+
+def _planned(environment: Environment, scratch: Path, serve: Serve) -> Iterator[Outcome]:
+    from infra.stacks.app import synthesize, synthesize_bootstrap
+
+    with serve(environment) as endpoint:
+        # What the stacks refer to; and as far as local AWS can have it.
+        present = LocalAccount(environment, endpoint).prepare()
+        # The ledger of the environment is not touched.
+        ledger.accept(scratch, present)
+        stacks = synthesize([present], scratch, outdir=scratch / "streaming") / "stacks"
+        yield _outcome(Stack(stacks / Names(environment).stack_name, endpoint))
+        if environment.pipeline is not None:
+            stacks = synthesize_bootstrap([environment], scratch / "bootstrap") / "stacks"
+            yield _outcome(Stack(stacks / Names(environment).bootstrap_stack_name, endpoint))
+
+
+def _outcome(stack: Stack) -> Outcome:
+    versions = ""
+    try:
+        # Out of reach is no outcome.
+        stack.begin()
+        versions = ", ".join(stack.versions)
+        return Outcome(str(stack), versions, f"valid; {Changes.of(stack.plan())}", passed=True)
+    except PipelineError as error:
+        return Outcome(str(stack), versions, str(error)[:_MOST], passed=False)
+
+
+def told(outcomes: Sequence[Outcome], day: date) -> str:
+    """What came of all stacks, as Markdown."""
+    versions = sorted({each.versions or "versions that were not told" for each in outcomes})
+    lines = [
+        fill(f"Run on {day}, at commit {_commit()}, with {'; '.join(versions)}.", 120, break_on_hyphens=False),
+        "",
+        "| stack | `init`, `validate`, `plan` |",
+        "|---|---|",
+    ]
+    lines += [f"| `{each.stack}` | {each.said if each.passed else 'refused, see below'} |" for each in outcomes]
+    for each in outcomes:
+        if not each.passed:
+            lines += ["", f"`{each.stack}`:", "", "```text", each.said, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def written_into(page: str, engine: str, text: str) -> str:
+    """A page of records with another one of an engine.
+
+    Args:
+        page: The page.
+        engine: The engine, whose record is between its marks.
+        text: The record.
+
+    Raises:
+        PipelineError: The page has no such marks.
+    """
+    block = re.escape(_BLOCK).replace(re.escape("{engine}"), re.escape(engine)).replace(re.escape("{text}"), ".*?")
+    written, count = re.subn(block, lambda _: _BLOCK.format(engine=engine, text=text), page, flags=re.DOTALL)
+    if count != 1:
+        raise PipelineError(
+            f"the page for records has no place for {engine}: {_BLOCK.format(engine=engine, text='')!r}"
+        )
+    return written
+
+
+def _commit() -> str:
+    ran = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return ran.stdout.strip() or "unknown"

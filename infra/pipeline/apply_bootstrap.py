@@ -1,0 +1,183 @@
+"""Applies the bootstrap stack of an environment, which declares the bucket that holds the stack's own state.
+
+The first time, the state is kept in a file, and moved into the bucket once that exists. After an interruption, the
+same command goes on where it stopped. An administrator runs it; Terraform shows its plan and asks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from infra.errors import PipelineError
+from infra.pipeline.deployments import deployment_of
+from infra.settings.model import Environment, Pipeline
+from infra.settings.names import GITHUB_ISSUER, PIPELINE_MANAGED_BY, Names
+from infra.settings.values import OWNER_TAGS
+from kinesis_efo_infra.pipeline import comparison
+from kinesis_efo_infra.pipeline.aws import asking
+from kinesis_efo_infra.pipeline.deployers import DEPLOY, check_rules
+from kinesis_efo_infra.pipeline.github import Api
+from kinesis_efo_infra.pipeline.terraform import Terraform
+
+logger = logging.getLogger(__name__)
+
+_OVERRIDE = "bootstrap_override.tf.json"
+_STATE = "bootstrap.tfstate"
+
+
+def apply_bootstrap(
+    environment: Environment,
+    synthesized: Path,
+    s3: Any,
+    iam: Any,
+    *,
+    github: Api | None = None,
+    deploy: Path = DEPLOY,
+    approve: bool = False,
+    terraform: Callable[[Path], Terraform] = Terraform,
+) -> None:
+    """Apply the bootstrap stack of an environment, the first time or again.
+
+    Args:
+        environment: The environment; without a pipeline, only its state bucket is made.
+        synthesized: Where `synthesize_bootstrap` wrote it; the state is kept there until it is in the bucket.
+        s3: A boto3 client.
+        iam: A boto3 client.
+        github: The repository that deploys, which is asked for its rules; None not to ask.
+        deploy: Its workflow that deploys.
+        approve: Apply without asking.
+        terraform: Makes a `Terraform` for a directory.
+
+    Raises:
+        AwsError: There are no credentials, or AWS cannot be reached.
+        PipelineError: GitHub's rules let more deploy than they should, the bucket or GitHub's OIDC provider
+            belongs to somebody else, or Terraform fails.
+    """
+    names = Names(environment)
+    pipeline = environment.pipeline
+    if pipeline is None:
+        logger.info("%s.yaml has no `pipeline:`: its state bucket alone is made", environment.environment)
+    elif github is not None:
+        # Before there is a role that anybody could get.
+        check_rules(github, deployment_of(environment), deploy)
+    else:
+        logger.warning("warning: GitHub was not asked for its rules, which decide who deploys; see docs/gitops.md")
+    directory = synthesized / "stacks" / names.bootstrap_stack_name
+    runner, state = terraform(directory), directory / _STATE
+    with asking(environment.account_id):
+        there = _exists(s3, environment.state_bucket)
+        if pipeline is not None:
+            _provider_is_ours(iam, environment, pipeline)
+            _name_is_ours(iam, environment)
+        elif there and not state.exists() and not _has_state(s3, environment):
+            logger.info("bucket %s is there already, made by somebody else: nothing to do", environment.state_bucket)
+            return
+    if there and not state.exists():
+        runner.init(reconfigure=True)
+        _tell(runner, names.bootstrap_stack_name)
+        runner.apply_now(approve=approve)
+        return
+    if pipeline is not None and pipeline.adopt_state_bucket:
+        raise PipelineError(
+            f"bucket {environment.state_bucket} does not exist, although adopt_state_bucket says so; create it, or "
+            "remove adopt_state_bucket"
+        )
+    override = directory / _OVERRIDE
+    try:
+        local = {"terraform": {"backend": {"local": {"path": _STATE}}}}
+        override.write_text(json.dumps(local), encoding="utf-8")
+        runner.init(reconfigure=True)
+        runner.apply_now(approve=approve)
+    finally:
+        override.unlink()
+    logger.info("moving the state into s3://%s/%s", environment.state_bucket, names.bootstrap_state_key)
+    runner.init(migrate=True)
+    for leftover in (state, state.with_suffix(".tfstate.backup")):
+        leftover.unlink(missing_ok=True)
+
+
+def _tell(runner: Terraform, stack: str) -> None:
+    """Say what changes of a stack that is deployed, above all what is lost, before Terraform shows it at length and asks."""
+    with TemporaryDirectory(prefix="kinesis-efo-bootstrap-") as scratch:
+        path = Path(scratch) / "plan.tfplan"
+        runner.plan(path)
+        told = comparison.told(runner.show(path))
+    if not told:
+        logger.info("%s: nothing changes", stack)
+    for each in told:
+        logger.log(logging.WARNING if "delete" in each.partition(": ")[2] else logging.INFO, "%s: %s", stack, each)
+
+
+def _provider_is_ours(iam: Any, environment: Environment, pipeline: Pipeline) -> None:
+    """An account has one provider for GitHub, whose tags say which bootstrap stack declares it."""
+    names = Names(environment)
+    if pipeline.oidc_provider_arn is not None:
+        return
+    arn = names.iam_arn(f"oidc-provider/{GITHUB_ISSUER}")
+    try:
+        tags = iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn).get("Tags", [])
+    except ClientError:
+        # There is none, or these credentials may not see it; then Terraform finds out.
+        return
+    owner = {tag["Key"]: tag["Value"] for tag in tags}
+    ours = {"environment": names.qualified, "managed-by": PIPELINE_MANAGED_BY}
+    if {name: owner.get(name) for name in OWNER_TAGS} != ours:
+        whose = owner.get("environment", "somebody else")
+        raise PipelineError(
+            f"account {environment.account_id} has an OIDC provider for GitHub already, that of {whose}, and can have no second "
+            f"one; say `oidc_provider_arn: {arn}` under pipeline in {environment.environment}.yaml"
+        )
+
+
+def _name_is_ours(iam: Any, environment: Environment) -> None:
+    """Names of roles and policies that begin like those of another environment are in reach of its role that applies.
+
+    Environments of one directory are compared when they are loaded; those of other repositories are only known to the account.
+    """
+    names = Names(environment)
+    name, path = environment.environment, names.pipeline_path
+    prefix = names.pipeline_role_name("").removesuffix(f"{name}-")
+    pages = iam.get_paginator("list_roles").paginate(PathPrefix=path)
+    roles = [str(role["RoleName"]) for page in pages for role in page["Roles"]]
+    others = {role.removeprefix(prefix).rpartition("-")[0] for role in roles if role.startswith(prefix)} - {name}
+    alike = sorted(each for each in others if each.startswith(f"{name}-") or name.startswith(f"{each}-"))
+    if not alike:
+        return
+    told = (
+        f"names of {name} begin like those of {', '.join(alike)}, which has a pipeline in account {environment.account_id} as well: "
+        "the one's roles could change what belongs to the other and has no tags"
+    )
+    if names.pipeline_role_name("apply") not in roles:
+        raise PipelineError(f"{told}; use another name, or another account")
+    # Both are deployed: neither can be renamed in place, and these policies are better than those of before.
+    logger.warning("warning: %s; move one of them to another name or account (docs/gitops.md)", told)
+
+
+def _has_state(s3: Any, environment: Environment) -> bool:
+    """Whether the bootstrap stack made the bucket: its state is in it then."""
+    try:
+        s3.head_object(Bucket=environment.state_bucket, Key=Names(environment).bootstrap_state_key)
+    except ClientError:
+        return False
+    return True
+
+
+def _exists(s3: Any, bucket: str) -> bool:
+    try:
+        s3.head_bucket(Bucket=bucket)
+    except ClientError as error:
+        code = error.response["Error"]["Code"]
+        if code == "404":
+            return False
+        raise PipelineError(
+            f"bucket {bucket} cannot be accessed ({code}): it belongs to somebody else, or these credentials may not; "
+            "choose another state_bucket, or use an administrator's credentials"
+        ) from error
+    return True

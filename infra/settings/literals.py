@@ -1,0 +1,109 @@
+"""Manifest, policy and job description of an application in literal values, to check their sizes before deployment."""
+
+from __future__ import annotations
+
+import json
+
+from infra.settings import schedules
+from infra.settings.artifacts import use_artifacts, use_locations
+from infra.settings.manifest import Scheduling, deployment, manifest, runtime_role
+from infra.settings.model import AdoptedStream, Environment, OwnStream
+from infra.settings.names import Names, application_name
+from kinesis_efo_infra.document import StreamRef
+from kinesis_efo_infra.iam import Policy
+
+
+def literal_manifest(environment: Environment, key: str) -> str:
+    """The manifest, of the length that Terraform will write: only the creation times of consumers are placeholders."""
+    names = Names(environment)
+    document = manifest(
+        environment,
+        key,
+        table_arn=names.lease_table_arn(key),
+        table_name=names.lease_table_name(key),
+        streams={
+            stream_key: StreamRef(
+                names.stream_name(stream_key),
+                names.stream_arn(stream_key),
+                literal_consumer_arn(environment, stream_key, key),
+            )
+            for stream_key in environment.applications[key].streams
+        },
+    )
+    return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+
+def literal_policy(environment: Environment, key: str) -> Policy:
+    """The policy of an application, of the length that Terraform will write."""
+    names = Names(environment)
+    application = environment.applications[key]
+    policy = Policy(environment.region)
+    for stream_key in application.streams:
+        consumer_arn = literal_consumer_arn(environment, stream_key, key)
+        stream_arn, key_arn = names.stream_arn(stream_key), _literal_key(environment, stream_key)
+        if consumer_arn is None:
+            policy.poll_stream(stream_arn, key_arn)
+        else:
+            policy.read_stream(stream_arn, consumer_arn, key_arn, polling=application.polls)
+    for stream_key in application.writes:
+        policy.write_stream(names.stream_arn(stream_key), _literal_key(environment, stream_key))
+    policy.read_write_leases(names.lease_table_arn(key), _some_key(environment))
+    in_s3 = names.manifest_bucket is not None
+    policy.read_manifest(names.manifest_arn(key), _some_key(environment), in_s3=in_s3)
+    if environment.emr is not None:
+        bucket = names.bucket_arn(names.artifacts_bucket)
+        name = application_name(key, application)
+        use_artifacts(policy, bucket, names.prefix, name, _some_key(environment))
+    use_locations(policy, environment, key)
+    policy.deny_registration()
+    return policy
+
+
+def literal_deployment(environment: Environment, key: str) -> str:
+    """The description of an application's jobs, at least of the length that Terraform will write."""
+    names = Names(environment)
+    job, access = environment.job(key), environment.applications[key].access
+    document = deployment(
+        environment,
+        key,
+        bucket=names.artifacts_bucket,
+        key_arn=_some_key(environment),
+        target=(job.target if job else None) or f"serverless:{'0' * 16}",
+        role_arn=runtime_role(access, names.role_arn(key)),
+        schedules=_scheduling(environment),
+    )
+    return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+
+def _scheduling(environment: Environment) -> Scheduling | None:
+    names = Names(environment)
+    if not schedules.scheduled(environment):
+        return None
+    role_arn = names.iam_arn(f"role/{names.schedules_role_name}")
+    return Scheduling(names.schedule_group, role_arn)
+
+
+def literal_consumer_arn(environment: Environment, stream_key: str, key: str) -> str | None:
+    """ARN of a consumer, with ten zeros for the creation time of a new one; None for an application that only polls."""
+    names = Names(environment)
+    if not environment.applications[key].subscribes:
+        return None
+    stream = environment.streams[stream_key]
+    if key in stream.import_consumers:
+        return stream.import_consumers[key]
+    if isinstance(stream, AdoptedStream) and key in stream.consumers:
+        return stream.consumers[key]
+    name = names.consumer_name(stream_key, key)
+    return f"{names.stream_arn(stream_key)}/consumer/{name}:{'0' * 10}"
+
+
+def _literal_key(environment: Environment, stream_key: str) -> str | None:
+    stream = environment.streams[stream_key]
+    if isinstance(stream, OwnStream) and stream.key == "own":
+        return _some_key(environment, 1 + list(environment.streams).index(stream_key))
+    return stream.key if stream.key and stream.key.startswith("arn:") else None
+
+
+def _some_key(environment: Environment, number: int = 0) -> str:
+    """A made-up key ARN of the usual length; each number gives another key."""
+    return Names(environment).arn("kms", f"key/{number:036}")

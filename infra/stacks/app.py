@@ -1,0 +1,65 @@
+"""Synthesizes environments into Terraform JSON, without Node's CDKTF command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from infra.settings import budget, extra, ledger
+from infra.settings.model import Environment
+from infra.stacks.bootstrap import BootstrapStack
+from infra.stacks.cdk import App
+from infra.stacks.streaming import StreamingStack
+
+
+def synthesize(
+    environments: Iterable[Environment],
+    directory: Path,
+    *,
+    outdir: Path | None = None,
+    local_endpoint: str | None = None,
+    accepting: bool = False,
+) -> Path:
+    """Write one stack per environment and return the directory that holds `stacks/<name>/cdk.tf.json`.
+
+    Args:
+        environments: What to synthesize.
+        directory: Directory of the environment files and their ledgers.
+        outdir: Output directory; default `$CDKTF_OUTDIR`, as CDKTF's command line sets it, or `cdktf.out`.
+        local_endpoint: As for `StreamingStack`; with it, neither ledgers nor budgets are checked.
+        accepting: Check neither, as they are about to be accepted.
+
+    Raises:
+        LedgerError: A protected environment does not match its ledger, or an environment costs more than its budget.
+    """
+    chosen = list(environments)
+    checked = chosen if local_endpoint is None and not accepting else []
+    for environment in checked:
+        ledger.check(directory, environment)
+    written = outdir or Path(os.environ.get("CDKTF_OUTDIR", "cdktf.out"))
+    app = _app(written)
+    for environment in chosen:
+        stack = StreamingStack(app, environment, local_endpoint)
+        extra.build(directory, stack, environment, stack.parts)
+    app.synth()
+    for environment in checked:
+        budget.check(directory, environment, written)
+    return written
+
+
+def synthesize_bootstrap(environments: Iterable[Environment], outdir: Path) -> Path:
+    """Write the bootstrap stack of each environment, and return the output directory.
+
+    It is not the directory of the other stacks, because only an administrator may deploy these.
+    """
+    app = _app(outdir)
+    for environment in environments:
+        BootstrapStack(app, environment)
+    app.synth()
+    return outdir
+
+
+def _app(outdir: Path) -> App:
+    # Node writes the files; a relative path would be below its directory, which may be another.
+    return App(outdir=str(outdir.absolute()))

@@ -1,0 +1,264 @@
+"""Alarms on the metrics of Enhanced Fan-Out; where an application may poll, on those of GetRecords, too; and on failed runs.
+
+Source of metrics and dimensions: Amazon Kinesis Data Streams developer guide, "Monitor with CloudWatch"; EMR Serverless
+user guide, "Monitoring EMR Serverless applications and jobs"; EventBridge Scheduler user guide, "Monitoring with CloudWatch".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from infra.settings.model import Environment, OwnStream
+from infra.settings.names import JOBS, SCHEDULES, Names, application_name, entry_place
+from infra.stacks.cdk import (
+    CloudwatchMetricAlarm,
+    CloudwatchMetricAlarmMetricQuery,
+    CloudwatchMetricAlarmMetricQueryMetric,
+    Construct,
+)
+from infra.stacks.constructs.stream import FanOutStream
+from kinesis_efo_infra.alarms import AT_RISK, ConsumerAlarms, Rule, declare, described
+from kinesis_efo_infra.base import put
+from kinesis_efo_infra.places import Place
+from kinesis_efo_infra.table import LeaseTable
+
+WRITES_THROTTLED = "WriteProvisionedThroughputExceeded"
+ITERATOR_AGE = "GetRecords.IteratorAgeMilliseconds"
+READS_THROTTLED = "ReadProvisionedThroughputExceeded"
+_SHORTEST_RETENTION = 24
+"""In hours; assumed of an adopted stream, whose retention its owner knows."""
+
+
+class Alarms(Construct):
+    """The alarms of an environment; each notifies its topic, if there is one.
+
+    Args:
+        scope: The parent construct.
+        environment: The environment.
+    """
+
+    def __init__(self, scope: Construct, environment: Environment) -> None:
+        super().__init__(scope, "alarms")
+        self._environment = environment
+        self._topics = [environment.alarms.sns_topic] if environment.alarms.sns_topic else None
+        self._lag_arns: list[str] = []
+
+    @property
+    def lag_arns(self) -> Sequence[str]:
+        """ARN of every lag alarm."""
+        return tuple(self._lag_arns)
+
+    def watch_stream(self, key: str, stream: FanOutStream) -> None:
+        """Watch a stream's consumers, and its writes if it is declared here.
+
+        A stream of another account is not watched: its metrics are in that account.
+        """
+        settings = self._environment.streams[key]
+        if not Names(self._environment).is_ours(key):
+            return
+        if isinstance(settings, OwnStream):
+            self._writes_throttled(entry_place(key, settings), key, stream)
+        for application in stream.consumers:
+            self._consumer(key, stream, application)
+        readers = {name: each for name, each in self._environment.applications.items() if key in each.streams}
+        polling = [name for name, each in readers.items() if each.polls]
+        for application in polling:
+            self._polled(key, stream, application)
+        if polling:
+            self._reads(key, stream)
+
+    def watch_jobs(self, application_id: str) -> None:
+        """Watch the runs on the environment's application of EMR Serverless."""
+        # Which dimensions beside the id a release gives its metrics differs, and a plain alarm must name all of them.
+        query = f"SELECT SUM(FailedJobs) FROM \"AWS/EMRServerless\" WHERE ApplicationId = '{application_id}'"
+        failed = CloudwatchMetricAlarmMetricQuery(
+            id="failed", expression=query, period=300, label="failed", return_data=True
+        )
+        alarm = CloudwatchMetricAlarm(
+            self,
+            "failed-runs",
+            alarm_name=self._name("jobs", "failed-runs"),
+            alarm_description=described("A run of a job has failed, and nothing reads for it.", "failed-runs"),
+            comparison_operator="GreaterThanThreshold",
+            threshold=0,
+            evaluation_periods=1,
+            datapoints_to_alarm=1,
+            metric_query=[failed],
+            treat_missing_data="notBreaching",
+            actions_enabled=True,
+            alarm_actions=self._topics,
+            ok_actions=self._topics,
+        )
+        put(alarm, JOBS.join("failures"))
+
+    def watch_schedules(self, group: str) -> None:
+        """Watch the schedules of the environment's jobs: a run that could not be started shows nowhere else."""
+        queries = [
+            CloudwatchMetricAlarmMetricQuery(
+                id=query,
+                metric=CloudwatchMetricAlarmMetricQueryMetric(
+                    namespace="AWS/Scheduler",
+                    metric_name=metric,
+                    period=300,
+                    stat="Sum",
+                    dimensions={"ScheduleGroup": group},
+                ),
+            )
+            for query, metric in (("errors", "TargetErrorCount"), ("dropped", "InvocationDroppedCount"))
+        ]
+        total = CloudwatchMetricAlarmMetricQuery(
+            id="total", expression="FILL(errors, 0) + FILL(dropped, 0)", label="not started", return_data=True
+        )
+        alarm = CloudwatchMetricAlarm(
+            self,
+            "not-started",
+            alarm_name=self._name("jobs", "not-started"),
+            alarm_description=described("A run of a job with a schedule could not be started.", "not-started"),
+            comparison_operator="GreaterThanThreshold",
+            threshold=0,
+            evaluation_periods=1,
+            datapoints_to_alarm=1,
+            metric_query=[*queries, total],
+            treat_missing_data="notBreaching",
+            actions_enabled=True,
+            alarm_actions=self._topics,
+            ok_actions=self._topics,
+        )
+        put(alarm, SCHEDULES.join("failures"))
+
+    def watch_table(self, application: str, table: LeaseTable) -> None:
+        """Watch an application's lease table: leases that cannot be renewed expire."""
+        name = application_name(application, self._environment.applications[application])
+        queries = [
+            CloudwatchMetricAlarmMetricQuery(
+                id=query,
+                metric=CloudwatchMetricAlarmMetricQueryMetric(
+                    namespace="AWS/DynamoDB",
+                    metric_name=metric,
+                    period=60,
+                    stat="Sum",
+                    dimensions={"TableName": table.name},
+                ),
+            )
+            for query, metric in (("reads", "ReadThrottleEvents"), ("writes", "WriteThrottleEvents"))
+        ]
+        total = CloudwatchMetricAlarmMetricQuery(
+            id="total", expression="FILL(reads, 0) + FILL(writes, 0)", label="throttled", return_data=True
+        )
+        alarm = CloudwatchMetricAlarm(
+            self,
+            f"leases-{application}",
+            alarm_name=self._name(name, "leases-throttled"),
+            alarm_description=described(
+                f"The lease table of {name} is throttled: leases may expire.", "leases-throttled"
+            ),
+            comparison_operator="GreaterThanThreshold",
+            threshold=0,
+            evaluation_periods=3,
+            datapoints_to_alarm=2,
+            metric_query=[*queries, total],
+            treat_missing_data="notBreaching",
+            actions_enabled=True,
+            alarm_actions=self._topics,
+            ok_actions=self._topics,
+        )
+        put(alarm, entry_place(application, self._environment.applications[application]).join("leases"))
+
+    def _consumer(self, key: str, stream: FanOutStream, application: str) -> None:
+        settings = self._environment.applications[application]
+        place = Names(self._environment).consumer_place(key, application)
+        consumer = Names(self._environment).consumer_name(key, application)
+        reader = application_name(application, settings)
+        name = Names(self._environment).stream_name(key)
+        alarms = ConsumerAlarms(
+            self,
+            f"consumer-{place.now}",
+            name=self._name(reader, name),
+            application=reader,
+            stream=name,
+            stream_name=stream.name,
+            consumer_name=consumer,
+            notify=self._topics or (),
+            lag_threshold_seconds=settings.lag_threshold_seconds,
+            # An application has no subscription while it polls.
+            continuous=settings.continuous and not settings.polls,
+            retention_hours=self._retention_hours(key),
+            place=place,
+        )
+        self._lag_arns.append(alarms.lag_arn)
+
+    def _polled(self, key: str, stream: FanOutStream, application: str) -> None:
+        """Watch an application that may poll: no consumer has metrics of that, so those of the whole stream must do."""
+        settings = self._environment.applications[application]
+        reader = application_name(application, settings)
+        name = Names(self._environment).stream_name(key)
+        age = self._alarm(
+            Names(self._environment).consumer_place(key, application).join("age"),
+            name=self._name(reader, f"{name}/iterator-age"),
+            description=f"Something that polls {name}, as {reader} may, is more than {settings.lag_threshold_seconds} s "
+            "behind.",
+            rule=Rule(
+                ITERATOR_AGE,
+                "Maximum",
+                threshold=settings.lag_threshold_seconds * 1000,
+                dimensions={"StreamName": stream.name},
+                periods=5,
+                datapoints=5,
+            ),
+        )
+        self._lag_arns.append(age.arn)
+
+    def _reads(self, key: str, stream: FanOutStream) -> None:
+        """Watch what the applications that poll a stream share."""
+        name = Names(self._environment).stream_name(key)
+        place, dimensions = entry_place(key, self._environment.streams[key]), {"StreamName": stream.name}
+        self._alarm(
+            place.join("reads"),
+            name=self._name(name, "reads-throttled"),
+            description=f"GetRecords on {name} is throttled all the time: too many applications poll it.",
+            rule=Rule(READS_THROTTLED, "Sum", threshold=0, dimensions=dimensions, periods=5, datapoints=5),
+        )
+        self._retention(place, name, f"Something that polls {name}", key, ITERATOR_AGE, dimensions)
+
+    def _retention(
+        self, place: Place, subject: str, who: str, key: str, metric: str, dimensions: Mapping[str, str]
+    ) -> None:
+        hours = self._retention_hours(key)
+        self._alarm(
+            place.join("retention"),
+            name=self._name(subject, "retention"),
+            description=f"{who} is behind by half of the {hours} hours after which records are gone.",
+            rule=Rule(
+                metric, "Maximum", threshold=hours * AT_RISK * 3_600_000, dimensions=dimensions, periods=5, datapoints=5
+            ),
+        )
+
+    def _retention_hours(self, key: str) -> int:
+        stream = self._environment.streams[key]
+        return stream.retention_hours if isinstance(stream, OwnStream) else _SHORTEST_RETENTION
+
+    def _writes_throttled(self, place: Place, key: str, stream: FanOutStream) -> None:
+        name = Names(self._environment).stream_name(key)
+        self._alarm(
+            place.join("writes"),
+            name=self._name(name, "writes-throttled"),
+            description=f"Producers of {name} are throttled: too few shards, or one hot partition key.",
+            rule=Rule(
+                WRITES_THROTTLED, "Sum", threshold=0, dimensions={"StreamName": stream.name}, periods=5, datapoints=3
+            ),
+        )
+
+    def _alarm(self, place: Place, *, name: str, description: str, rule: Rule) -> CloudwatchMetricAlarm:
+        return declare(
+            self,
+            f"alarm-{place.now}",
+            rule,
+            name=name,
+            description=description,
+            notify=self._topics or (),
+            place=place,
+        )
+
+    def _name(self, subject: str, what: str) -> str:
+        # Names in AWS, not keys, so that a moved entry keeps its alarms. Names cannot hold the separator.
+        return f"{Names(self._environment).path}/{subject}/{what}"

@@ -1,0 +1,136 @@
+"""Where jobs run: the bucket of artifacts, an application of EMR Serverless, and the description of each job."""
+
+from __future__ import annotations
+
+from infra.settings import manifest
+from infra.settings.access import EmrServerless
+from infra.settings.artifacts import use_artifacts
+from infra.settings.model import Environment, ServerlessApplication
+from infra.settings.names import ARTIFACTS, JOBS, LOGS, STOPS, Names, application_name, entry_place
+from infra.stacks.cdk import (
+    Construct,
+    EmrserverlessApplication,
+    EmrserverlessApplicationAutoStartConfiguration,
+    EmrserverlessApplicationAutoStopConfiguration,
+    EmrserverlessApplicationMaximumCapacity,
+    EmrserverlessApplicationNetworkConfiguration,
+    Fn,
+    SsmParameter,
+)
+from infra.stacks.constructs.bucket import PrivateBucket
+from infra.stacks.constructs.network import WorkersGroup
+from infra.stacks.constructs.schedules import Schedules
+from kinesis_efo_infra.access import ReaderAccess
+from kinesis_efo_infra.base import keep, put
+from kinesis_efo_infra.iam import Policy
+
+_STOPS_DAYS = 7
+_NONCURRENT_DAYS = 7
+
+
+class Jobs(Construct):
+    """The resources that the jobs of an environment share, and the descriptions by which they are submitted.
+
+    Args:
+        scope: The parent construct.
+        environment: The environment; it declares `emr`.
+        key_arn: Customer key that encrypts the bucket.
+    """
+
+    def __init__(self, scope: Construct, environment: Environment, key_arn: str) -> None:
+        super().__init__(scope, "jobs")
+        assert environment.emr is not None
+        self._environment, self._settings, self._key_arn = environment, environment.emr, key_arn
+        # Archives and programs do not expire: a run that is restarted after months reads them again.
+        self._bucket = PrivateBucket(
+            self,
+            name=Names(environment).artifacts_bucket,
+            key_arn=key_arn,
+            expire_days={LOGS: self._settings.log_days, STOPS: _STOPS_DAYS},
+            noncurrent_days=_NONCURRENT_DAYS,
+            protected=environment.protected,
+            place=ARTIFACTS,
+        )
+        self._serverless = self._application(self._settings.serverless) if self._settings.serverless else None
+
+    @property
+    def application_arn(self) -> str | None:
+        """ARN of the application of EMR Serverless; None where there is none."""
+        return self._serverless.arn if self._serverless else None
+
+    @property
+    def application_id(self) -> str | None:
+        """Id of the application of EMR Serverless; None where there is none."""
+        return self._serverless.id if self._serverless else None
+
+    @property
+    def bucket(self) -> str:
+        """Name of the bucket."""
+        return self._bucket.name
+
+    def grant_run(self, policy: Policy, application: str) -> None:
+        """Let the runtime of an application load its program, find the marker that stops it, and write logs."""
+        name = application_name(application, self._environment.applications[application])
+        use_artifacts(policy, self._bucket.arn, Names(self._environment).prefix, name, self._key_arn)
+
+    def describe(self, application: str, access: ReaderAccess, schedules: Schedules | None) -> None:
+        """Declare the parameter from which `kinesis-efo emr submit` reads how to submit an application's jobs.
+
+        Args:
+            application: Key of the application.
+            access: Its access.
+            schedules: What schedules are made with, if any job has one.
+        """
+        environment = self._environment
+        settings = environment.applications[application]
+        job = environment.job(application)
+        target = job.target if job else None
+        if target is None and isinstance(settings.access, EmrServerless) and not settings.access.application_id:
+            target = f"serverless:{self._serverless.id}" if self._serverless else None
+        document = manifest.deployment(
+            environment,
+            application,
+            bucket=self._bucket.name,
+            key_arn=self._key_arn,
+            target=target,
+            role_arn=manifest.runtime_role(settings.access, access.role_arn),
+            schedules=manifest.Scheduling(schedules.group, schedules.role_arn) if schedules else None,
+        )
+        name = Names(environment).deployment_parameter_name(application)
+        parameter = SsmParameter(
+            self,
+            f"parameter-{application}",
+            name=name,
+            description=f"How {name.rpartition('/')[0].rpartition('/')[2]} is run",
+            type="SecureString",
+            key_id=self._key_arn,
+            tier=environment.manifest_tier.capitalize(),
+            value=Fn.jsonencode(document),
+        )
+        put(parameter, entry_place(application, settings).join("job"))
+
+    def _application(self, settings: ServerlessApplication) -> EmrserverlessApplication:
+        network = None
+        if settings.subnets:
+            workers = WorkersGroup(self, self._environment, settings.subnets[0])
+            network = EmrserverlessApplicationNetworkConfiguration(
+                subnet_ids=settings.subnets, security_group_ids=[*settings.security_groups, workers.id]
+            )
+        application = EmrserverlessApplication(
+            self,
+            "application",
+            name=Names(self._environment).stack_name,
+            type="spark",
+            release_label=self._settings.release_label,
+            architecture=self._settings.architecture.upper(),
+            maximum_capacity=EmrserverlessApplicationMaximumCapacity(
+                cpu=f"{settings.maximum_vcpu} vCPU", memory=f"{settings.maximum_memory_gb} GB"
+            ),
+            auto_start_configuration=EmrserverlessApplicationAutoStartConfiguration(enabled=True),
+            auto_stop_configuration=EmrserverlessApplicationAutoStopConfiguration(
+                enabled=True, idle_timeout_minutes=15
+            ),
+            network_configuration=network,
+            lifecycle=keep(self._environment.protected),
+        )
+        return put(application, JOBS)

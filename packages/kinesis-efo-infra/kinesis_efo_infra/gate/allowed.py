@@ -1,0 +1,195 @@
+"""The positive list: all that a stack, or a plan of it, may hold. Whatever else is in it, nothing of it is run.
+
+Both come from elsewhere: a stack is handed from job to job, and was written by packages of others. Terraform runs commands
+where a stack has a provisioner or the data source `external`, and code of any provider that it names. None of these three
+can be added here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+RESOURCES = frozenset(
+    {
+        "aws_cloudwatch_dashboard",
+        "aws_cloudwatch_metric_alarm",
+        "aws_dynamodb_table",
+        "aws_eks_pod_identity_association",
+        "aws_emrserverless_application",
+        "aws_iam_instance_profile",
+        "aws_iam_policy",
+        "aws_iam_role",
+        "aws_iam_role_policy",
+        "aws_iam_role_policy_attachment",
+        "aws_kinesis_resource_policy",
+        "aws_kinesis_stream",
+        "aws_kinesis_stream_consumer",
+        "aws_kms_alias",
+        "aws_kms_key",
+        "aws_s3_bucket",
+        "aws_s3_bucket_lifecycle_configuration",
+        "aws_s3_bucket_policy",
+        "aws_s3_bucket_public_access_block",
+        "aws_s3_bucket_server_side_encryption_configuration",
+        "aws_s3_bucket_versioning",
+        "aws_s3_object",
+        "aws_scheduler_schedule_group",
+        "aws_security_group",
+        "aws_ssm_parameter",
+    }
+)
+"""Types of resources of environments: those that the constructs declare."""
+BOOTSTRAP = frozenset({"aws_iam_openid_connect_provider"})
+"""Types of resources that only bootstrap stacks have besides."""
+DATA = frozenset(
+    {"aws_caller_identity", "aws_iam_policy_document", "aws_partition", "aws_region", "aws_subnet"},
+)
+"""Types of data sources."""
+
+_SOURCES = ("aws", "hashicorp/aws", "registry.terraform.io/hashicorp/aws")
+_PROVIDERS = ("registry.terraform.io/hashicorp/aws", "registry.opentofu.org/hashicorp/aws")
+_BLOCKS = {"//", "terraform", "provider", "resource", "data", "output", "moved", "import", "removed"}
+_TERRAFORM = {"backend", "required_providers", "required_version"}
+_BACKEND = {"bucket", "encrypt", "key", "region", "use_lockfile"}
+_PROVIDER = {"allowed_account_ids", "default_tags", "region"}
+_RUNS = ("provisioner", "connection")
+_READS_FILES = re.compile(r"\b(?:file\w*|template(?:file|string))\s*(?:\(|/\*|//|#)|\bprovider::")
+"""In an expression: functions that read files of the machine, or templates of which nobody sees what is in them; those of providers."""
+_FILES = {"aws_s3_bucket_object": "source", "aws_s3_object": "source"}
+"""Arguments that name a file of the machine, whose content AWS gets; `filename` is one wherever it is."""
+_NOT_IN_PLANS = ("action_invocations", "deferred_action_invocations", "deferred_changes")
+"""Of plans of newer versions of Terraform."""
+
+
+def in_stack(stack: Mapping[str, Any], *, bootstrap: bool = False, extra: Collection[str] = ()) -> list[str]:
+    """What a stack's Terraform JSON holds that it may not hold.
+
+    Args:
+        stack: The stack.
+        bootstrap: Whether it is a bootstrap stack, which only an administrator applies.
+        extra: Types of resources that the team has added, which `gate.extra` has looked at.
+    """
+    return [
+        *(f"{each}: no such block is allowed" for each in sorted(stack.keys() - _BLOCKS)),
+        *_settings(stack),
+        *_entries(stack, "resource", _resources(extra, bootstrap=bootstrap)),
+        *_entries(stack, "data", DATA),
+        *_commands(stack.get("removed") or [], "removed"),
+        *(f"an expression reads files, or calls a provider: {each[:80]}" for each in _expressions(stack)),
+    ]
+
+
+def in_plan(plan: Mapping[str, Any], *, bootstrap: bool = False, extra: Collection[str] = ()) -> list[str]:
+    """What a plan, as `terraform show -json` writes it, holds that it may not hold.
+
+    Args:
+        plan: The plan.
+        bootstrap: Whether it is one of a bootstrap stack.
+        extra: As for `in_stack`.
+    """
+    types = {"managed": _resources(extra, bootstrap=bootstrap), "data": DATA}
+    root = plan.get("configuration", {}).get("root_module", {})
+    providers = plan.get("configuration", {}).get("provider_config", {})
+    faults = [f"{each}: nothing like it is allowed" for each in _NOT_IN_PLANS if plan.get(each)]
+    faults += [f"module {name}: no module is allowed" for name in root.get("module_calls", {})]
+    for name, provider in providers.items():
+        if provider.get("full_name", _PROVIDERS[0]) not in _PROVIDERS:
+            faults.append(f"provider {name}: only that of AWS is allowed, and not {provider['full_name']}")
+    for each in plan.get("resource_changes", []):
+        if each["type"] not in types.get(each.get("mode", ""), ()):
+            faults.append(f"{each['address']}: nothing of this type is allowed")
+        elif each.get("provider_name", _PROVIDERS[0]) not in _PROVIDERS or each.get("module_address"):
+            faults.append(f"{each['address']}: only the provider of AWS is allowed, and no module")
+        faults += _files(each["type"], each.get("change", {}).get("after") or {}, each["address"])
+    for each in root.get("resources", []):
+        if each.get("provisioners"):
+            faults.append(f"{each['address']}: a provisioner runs commands, and is not allowed")
+    return faults
+
+
+def _resources(extra: Collection[str], *, bootstrap: bool) -> frozenset[str]:
+    # What an administrator applies, no team adds to.
+    return RESOURCES | BOOTSTRAP if bootstrap else RESOURCES | {each for each in extra if each.startswith("aws_")}
+
+
+def _settings(stack: Mapping[str, Any]) -> Iterator[str]:
+    """Faults of providers and of the backend: they say where code comes from, and who gets the credentials and the state."""
+    terraform, providers = stack.get("terraform", {}), stack.get("provider", {})
+    if not isinstance(terraform, Mapping) or not isinstance(providers, Mapping):
+        yield "terraform, provider: must be objects"
+        return
+    yield from (f"terraform.{each}: not allowed" for each in sorted(terraform.keys() - _TERRAFORM))
+    for each in ("backend", "required_providers"):
+        if not isinstance(terraform.get(each, {}), Mapping):
+            yield f"terraform.{each}: must be an object"
+            return
+    for name, required in terraform.get("required_providers", {}).items():
+        if name != "aws" or not isinstance(required, Mapping) or required.get("source") not in _SOURCES:
+            yield f"provider {name}: only that of AWS is allowed"
+    for kind, settings in terraform.get("backend", {}).items():
+        if kind != "s3" or not isinstance(settings, Mapping) or settings.keys() - _BACKEND:
+            yield f"terraform.backend.{kind}: only s3 with {', '.join(sorted(_BACKEND))} is allowed"
+    for name, configured in providers.items():
+        for each in configured if isinstance(configured, list) else [configured]:
+            if name != "aws" or not isinstance(each, Mapping) or each.keys() - _PROVIDER:
+                yield f"provider {name}: only that of AWS with {', '.join(sorted(_PROVIDER))} is allowed"
+
+
+def _entries(stack: Mapping[str, Any], section: str, types: Collection[str]) -> Iterator[str]:
+    """Faults of resources or data sources."""
+    # Terraform also reads lists of blocks, which this project never writes, and which would hide what is in them.
+    kinds = stack.get(section, {})
+    if not isinstance(kinds, Mapping) or not all(isinstance(each, Mapping) for each in kinds.values()):
+        yield f"{section}: must be objects by type and name"
+        return
+    for kind, entries in kinds.items():
+        for name, body in entries.items():
+            at = f"{section}.{kind}.{name}"
+            if kind not in types:
+                yield f"{at}: nothing of this type is allowed"
+            elif not isinstance(body, Mapping):
+                yield f"{at}: must be an object"
+            else:
+                yield from _commands(body, at)
+                yield from _files(kind, body, at)
+                if body.get("provider", "aws") != "aws":
+                    yield f"{at}.provider: only that of AWS is allowed"
+                if _is_dynamic(body):
+                    yield f"{at}.dynamic: blocks must be written out, so that what is in them is looked at"
+
+
+def _commands(body: Any, at: str) -> Iterator[str]:
+    """Faults of what runs commands, in the bodies of blocks."""
+    for each in body if isinstance(body, list) else [body]:
+        found = [name for name in _RUNS if not isinstance(each, Mapping) or name in each]
+        yield from (f"{at}.{name}: it runs commands, and is not allowed" for name in found)
+
+
+def _files(kind: str, body: Mapping[str, Any], at: str) -> Iterator[str]:
+    """Faults of arguments that name a file: that of a process has its credentials in it."""
+    for each in {_FILES.get(kind, "filename"), "filename"}:
+        if body.get(each) is not None:
+            yield f"{at}.{each}: it reads a file of the machine, and is not allowed"
+
+
+def _is_dynamic(body: Any) -> bool:
+    """Whether there are blocks in it, at any depth, that Terraform makes of expressions."""
+    if isinstance(body, Mapping):
+        return isinstance(body.get("dynamic"), Mapping | list) or any(map(_is_dynamic, body.values()))
+    return isinstance(body, list) and any(map(_is_dynamic, body))
+
+
+def _expressions(value: Any) -> Iterator[str]:
+    """Expressions that read files of the machine, or call a provider."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            # Where a value is expected, Terraform evaluates the names in an object as well.
+            yield from _expressions(name)
+            yield from _expressions(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _expressions(each)
+    elif isinstance(value, str) and ("${" in value or "%{" in value) and _READS_FILES.search(value):
+        yield value

@@ -1,0 +1,83 @@
+"""Checks of roles: each has a permissions boundary, and no managed policy of AWS that may allow registering stream consumers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from checkov.common.models.enums import CheckCategories, CheckResult
+from checkov.terraform.checks.resource.base_resource_check import BaseResourceCheck
+
+# Where an administrator, and never the pipeline itself, makes the pipeline's own roles.
+_PIPELINE = re.compile(r"/(kinesis-efo|[a-z][a-z0-9]{0,15})-pipeline/")
+_OF_AWS = re.compile(r"arn:aws[a-z-]*:iam::aws:policy/(?P<name>.+)")
+# Their content is not in a plan, and AWS may change it: only those that have nothing to do with Kinesis.
+_KNOWN = (
+    "AWSXRayDaemonWriteAccess",
+    "AmazonEC2ContainerRegistryReadOnly",
+    "AmazonS3FullAccess",
+    "AmazonS3ReadOnlyAccess",
+    "AmazonSSMManagedInstanceCore",
+    "CloudWatchAgentServerPolicy",
+)
+
+
+def _values(conf: dict[str, Any], attribute: str) -> list[Any]:
+    """The values of an attribute, which checkov puts into lists."""
+    found = conf.get(attribute) or []
+    return [inner for each in found for inner in (each if isinstance(each, list) else [each]) if inner]
+
+
+def _unknown_of_aws(arns: list[Any]) -> bool:
+    named = [_OF_AWS.fullmatch(str(each)) for each in arns]
+    return any(each is not None and each["name"] not in _KNOWN for each in named)
+
+
+class RoleWithBoundary(BaseResourceCheck):  # type: ignore[misc]
+    """Requires a permissions boundary: whatever else is attached to a role some day, it allows no more."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            name="Ensure that a role has a permissions boundary, which keeps it from registering stream consumers",
+            id="CKV_EFO_7",
+            categories=[CheckCategories.IAM],
+            supported_resources=["aws_iam_role"],
+        )
+
+    def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
+        """Look for the boundary; the pipeline's own roles register what is declared, and need none.
+
+        Which boundary it is, and whether a stack may have such roles, `kinesis_efo_infra.gate.granted` says, which knows the settings.
+        """
+        of_pipeline = any(_PIPELINE.fullmatch(str(each)) for each in _values(conf, "path"))
+        bounded = _values(conf, "permissions_boundary") or of_pipeline
+        return CheckResult.PASSED if bounded else CheckResult.FAILED
+
+
+class NoUnknownPolicyOfAws(BaseResourceCheck):  # type: ignore[misc]
+    """Refuses managed policies of AWS, such as AmazonKinesisFullAccess, but for those that are known."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            name="Ensure that no managed policy of AWS is attached that may allow registering stream consumers",
+            id="CKV_EFO_8",
+            categories=[CheckCategories.IAM],
+            supported_resources=[
+                "aws_iam_group_policy_attachment",
+                "aws_iam_policy_attachment",
+                "aws_iam_role",
+                "aws_iam_role_policy_attachment",
+                "aws_iam_role_policy_attachments_exclusive",
+                "aws_iam_user_policy_attachment",
+            ],
+        )
+
+    def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
+        """Look at the ARNs; policies of the account are bounded by the role's boundary."""
+        named = ("policy_arn", "policy_arns", "managed_policy_arns")
+        failed = _unknown_of_aws([arn for attribute in named for arn in _values(conf, attribute)])
+        return CheckResult.FAILED if failed else CheckResult.PASSED
+
+
+boundary = RoleWithBoundary()
+attachments = NoUnknownPolicyOfAws()

@@ -1,0 +1,55 @@
+"""Files of a team that the pipeline reads, and as messages show them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kinesis_efo_infra.errors import Fault, SettingsError
+
+
+def shown(path: Path) -> str:
+    """A path for messages: short where it is below the current directory."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def place() -> str:
+    """The current directory, as a path in the repository that GitHub checked out; empty at its root, and elsewhere than on GitHub."""
+    here, root = Path.cwd().resolve(), os.environ.get("GITHUB_WORKSPACE")
+    if not root or here == Path(root).resolve() or not here.is_relative_to(Path(root).resolve()):
+        return ""
+    return here.relative_to(Path(root).resolve()).as_posix()
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file.
+
+    Raises:
+        SettingsError: It cannot be read, or has a key twice.
+    """
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: bad UTF-8, impossible dates
+        rule = f"cannot be read as YAML: {' '.join(str(error).split())}"
+        raise SettingsError([Fault("", None, rule, shown(path))]) from None
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """A safe loader that refuses a key written twice, where YAML would quietly take the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} cannot be a key", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is written twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)

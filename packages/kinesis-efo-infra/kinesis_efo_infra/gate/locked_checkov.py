@@ -1,0 +1,109 @@
+"""checkov, with exactly the packages of its lock, which see nothing of the environment that they run in.
+
+checkov and its 95 packages are code of others, and the pipeline holds credentials when it scans a plan.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kinesis_efo_infra.errors import GateError
+
+LOCKED = Path(__file__).parent / "checkov"
+"""The project with checkov's version, and the lock with the hashes of all packages."""
+ENVIRONMENT = Path(".venv-checkov")
+"""Where it is installed, in the directory that a pipeline runs in."""
+LONGEST_SCAN = 600.0
+"""Seconds; our own stacks take less than ten."""
+_STEERS_UV = {"VIRTUAL_ENV", "UV_PROJECT", "UV_PROJECT_ENVIRONMENT", "UV_FROZEN"}
+
+
+def install(project: Path = LOCKED, environment: Path | None = None) -> Path:
+    """Make the environment what the lock says, and return checkov's Python; if it is that already, this takes no time.
+
+    uv runs no code of the packages, so that it may have the whole environment, with proxies and indexes.
+
+    Raises:
+        GateError: uv is missing, or a package cannot be fetched, or is not the one of the lock.
+    """
+    environment = (environment or ENVIRONMENT).absolute()
+    inherited = {name: value for name, value in os.environ.items() if name not in _STEERS_UV}
+    synced = subprocess.run(
+        [find_uv(), "sync", "--project", str(project), "--locked", "--quiet", "--compile-bytecode", "--python", sys.executable],
+        env={**inherited, "UV_PROJECT_ENVIRONMENT": str(environment)},
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if synced.returncode:
+        raise GateError(
+            f"checkov could not be installed as {project / 'uv.lock'} says; it was not run: {synced.stderr.strip()}"
+        )
+    return environment / "bin" / "python"
+
+
+def run(arguments: Sequence[str], scratch: str, timeout: float = LONGEST_SCAN) -> subprocess.CompletedProcess[str]:
+    """Run checkov, which asks nothing of its vendor: neither texts for its checks nor whether there is a newer version.
+
+    Args:
+        arguments: Its arguments.
+        scratch: An empty directory to run in: checkov would obey a `.checkov.yaml` in the current one, and in the home.
+        timeout: Seconds after which it is stopped.
+
+    Raises:
+        GateError: It could not be installed, or did not end in time.
+    """
+    try:
+        return subprocess.run(
+            [str(install()), "-m", "checkov.main", "--skip-download", *arguments],
+            env=_visible(os.environ, scratch),
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            cwd=scratch,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired as stopped:
+        said = (stopped.stderr or b"")[-2000:].decode(errors="replace") or "nothing"
+        raise GateError(
+            f"checkov did not end within {timeout:g} s and was stopped, so that nothing was scanned; run it again. "
+            f"What it had said: {said}"
+        ) from None
+
+
+def _visible(environment: Mapping[str, str], scratch: str) -> Mapping[str, str]:
+    """What checkov sees: no credentials of AWS or GitHub, whatever they are called, no home, and our settings only."""
+    return {
+        "PATH": environment.get("PATH", os.defpath),
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "LANG": "C.UTF-8",
+        # It would fork for each framework and for groups of files, and has waited for such a process for ever
+        # (also github.com/bridgecrewio/checkov/issues/7186). Our stacks take no longer in one process.
+        "CHECKOV_PARALLELIZATION_TYPE": "none",
+        "CKV_SKIP_PACKAGE_UPDATE_CHECK": "true",
+    }
+
+
+def find_uv() -> str:
+    """The program uv: the one that is installed with this Python, else the one on the PATH.
+
+    Raises:
+        GateError: There is none.
+    """
+    try:
+        from uv import find_uv_bin
+
+        uv: str | None = find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        uv = shutil.which("uv")
+    if uv is None:
+        raise GateError(
+            f"checkov runs in an environment that uv makes, and uv is neither installed with {sys.executable} nor on the "
+            "PATH: pip install uv"
+        )
+    return uv

@@ -1,0 +1,42 @@
+"""Says what a scan found."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from kinesis_efo_infra.gate.failures import Result
+from kinesis_efo_infra.gate.files import place
+from kinesis_efo_infra.gate.sarif import as_sarif
+
+logger = logging.getLogger(__name__)
+
+
+def report(
+    result: Result,
+    directory: Path,
+    environment_of: Callable[[str], str | None],
+    *,
+    sarif: Path | None = None,
+    excused: bool = False,
+) -> int:
+    """Log what a scan found, and return the exit code.
+
+    Args:
+        result: What it found.
+        directory: Directory of the environment files.
+        environment_of: Gives the environment of a stack or plan.
+        sarif: File that gets the findings for code scanning.
+        excused: Whether to list what is excused.
+    """
+    if sarif:
+        sarif.write_text(as_sarif(result.failed, directory, environment_of, place()), encoding="utf-8")
+    for failure in result.failed:
+        logger.error("failed: %s", failure)
+    if excused:
+        for failure in result.excused:
+            logger.info("excused: %s: %s", failure, result.reasons[failure])
+    told = f"{len(result.excused)} excused (--excused lists them)" if result.excused else "none excused"
+    logger.info("checkov: %d failed, %s, %d passed", len(result.failed), told, sum(result.passed.values()))
+    return 1 if result.failed else 0

@@ -1,0 +1,247 @@
+"""Scans synthesized stacks and plans with checkov, and makes sure that the scan really took place.
+
+checkov exits with 0 for empty directories, files it cannot parse and unknown frameworks. Therefore every scan includes
+planted faults that must be found, and a least number of checks must pass.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from kinesis_efo_infra.errors import GateError
+from kinesis_efo_infra.gate import allowed, excuses, extra, granted, locked_checkov
+from kinesis_efo_infra.gate.failures import Failure, Result
+from kinesis_efo_infra.gate.granted import Named
+from kinesis_efo_infra.gate.planted import CANARY, DOCUMENTS, PLANTED, canary, canary_plan
+
+CHECKS = Path(__file__).parent / "checks"
+ENVIRONMENTS, BOOTSTRAP = "environment", "bootstrap"
+"""Kinds of stacks: those of environments, which pipelines apply, and those that only an administrator applies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What is accepted of the stacks of an app, by whoever wrote it.
+
+    Attributes:
+        excused: Reasons of failures that are accepted, by kind of stack, check and name. A check looks at one type, so that
+            these are addresses.
+        floor: The least number of checks that must pass for each stack or plan.
+    """
+
+    excused: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    floor: int = 1
+
+
+NOTHING = Accepted()
+
+
+def scan_stacks(
+    *synthesized: Path,
+    bootstrap: Sequence[Path] = (),
+    named: Mapping[tuple[str, str], Named] | None = None,
+    beside: Path | None = None,
+    environment_of: Callable[[str], str | None] = lambda _: None,
+    accepted: Accepted = NOTHING,
+) -> Result:
+    """Scan every stack that CDKTF's manifests list, all in one run of checkov.
+
+    Args:
+        synthesized: The output directories of syntheses of environments.
+        bootstrap: Those of bootstrap stacks.
+        named: What each stack may grant, by kind and name; there may be no others. None not to look.
+        beside: Directory of the environment files, beside which a team has types, checks and excuses of its own.
+        environment_of: Gives the environment of a stack.
+        accepted: What may fail, whatever a team excuses.
+
+    Raises:
+        GateError: There is nothing to scan, or the scan cannot be trusted.
+    """
+    documents: dict[str, dict[str, Any]] = {}
+    kinds: dict[str, str] = {}
+    for kind, directory in [
+        *((ENVIRONMENTS, each) for each in synthesized),
+        *((BOOTSTRAP, each) for each in bootstrap),
+    ]:
+        for name, document in _stacks(directory).items():
+            if name in documents:
+                raise GateError(f"{directory} has a second stack {name}: synthesize each environment once")
+            documents[name], kinds[name] = document, kind
+    added = extra.types(beside) if beside else frozenset()
+    ours = [] if named is None else list(_ours(documents, kinds, named, added))
+    with TemporaryDirectory(prefix="kinesis-efo-gate-") as scratch:
+        for name, document in {**documents, CANARY: canary()}.items():
+            (Path(scratch) / name).mkdir()
+            (Path(scratch) / name / "cdk.tf.json").write_text(json.dumps(document), encoding="utf-8")
+        report = _checkov("terraform_json", scratch, ["--directory", scratch], beside)
+        result = _judge(report, list(documents), PLANTED, kinds, accepted)
+    result = excuse(result, beside, environment_of)
+    return replace(result, failed=[*ours, *result.failed])
+
+
+def excuse(result: Result, beside: Path | None, environment_of: Callable[[str], str | None]) -> Result:
+    """A result without what a team excuses.
+
+    Args:
+        result: What a scan found.
+        beside: Directory of the environment files; None for no excuses.
+        environment_of: Gives the environment of a stack or plan.
+
+    Raises:
+        SettingsError: The excuses have faults.
+    """
+    if beside is None:
+        return result
+    today = datetime.now(UTC).date()
+    failed, theirs = excuses.excused(result.failed, excuses.load_excuses(beside, today), today, environment_of)
+    return replace(
+        result,
+        failed=failed,
+        excused=[*result.excused, *(each for each, _ in theirs)],
+        reasons={**result.reasons, **dict(theirs)},
+    )
+
+
+def _ours(
+    documents: Mapping[str, Mapping[str, Any]],
+    kinds: Mapping[str, str],
+    named: Mapping[tuple[str, str], Named],
+    added: Collection[str] = (),
+) -> Iterator[Failure]:
+    """What stacks hold or grant that they may not; see `allowed` and `granted`."""
+    for name, document in documents.items():
+        may = named.get((kinds[name], name))
+        if may is None:
+            yield Failure("EFO_ALLOWED", "Ensure that a stack is one of an environment file", name, name)
+            continue
+        found = allowed.in_stack(document, bootstrap=kinds[name] == BOOTSTRAP, extra=added)
+        for each in found or granted.in_stack(document, may):
+            address, _, why = each.partition(": ")
+            yield Failure("EFO_ALLOWED" if found else "EFO_GRANTED", why, address, name)
+
+
+def _stacks(synthesized: Path) -> dict[str, dict[str, Any]]:
+    try:
+        stacks = json.loads((synthesized / "manifest.json").read_text(encoding="utf-8"))["stacks"]
+        return {name: _scannable(synthesized / stack["synthesizedStackPath"]) for name, stack in stacks.items()}
+    except (OSError, ValueError, KeyError) as error:
+        raise GateError(
+            f"{synthesized} holds no synthesized stacks: {type(error).__name__}: {error}; run `make synth`"
+        ) from None
+
+
+def scan_plans(
+    plans: Sequence[Path],
+    beside: Path | None = None,
+    environment: str | None = None,
+    accepted: Accepted = NOTHING,
+) -> Result:
+    """Scan plans, as `terraform show -json` writes them: they have the values that Terraform evaluated, unlike stacks.
+
+    Args:
+        plans: The plans.
+        beside: Directory of the environment files, beside which a team has checks and excuses of its own.
+        environment: The environment of the plans, for excuses.
+        accepted: What may fail, whatever a team excuses.
+
+    Raises:
+        GateError: There is nothing to scan, or the scan cannot be trusted.
+    """
+    with TemporaryDirectory(prefix="kinesis-efo-gate-") as scratch:
+        scanned = []
+        arguments = []
+        for number, plan in enumerate(plans):
+            try:
+                text = plan.read_text(encoding="utf-8")
+                if not json.loads(text)["planned_values"]["root_module"]["resources"]:
+                    raise ValueError("it has no resources")
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise GateError(f"{plan} is not the JSON of a plan: {type(error).__name__}: {error}") from None
+            scanned.append(f"plan-{number}")
+            arguments += ["--file", _write(Path(scratch) / f"plan-{number}" / "plan.json", text)]
+        arguments += ["--file", _write(Path(scratch) / CANARY / "plan.json", json.dumps(canary_plan()))]
+        report = _checkov("terraform_plan", scratch, arguments, beside)
+        result = _judge(report, scanned, {each for each in PLANTED if not each.startswith(DOCUMENTS)}, {}, accepted)
+        return excuse(result, beside, lambda _: environment)
+
+
+def _write(path: Path, text: str) -> str:
+    path.parent.mkdir()
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def _scannable(stack: Path) -> dict[str, Any]:
+    """A stack without `moved`, `import`, `removed` and `required_version`, which checkov cannot parse."""
+    document: dict[str, Any] = json.loads(stack.read_text(encoding="utf-8"))
+    if not document.get("resource"):
+        raise GateError(f"{stack} declares nothing")
+    document["terraform"] = {key: value for key, value in document["terraform"].items() if key != "required_version"}
+    return {key: value for key, value in document.items() if key not in ("moved", "import", "removed")}
+
+
+def _checkov(
+    framework: str, scratch: str, arguments: Sequence[str], beside: Path | None = None
+) -> list[dict[str, Any]]:
+    settings = ("--framework", framework, "--compact", "--output", "json")
+    checks = ["--external-checks-dir", str(CHECKS)]
+    if beside is not None and (beside / extra.CHECKS).is_dir():
+        checks += ["--external-checks-dir", str((beside / extra.CHECKS).absolute())]
+    ran = locked_checkov.run([*settings, *checks, *arguments], scratch)
+    decoder, reports, text = json.JSONDecoder(), [], ran.stdout.strip()
+    try:
+        while text:
+            report, end = decoder.raw_decode(text)
+            reports += report if isinstance(report, list) else [report]
+            text = text[end:].strip()
+    except ValueError:
+        raise GateError(f"checkov did not report: {ran.stdout[-500:]}{ran.stderr[-2000:]}") from None
+    if not reports or not all("results" in report for report in reports):
+        raise GateError(f"checkov scanned nothing: {ran.stdout[-500:]}{ran.stderr[-2000:]}")
+    return reports
+
+
+def _judge(
+    reports: Sequence[Mapping[str, Any]],
+    scanned: Sequence[str],
+    planted: set[str],
+    kinds: Mapping[str, str],
+    accepted: Accepted = NOTHING,
+) -> Result:
+    """Separate planted faults from real ones, and refuse a scan that cannot be trusted."""
+    if errors := sum(report["summary"]["parsing_errors"] for report in reports):
+        raise GateError(f"checkov could not parse {errors} of the files")
+    failed: list[Failure] = []
+    excused: dict[Failure, str] = {}
+    found, passed = set(), Counter[str]()
+    for report in reports:
+        for check in report["results"]["failed_checks"]:
+            origin, resource = _origin(check), check["resource"]
+            named = (check["check_id"], resource.rpartition(".")[2])
+            if origin == CANARY:
+                found.add(named)
+            else:
+                failure = Failure(check["check_id"], check["check_name"], resource, origin, check.get("guideline"))
+                if reason := accepted.excused.get((kinds.get(origin, ENVIRONMENTS), *named)):
+                    excused[failure] = reason
+                else:
+                    failed.append(failure)
+        passed.update(_origin(check) for check in report["results"]["passed_checks"])
+    # Some checks report a resource without its type.
+    missed = {each for each in planted if (each.split(" ")[0], each.rpartition(".")[2]) not in found}
+    if missed:
+        raise GateError(f"the gate is blind: planted faults were not found: {', '.join(sorted(missed))}")
+    if thin := {name: passed[name] for name in scanned if passed[name] < accepted.floor}:
+        raise GateError(f"fewer than {accepted.floor} checks passed, so that something was not scanned: {thin}")
+    return Result(failed, {name: passed[name] for name in scanned}, list(excused), excused)
+
+
+def _origin(check: Mapping[str, Any]) -> str:
+    return Path(check["file_abs_path"]).parent.name

@@ -1,0 +1,69 @@
+"""Clients of AWS, and what it means for who runs a command if AWS cannot be asked: one line, with the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+from botocore.exceptions import (
+    BotoCoreError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+from botocore.exceptions import (
+    ConnectionError as NoConnection,
+)
+
+from kinesis_efo_infra.errors import AwsError
+
+_CREDENTIALS = (
+    NoCredentialsError,
+    PartialCredentialsError,
+    CredentialRetrievalError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+
+
+@contextmanager
+def asking(account_id: str) -> Iterator[None]:
+    """Turn what keeps AWS from being asked into an error of this project; answers of AWS are left as they are.
+
+    Raises:
+        AwsError: There are no credentials, or AWS cannot be reached.
+    """
+    try:
+        yield
+    except BotoCoreError as error:
+        what = "there are no credentials" if isinstance(error, _CREDENTIALS) else "AWS cannot be asked"
+        raise AwsError(f"{what}: {' '.join(str(error).split())}; {_remedy(error, account_id)}") from error
+
+
+def client(service: str, region: str, account_id: str) -> Any:
+    """A client of a service, with the credentials in the environment.
+
+    Raises:
+        AwsError: The environment names credentials that there are not.
+    """
+    with asking(account_id):
+        # Not boto3's own session, which keeps the credentials it found first.
+        return boto3.session.Session().client(service, region_name=region)
+
+
+def _remedy(error: BotoCoreError, account_id: str) -> str:
+    if isinstance(error, _CREDENTIALS):
+        return (
+            f"give credentials of account {account_id}: `aws sso login` with AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY; in CI, the role of the pipeline"
+        )
+    if isinstance(error, NoConnection | HTTPClientError):
+        return "look at the network, the proxy and AWS_ENDPOINT_URL"
+    return "look at the settings of AWS in the environment and in ~/.aws/config"

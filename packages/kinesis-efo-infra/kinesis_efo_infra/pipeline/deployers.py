@@ -1,0 +1,169 @@
+"""Asks GitHub who can deploy: whether its tokens say what the roles' trust expects, and whether its environment has rules.
+
+Source: docs.github.com, REST API, "GitHub Actions OIDC", "Deployment environments", "Deployment branch policies".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import yaml
+
+from kinesis_efo_infra.errors import PipelineError
+from kinesis_efo_infra.pipeline.deployment import WORKFLOW, Deployment, github_repository
+from kinesis_efo_infra.pipeline.github import Api, RefusedError
+
+logger = logging.getLogger(__name__)
+
+_WORKFLOWS = Path(".github/workflows")
+DEPLOY = _WORKFLOWS / WORKFLOW
+_MISSING = 404
+_PATTERN = set("*?+[]!")
+"""Characters of GitHub's patterns of branches."""
+
+
+def workflow_of(environments: Path, name: str = WORKFLOW) -> Path:
+    """The workflow that deploys environment files: that of the repository they are in, whichever directory of it they are in.
+
+    Args:
+        environments: Directory of environment files.
+        name: Its file.
+
+    Returns:
+        Where it is, or where it would have to be.
+    """
+    above = environments.resolve().parents
+    root = next((each for each in above if (each / ".git").exists() or (each / _WORKFLOWS / name).exists()), above[0])
+    return root / _WORKFLOWS / name
+
+
+def check_rules(api: Api, deployment: Deployment, deploy: Path = DEPLOY) -> None:
+    """Check that only those deploy who should.
+
+    Args:
+        api: The repository that deploys.
+        deployment: What is deployed.
+        deploy: The workflow that deploys; another CI system has none.
+
+    Raises:
+        PipelineError: They do not, or GitHub cannot be asked.
+    """
+    try:
+        faults = [
+            *_subject(api, deployment),
+            *_rules(api, deployment),
+            *_branches(deploy, deployment.branch),
+        ]
+    except PipelineError as error:
+        raise PipelineError(
+            f"GitHub cannot be asked who may deploy {deployment.environment}: {error}. Log in as somebody who administers "
+            "the repository (`gh auth login`); or say UNASKED=1, if its rules are as docs/gitops.md says"
+        ) from error
+    if faults:
+        listing = "\n".join(f"  {each}" for each in faults)
+        raise PipelineError(
+            f"more than those who should could deploy {deployment.environment}, or nobody could; nothing was done:\n{listing}"
+        )
+
+
+def _subject(api: Api, deployment: Deployment) -> Iterator[str]:
+    """Faults of what GitHub's tokens say of the repository: a rename or a transfer changes it."""
+    given = deployment.repository
+    plain, number = github_repository(given)
+    repository = api.call("GET", "")
+    said = api.call("GET", "actions/oidc/customization/sub")
+    owner, _, name = repository["full_name"].partition("/")
+    with_ids = f"{owner}@{repository['owner']['id']}/{name}@{repository['id']}"
+    if not said.get("use_default", True):
+        yield "its tokens have a subject of their own (`include_claim_keys`); the roles' trust expects GitHub's default"
+        return
+    present = str(said.get("sub_claim_prefix") or f"repo:{repository['full_name']}").removeprefix("repo:")
+    if number and number != str(repository["id"]):
+        yield f"`repository:` has id {number}, and {repository['full_name']} has {repository['id']}; say `{with_ids}`"
+    elif present not in ({given, plain} if number else {given}):
+        yield f"its tokens say {present}, and `repository:` says {given}; say `{with_ids}`"
+    elif repository["full_name"].lower() != plain.lower():
+        yield f"it is called {repository['full_name']} now, and its workflows with it; say `repository: {with_ids}`"
+    elif not number:
+        logger.warning(
+            "warning: `repository: %s` has no ids, so that a repository that gets its name after it could deploy; say %s, which "
+            "is right for both forms of GitHub's tokens",
+            given,
+            with_ids,
+        )
+
+
+def _rules(api: Api, deployment: Deployment) -> Iterator[str]:
+    """Faults of the rules of the GitHub environment."""
+    name = deployment.github_environment
+    path, to_do = f"environments/{quote(name, safe='')}", f"allow it the branch {deployment.branch} and no other"
+    try:
+        found = api.call("GET", path)
+    except RefusedError as error:
+        if error.status != _MISSING:
+            raise
+        yield f"there is no GitHub environment {name}: create it, and {to_do}. Whoever names it first makes one without rules"
+        return
+    policy: dict[str, Any] | None = found.get("deployment_branch_policy")
+    if not policy:
+        yield f"the GitHub environment {name} lets every branch deploy: {to_do}"
+    elif policy.get("custom_branch_policies"):
+        listed = api.call("GET", f"{path}/deployment-branch-policies?per_page=100")["branch_policies"]
+        allowed = sorted(f"{each.get('type', 'branch')} {each['name']}" for each in listed)
+        if allowed != [f"branch {deployment.branch}"]:
+            yield f"the GitHub environment {name} lets deploy {', '.join(allowed) or 'nobody'}: {to_do}"
+    reviews = [
+        each
+        for each in found.get("protection_rules") or []
+        if each["type"] == "required_reviewers" and each.get("reviewers")
+    ]
+    if reviews:
+        _warn_of_ways_around(name, found, reviews)
+    elif deployment.protected:
+        yield f"the GitHub environment {name} has no required reviewers, and {deployment.environment} is protected"
+
+
+def _warn_of_ways_around(name: str, found: Mapping[str, Any], reviews: Sequence[Mapping[str, Any]]) -> None:
+    """Warn of who can deploy without another's approval. Some teams have to live with it: GitHub's default is both."""
+    if found.get("can_admins_bypass", True):
+        logger.warning(
+            "warning: administrators can deploy to the GitHub environment %s without an approval; switch off "
+            '"Allow administrators to bypass configured protection rules" (can_admins_bypass)',
+            name,
+        )
+    if not all(each.get("prevent_self_review", False) for each in reviews):
+        logger.warning(
+            "warning: whoever starts a deployment to the GitHub environment %s can approve it as well; switch on "
+            '"Prevent self-review" (prevent_self_review)',
+            name,
+        )
+
+
+def _branches(deploy: Path, branch: str) -> Iterator[str]:
+    """Faults of the workflow that deploys: it must run on a push to the branch, and on no pattern of branches."""
+    if not deploy.exists():
+        logger.warning(
+            "warning: there is no %s, so whether a push to %s deploys was not looked at; call deploy-stacks.yml from it",
+            deploy,
+            branch,
+        )
+        return
+    try:
+        document = yaml.safe_load(deploy.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        yield f"{deploy} cannot be read as YAML: {' '.join(str(error).split())}; mend it"
+        return
+    # YAML 1.1 reads the key `on` as true.
+    started = (document.get(True) or document.get("on")) if isinstance(document, dict) else None
+    push = started.get("push") if isinstance(started, dict) else None
+    branches = (push.get("branches") if isinstance(push, dict) else None) or []
+    pushed = [branches] if isinstance(branches, str) else [str(each) for each in branches]
+    if branch not in pushed:
+        listed = ", ".join(pushed) or "none"
+        yield f"{deploy} is not started by a push to {branch} alone; name it under `on: push: branches:`, which has {listed}"
+    elif patterns := [each for each in pushed if set(each) & _PATTERN]:
+        yield f"{deploy} is started by a push to {', '.join(patterns)}; name the branches that deploy, each by its whole name"

@@ -1,0 +1,116 @@
+"""What a pipeline must know of a synthesized stack to plan, show, apply and watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kinesis_efo_infra.gate.granted import Named
+
+WORKFLOW = "deploy.yml"
+"""What the workflow that deploys is called, unless somebody says otherwise."""
+
+_CONSUMERS = 20
+_CONSUMERS_ADVANTAGE = 50  # docs: enhanced-consumers.html, "On-demand Advantage"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A stack and where it is deployed.
+
+    Attributes:
+        environment: Name of its environment.
+        github_environment: Name of the environment of GitHub, which has the rules.
+        stack: Name of the stack.
+        region: AWS region.
+        account_id: The only account that it may be deployed to.
+        state_bucket: Bucket of Terraform's state.
+        state_key: Key of the state in it.
+        record_key: Key of the record of what is deployed, beside the state.
+        state_region: Region of the bucket; empty: `region`.
+        repository: Repository of GitHub that deploys it, as `owner@id/name@id` or `owner/name`; empty if people do.
+        branch: The branch that is deployed.
+        after: Environment that must have been deployed before this one; empty if there is none.
+        plan_role: ARN of the role that plans.
+        apply_role: ARN of the role that applies.
+        protected: Whether somebody must approve each deployment.
+        named: What it may grant, and to whom.
+        imports: Addresses of what it takes over.
+        scaled: Addresses of streams that others scale.
+        on_demand_advantage: Whether the account uses Kinesis On-demand Advantage.
+        streams: Names of its own streams, by ARN.
+        consumers: ARN of the stream and name of each consumer that is declared or expected on them.
+        expected: Names of consumers that are expected on any of them.
+    """
+
+    environment: str
+    github_environment: str
+    stack: str
+    region: str
+    account_id: str
+    state_bucket: str
+    state_key: str
+    record_key: str
+    named: Named
+    state_region: str = ""
+    repository: str = ""
+    branch: str = "main"
+    after: str = ""
+    plan_role: str = ""
+    apply_role: str = ""
+    protected: bool = False
+    imports: frozenset[str] = frozenset()
+    scaled: frozenset[str] = frozenset()
+    on_demand_advantage: bool = False
+    streams: Mapping[str, str] = field(default_factory=dict)
+    consumers: frozenset[tuple[str, str]] = frozenset()
+    expected: frozenset[str] = frozenset()
+
+
+def github_repository(given: str) -> tuple[str, str]:
+    """A repository of GitHub as `owner/name`, and its id, which is empty if it is not given.
+
+    >>> github_repository("acme@1/lake@2"), github_repository("acme/lake")
+    (('acme/lake', '2'), ('acme/lake', ''))
+    """
+    owner, _, name = given.partition("/")
+    return f"{owner.partition('@')[0]}/{name.partition('@')[0]}", name.partition("@")[2]
+
+
+def deployment_order(deployments: Iterable[Deployment], branch: str | None = None) -> list[Deployment]:
+    """What a pipeline deploys, each after the one that its `after` names; else in the given order.
+
+    The rules of the settings make sure that `after` names one of them, without cycles.
+
+    Args:
+        deployments: The deployments; those without a repository are left out.
+        branch: Leave out those that are deployed from another branch; None for all.
+    """
+    waiting = {each.environment: each for each in deployments if each.repository and branch in (None, each.branch)}
+    ordered: list[Deployment] = []
+
+    def take(deployment: Deployment) -> None:
+        if deployment in ordered:
+            return
+        if before := waiting.get(deployment.after):
+            take(before)
+        ordered.append(deployment)
+
+    for deployment in waiting.values():
+        take(deployment)
+    return ordered
+
+
+def job_parameters(deployment: Deployment) -> Mapping[str, str]:
+    """What a CI job needs to know of a deployment."""
+    names = ("environment", "github_environment", "stack", "region", "plan_role", "apply_role")
+    return {name: getattr(deployment, name) for name in names}
+
+
+def consumers_at_most(*, advantage: bool) -> int:
+    """How many consumers a stream may have.
+
+    Args:
+        advantage: Whether the account uses On-demand Advantage.
+    """
+    return _CONSUMERS_ADVANTAGE if advantage else _CONSUMERS

@@ -1,0 +1,65 @@
+"""Looks for drift: differences between AWS and the configuration that is deployed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from kinesis_efo_infra.errors import PipelineError
+from kinesis_efo_infra.pipeline.bundle import PLAN_TEXT, read_plan
+from kinesis_efo_infra.pipeline.deployment import WORKFLOW, Deployment
+from kinesis_efo_infra.pipeline.foreign import Foreign
+from kinesis_efo_infra.pipeline.limits import Plan
+from kinesis_efo_infra.pipeline.plans import Planner
+from kinesis_efo_infra.pipeline.report import drift_body, foreign_section
+
+logger = logging.getLogger(__name__)
+
+
+def look_for_drift(
+    planner: Planner,
+    deployment: Deployment,
+    commit: str,
+    out: Path,
+    links: Mapping[str, str],
+    foreign: Callable[[Plan], Sequence[Foreign]] = lambda _: (),
+    *,
+    workflow: str = WORKFLOW,
+) -> str | None:
+    """Plan the configuration that is deployed; if the plan would change anything, there is drift.
+
+    After a deployment that ended half way, there is as well, whatever is synthesized.
+
+    No plan shows consumers that nobody declared: they are drift as well.
+
+    Args:
+        planner: Makes the plan.
+        deployment: Where to look.
+        commit: The commit that is synthesized.
+        out: Directory for the plan's bundle.
+        links: Links in the report, by name.
+        foreign: Gives the consumers on its streams that nobody declared, for a plan of it.
+        workflow: The workflow that deploys, for the report.
+
+    Returns:
+        The report, as the body of an issue; None where there is no drift.
+
+    Raises:
+        PipelineError: The synthesized configuration is not deployed, so a plan would say nothing about drift.
+    """
+    stack = deployment.stack
+    under_way = planner.records.load(deployment).under_way
+    if not under_way and not planner.is_deployed(deployment):
+        raise PipelineError(
+            f"{stack} of commit {commit} is not deployed, so that nothing can be said about drift: deploy it, or "
+            "find out why that failed"
+        )
+    meta = planner.plan(deployment, commit, out, to_apply=False)
+    undeclared = foreign(read_plan(out / stack))
+    if not meta.any_changes and not undeclared and not under_way:
+        logger.info("%s: no drift", stack)
+        return None
+    text = (out / stack / PLAN_TEXT).read_text(encoding="utf-8").strip()
+    told = foreign_section(undeclared, deployment)
+    return drift_body(stack, meta, text, links, told, branch=deployment.branch, under_way=under_way, workflow=workflow)

@@ -1,0 +1,265 @@
+"""Environment files of an app of somebody's own: where its stacks are deployed, and by whom.
+
+What a stack declares is in the app. Names follow the constructs': `kinesis-efo-<environment>-...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+
+from kinesis_efo_infra.errors import Fault, SettingsError
+from kinesis_efo_infra.gate.excuses import FILE as EXCUSES
+from kinesis_efo_infra.gate.files import read_yaml, shown
+from kinesis_efo_infra.gate.granted import Named
+from kinesis_efo_infra.pipeline.deployment import Deployment
+from kinesis_efo_infra.pipeline.known_regions import Region
+from kinesis_efo_infra.regions import partition
+
+_PROJECT = "kinesis-efo"
+_Arn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::(aws|\d{12}):[\w+=,.@/:-]+$")]
+_Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
+_Account = Annotated[str, StringConstraints(pattern=r"^\d{12}$")]
+_Bucket = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
+_OWNER, _NAME = "[A-Za-z0-9-]{1,39}", "[A-Za-z0-9_.-]{1,100}"
+Repository = Annotated[str, StringConstraints(pattern=rf"^({_OWNER}@\d+/{_NAME}@\d+|{_OWNER}/{_NAME})$")]
+"""A repository as GitHub's tokens name it."""
+WorkflowRef = Annotated[
+    str,
+    StringConstraints(
+        pattern=rf"^{_OWNER}/{_NAME}/\.github/workflows/[\w.-]+\.ya?ml@(refs/(tags|heads)/\S+|[0-9a-f]{{40}})$"
+    ),
+]
+"""A reusable workflow and its version, as GitHub's claim `job_workflow_ref` names them."""
+
+
+class Settings(BaseModel):
+    """Base of every entry: immutable; unknown keys and values of another type are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Pipeline(Settings):
+    """Who plans and applies from CI.
+
+    Attributes:
+        repository: Repository of GitHub: `owner@id/name@id`, or `owner/name`.
+        branch: The branch that is deployed.
+        after: Environment that must have been deployed before this one.
+        workflows: Reusable workflows whose jobs may apply: the version that is called, and during an upgrade the next one too.
+        oidc_provider_arn: The account's IAM OIDC provider for GitHub, if declared elsewhere.
+        adopt_state_bucket: The state bucket is declared elsewhere.
+        extra_policies: More managed policies for the role that applies.
+    """
+
+    repository: Repository
+    branch: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./-]{1,200}$")] = "main"
+    after: _Name | None = None
+    workflows: list[WorkflowRef] = []
+    oidc_provider_arn: _Arn | None = None
+    adopt_state_bucket: bool = False
+    extra_policies: list[_Arn] = []
+
+
+class Environment(Settings):
+    """An environment file.
+
+    Attributes:
+        environment: Name of the environment, of its file, and of its stack.
+        region: AWS region.
+        account_id: The only account it may be deployed to.
+        state_bucket: S3 bucket of the Terraform state.
+        state_region: Region of that bucket; default `region`.
+        protected: Somebody must approve each deployment.
+        on_demand_advantage: The account uses Kinesis On-demand Advantage.
+        accounts: Other accounts that its policies may let in.
+        boundaries: More permissions boundaries that its roles may have.
+        other_consumers: Names of consumers on its streams that others declare, and somebody here answers for.
+        imports: Terraform addresses of what it takes over.
+        scaled_elsewhere: Terraform addresses of streams that others scale.
+        pipeline: See `Pipeline`; without it, people deploy this environment.
+    """
+
+    environment: _Name
+    region: Region
+    account_id: _Account
+    state_bucket: _Bucket
+    state_region: Region | None = None
+    protected: bool = False
+    on_demand_advantage: bool = False
+    accounts: list[_Account] = []
+    boundaries: list[_Arn] = []
+    other_consumers: list[str] = []
+    imports: list[str] = []
+    scaled_elsewhere: list[str] = []
+    pipeline: Pipeline | None = None
+
+    @property
+    def boundary(self) -> str:
+        """ARN of the permissions boundary that `bootstrap` declares for roles of this environment."""
+        return self._iam(f"policy/{_PROJECT}-pipeline/{_PROJECT}-pipeline-{self.environment}-boundary")
+
+    @property
+    def state_key(self) -> str:
+        """Key of the Terraform state in the bucket."""
+        return f"{_PROJECT}/{self.environment}.tfstate"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Tags by which the pipeline's roles know what is this environment's."""
+        return {"environment": self.environment, "managed-by": _PROJECT}
+
+    @property
+    def deployment(self) -> Deployment:
+        """What the pipeline must know of it."""
+        pipeline = self.pipeline
+        role = f"role/{_PROJECT}-pipeline/{_PROJECT}-pipeline-{self.environment}"
+        return Deployment(
+            environment=self.environment,
+            github_environment=self.environment,
+            stack=self.environment,
+            region=self.region,
+            account_id=self.account_id,
+            state_bucket=self.state_bucket,
+            state_key=self.state_key,
+            record_key=f"{_PROJECT}/{self.environment}.deployed.json",
+            named=Named(self.account_id, frozenset(self.accounts), frozenset({self.boundary, *self.boundaries})),
+            state_region=self.state_region or "",
+            repository=pipeline.repository if pipeline else "",
+            branch=pipeline.branch if pipeline else "main",
+            after=(pipeline.after if pipeline else None) or "",
+            plan_role=self._iam(f"{role}-plan"),
+            apply_role=self._iam(f"{role}-apply"),
+            protected=self.protected,
+            imports=frozenset(self.imports),
+            scaled=frozenset(self.scaled_elsewhere),
+            on_demand_advantage=self.on_demand_advantage,
+            expected=frozenset(self.other_consumers),
+        )
+
+    def _iam(self, resource: str) -> str:
+        return f"arn:{partition(self.region)}:iam::{self.account_id}:{resource}"
+
+
+def load(directory: Path = Path("environments")) -> list[Environment]:
+    """Read the environment files of a directory.
+
+    Args:
+        directory: Holds `<environment>.yaml` files.
+
+    Raises:
+        SettingsError: There is none, or one has faults; the error carries all of them.
+    """
+    files = [path for path in sorted(directory.glob("*.yaml")) if path.name != EXCUSES]
+    if not files:
+        raise SettingsError([Fault("", None, "holds no environment file", shown(directory))])
+    environments: list[Environment] = []
+    faults: list[Fault] = []
+    for path in files:
+        try:
+            environment = read(path)
+        except SettingsError as error:
+            faults += error.faults
+            continue
+        environments.append(environment)
+    faults += _prefixes(environments)
+    for name, setting, rule in declared_once({each.environment: each for each in environments}):
+        faults.append(Fault(f"pipeline.{setting}", None, rule, f"{name}.yaml"))
+    after = {each.environment: each.pipeline.after for each in environments if each.pipeline}
+    for name, before in after.items():
+        if before is not None and (before not in after or _comes_after_itself(name, after)):
+            rule = "must be another environment of this directory with a pipeline, which does not come after this one"
+            faults.append(Fault("pipeline.after", before, rule, f"{name}.yaml"))
+    if faults:
+        raise SettingsError(faults)
+    return environments
+
+
+class _Bootstrapping(Protocol):
+    """What a bootstrap stack is declared from, of a `pipeline:`."""
+
+    @property
+    def oidc_provider_arn(self) -> str | None: ...
+
+    @property
+    def adopt_state_bucket(self) -> bool: ...
+
+
+class _Bootstrapped(Protocol):
+    """What a bootstrap stack is declared from, of an environment."""
+
+    @property
+    def account_id(self) -> str: ...
+
+    @property
+    def state_bucket(self) -> str: ...
+
+    @property
+    def pipeline(self) -> _Bootstrapping | None: ...
+
+
+def declared_once(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, str, str]]:
+    """Environment, missing setting and rule for what two bootstrap stacks would declare: a bucket, an account's OIDC provider.
+
+    Args:
+        environments: The environments that one directory holds, by name; those of other repositories only AWS knows.
+    """
+    declared: dict[tuple[str, str], str] = {}
+    for name, environment in environments.items():
+        pipeline = environment.pipeline
+        if pipeline is None:
+            continue
+        # Names of buckets are unique in all of AWS.
+        bucket, provider = environment.state_bucket, "the OIDC provider"
+        for setting, what, where, wanted in (
+            ("oidc_provider_arn", provider, environment.account_id, pipeline.oidc_provider_arn is None),
+            ("adopt_state_bucket", bucket, "", not pipeline.adopt_state_bucket),
+        ):
+            first = declared.setdefault((what, where), name) if wanted else name
+            if first != name:
+                in_account = f" in account {where}" if where else ""
+                yield name, setting, f"is missing: the bootstrap stack of {first} declares {what}{in_account} already"
+
+
+def _prefixes(environments: Sequence[Environment]) -> Iterator[Fault]:
+    """Faults of names that begin like another environment's: a pipeline's roles reach what begins with its name."""
+    for one, other in permutations(environments, 2):
+        short, long = one.environment, other.environment
+        if one.pipeline and one.account_id == other.account_id and long.startswith(f"{short}-"):
+            rule = f"begins like {short}, whose role for applying could change what belongs to {long}: use another name or account"
+            yield Fault("environment", long, rule, f"{long}.yaml")
+
+
+def _comes_after_itself(name: str, after: Mapping[str, str | None]) -> bool:
+    seen, at = {name}, after[name]
+    while at is not None and at not in seen:
+        seen.add(at)
+        at = after.get(at)
+    return at is not None
+
+
+def read(path: Path) -> Environment:
+    """Read one environment file.
+
+    Raises:
+        SettingsError: It cannot be read, or has faults.
+    """
+    place = shown(path)
+    try:
+        environment = Environment.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise SettingsError([_fault(each, place) for each in error.errors(include_url=False)]) from None
+    if environment.environment != path.stem:
+        rule = f"must be {path.stem!r}, as the file is called"
+        raise SettingsError([Fault("environment", environment.environment, rule, place)])
+    return environment
+
+
+def _fault(detail: Any, place: str) -> Fault:
+    where = ".".join(map(str, detail["loc"]))
+    rule = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
+    return Fault(where, None if detail["type"] == "missing" else detail["input"], rule, place)

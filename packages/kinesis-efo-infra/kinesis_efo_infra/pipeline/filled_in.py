@@ -1,0 +1,53 @@
+"""What templates write and nobody can deploy with: an account of AWS's examples, and a bucket that is somebody else's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from kinesis_efo_infra.errors import Fault, SettingsError
+
+ACCOUNT = "111122223333"
+BUCKET = "acme-terraform-state"
+_LOCAL = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.internal")
+
+
+class Head(Protocol):
+    """What is looked at of an environment."""
+
+    @property
+    def environment(self) -> str:
+        """Its name."""
+
+    @property
+    def account_id(self) -> str:
+        """Its account."""
+
+    @property
+    def state_bucket(self) -> str:
+        """The bucket of its state."""
+
+
+def refuse(environment: Head, variables: Mapping[str, str] = os.environ) -> None:
+    """Refuse to go to AWS with values of the template. In local AWS, they do.
+
+    Args:
+        environment: The environment.
+        variables: Variables of the process, which say where AWS is.
+
+    Raises:
+        SettingsError: A value is the template's, and AWS is meant.
+    """
+    if urlsplit(variables.get("AWS_ENDPOINT_URL", "")).hostname in _LOCAL:
+        return
+    file = f"{environment.environment}.yaml"
+    faults = []
+    if environment.account_id == ACCOUNT:
+        faults.append(Fault("account_id", ACCOUNT, "is the template's, and nobody's: give your own account", file))
+    if environment.state_bucket.startswith(BUCKET):
+        rule = "is the template's, and may be somebody's: give a name of your own, as names of buckets are unique in all of AWS"
+        faults.append(Fault("state_bucket", environment.state_bucket, rule, file))
+    if faults:
+        raise SettingsError(faults)

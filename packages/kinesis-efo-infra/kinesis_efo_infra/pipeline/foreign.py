@@ -1,0 +1,107 @@
+"""Consumers on the environments' own streams that nobody declared: they are billed, and a stream has few of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from kinesis_efo_infra.errors import PipelineError
+from kinesis_efo_infra.pipeline.aws import asking
+from kinesis_efo_infra.pipeline.bill import HOURS
+from kinesis_efo_infra.pipeline.deployment import Deployment
+from kinesis_efo_infra.pipeline.limits import Plan
+from kinesis_efo_infra.pipeline.prices import Prices, prices_of
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A consumer that no environment declares.
+
+    Attributes:
+        stream: Name of its stream.
+        consumer: Its ARN.
+        since: When it was registered, as a date.
+        count: How many consumers the stream has.
+        usd: What its hours cost a month, in dollars; None if that is not known. Each GB is billed as well.
+    """
+
+    stream: str
+    consumer: str
+    since: str
+    count: int
+    usd: float | None = None
+
+
+def foreign_consumers(kinesis: Any, deployment: Deployment) -> Sequence[Foreign]:
+    """The consumers on a deployment's own streams that are neither declared nor expected.
+
+    Args:
+        kinesis: A boto3 client.
+        deployment: Whose streams are looked at.
+
+    Raises:
+        AwsError: There are no credentials, or AWS cannot be reached.
+        PipelineError: A stream's consumers cannot be listed.
+    """
+    found = []
+    for arn, name in deployment.streams.items():
+        with asking(deployment.account_id):
+            there = _consumers(kinesis, arn)
+            named = [(each, each["ConsumerName"]) for each in there]
+            foreign = [
+                each
+                for each, called in named
+                if (arn, called) not in deployment.consumers and called not in deployment.expected
+            ]
+            usd = _hours_usd(kinesis, arn, prices_of(deployment.region)) if foreign else None
+        for each in foreign:
+            since = each["ConsumerCreationTimestamp"].date().isoformat()
+            found.append(Foreign(name, each["ConsumerARN"], since, len(there), usd))
+    return found
+
+
+def as_planned(deployment: Deployment, plan: Plan) -> Deployment:
+    """A deployment with the streams and consumers that its state has: of an app, nothing else tells them.
+
+    Args:
+        deployment: The deployment.
+        plan: A plan of it.
+    """
+    there = [(each["type"], each["change"].get("before") or {}) for each in plan.get("resource_changes", [])]
+    return replace(
+        deployment,
+        streams={each["arn"]: each["name"] for kind, each in there if kind == "aws_kinesis_stream" and "arn" in each},
+        consumers=frozenset(
+            (each["stream_arn"], each["name"])
+            for kind, each in there
+            if kind == "aws_kinesis_stream_consumer" and "stream_arn" in each
+        ),
+    )
+
+
+def _hours_usd(kinesis: Any, arn: str, prices: Prices | None) -> float | None:
+    """What the hours of a consumer cost a month; None if the stream, or its price, is not known."""
+    try:
+        stream = kinesis.describe_stream_summary(StreamARN=arn)["StreamDescriptionSummary"]
+    except ClientError:
+        return None
+    if stream.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND":
+        return 0.0
+    return None if prices is None else float(stream["OpenShardCount"] * HOURS * prices.consumer_shard_hour)
+
+
+def _consumers(kinesis: Any, arn: str) -> list[dict[str, Any]]:
+    try:
+        pages = kinesis.get_paginator("list_stream_consumers").paginate(StreamARN=arn)
+        return [each for page in pages for each in page["Consumers"] if each["ConsumerStatus"] != "DELETING"]
+    except ClientError as error:
+        # A stream that is gone is in the plan that looks for drift.
+        if error.response["Error"]["Code"] == "ResourceNotFoundException":
+            return []
+        raise PipelineError(
+            f"the consumers of {arn} cannot be listed: {error}; the role that plans needs kinesis:ListStreamConsumers "
+            "(`make bootstrap` declares it)"
+        ) from error

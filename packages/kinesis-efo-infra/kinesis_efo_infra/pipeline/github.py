@@ -1,0 +1,302 @@
+"""The steps for GitHub: comment on a pull request, fetch the reviewed plan, keep an issue about drift, report findings.
+
+They need the `gh` command line with its credentials (`GH_TOKEN`), and `GITHUB_REPOSITORY`. They change only comments
+and issues of their own, which carry a marker and belong to a bot.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import logging
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from kinesis_efo_infra.errors import PipelineError
+from kinesis_efo_infra.pipeline.bundle import read_meta
+from kinesis_efo_infra.pipeline.deployment import WORKFLOW, Deployment
+
+logger = logging.getLogger(__name__)
+
+_COMMENT = "<!-- kinesis-efo: plans{of} -->"
+_DRIFT = "<!-- kinesis-efo: drift of {stack} -->"
+_LABEL = "drift"
+_PLANNED_BY = ".github/workflows/pull-request.yml"
+_NO_CODE_SCANNING = (403, 404)
+"""How GitHub answers where a repository has no code scanning, as private ones without GitHub's paid Code Security."""
+
+
+class RefusedError(PipelineError):
+    """GitHub refused a call.
+
+    Args:
+        message: What was called, and what GitHub said.
+        status: HTTP status; None where there is none.
+    """
+
+    def __init__(self, message: str, status: int | None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Api(Protocol):
+    """GitHub's REST API, and its artifacts."""
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Make one call; `path` is relative to the repository."""
+
+    def pages(self, path: str) -> Iterator[Mapping[str, Any]]:
+        """All entries of a list, from all its pages."""
+
+    def download(self, run: int, artifact: str, to: Path) -> None:
+        """Unpack an artifact of a workflow run."""
+
+
+class Gh:
+    """The `gh` command line.
+
+    Args:
+        repository: `owner/name`.
+        binary: The command.
+    """
+
+    def __init__(self, repository: str, binary: str = "gh") -> None:
+        self._repository, self._binary = repository, binary
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Make one call of the REST API.
+
+        Raises:
+            PipelineError: GitHub refuses it.
+        """
+        where = f"repos/{self._repository}/{path}".rstrip("/")
+        sent = [] if body is None else ["--input", "-"]
+        answer = self._run("api", "--method", method, where, *sent, text=None if body is None else json.dumps(body))
+        return json.loads(answer) if answer.strip() else None
+
+    def pages(self, path: str) -> Iterator[Mapping[str, Any]]:
+        """All entries of a list, from all its pages.
+
+        Raises:
+            PipelineError: GitHub refuses it.
+        """
+        for page in json.loads(self._run("api", "--paginate", "--slurp", f"repos/{self._repository}/{path}")):
+            yield from page
+
+    def download(self, run: int, artifact: str, to: Path) -> None:
+        """Unpack an artifact of a workflow run.
+
+        Raises:
+            PipelineError: It is not there.
+        """
+        self._run("run", "download", str(run), "--repo", self._repository, "--name", artifact, "--dir", str(to))
+
+    def _run(self, *arguments: str, text: str | None = None) -> str:
+        try:
+            ran = subprocess.run(
+                [self._binary, *arguments], input=text or "", capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise PipelineError(f"the GitHub command line cannot be run: {error}; install gh") from None
+        if ran.returncode:
+            said = (ran.stderr or ran.stdout).strip()
+            status = re.search(r"\(HTTP (\d{3})\)", said)
+            raise RefusedError(f"gh {' '.join(arguments[:4])} failed: {said}", int(status[1]) if status else None)
+        return ran.stdout
+
+
+def running(workflow_ref: str) -> str:
+    """File of the workflow that runs, and not of one that it calls, as GitHub's `GITHUB_WORKFLOW_REF` names it.
+
+    >>> running("acme/lake/.github/workflows/deploy-lake.yml@refs/heads/main"), running("")
+    ('deploy-lake.yml', 'deploy.yml')
+    """
+    return Path(workflow_ref.partition("@refs/")[0]).name or WORKFLOW
+
+
+def put_comment(api: Api, pull_request: int, body: str, place: str = "") -> None:
+    """Write a comment on a pull request, or replace the one written before.
+
+    Args:
+        api: GitHub.
+        pull_request: Its number.
+        body: The comment.
+        place: Directory in the repository that it is about: each has a comment of its own; empty: the root.
+    """
+    marker = _COMMENT.format(of=f" of {place}" if place else "")
+    text = f"{marker}\n{body}"
+    for comment in api.pages(f"issues/{pull_request}/comments?per_page=100"):
+        if comment["body"].startswith(marker) and _is_bot(comment):
+            api.call("PATCH", f"issues/comments/{comment['id']}", {"body": text})
+            return
+    api.call("POST", f"issues/{pull_request}/comments", {"body": text})
+
+
+def fetch_plans(api: Api, run: int, plans: Path) -> None:
+    """Fetch all plans that a workflow run made, each into a directory named like its artifact."""
+    for artifact in api.call("GET", f"actions/runs/{run}/artifacts?per_page=100")["artifacts"]:
+        if artifact["name"].startswith("plan-"):
+            api.download(run, artifact["name"], plans / artifact["name"])
+
+
+def fetch_plan(api: Api, deployment: Deployment, commit: str, plans: Path) -> str:
+    """Fetch the plan that was reviewed with the pull request that a commit merged.
+
+    A plan that was made by hand, for the commit itself, was reviewed by nobody.
+
+    Args:
+        api: GitHub.
+        deployment: What is deployed.
+        commit: The commit to deploy.
+        plans: Directory for bundles.
+
+    Returns:
+        The commit that the plan was made for. Without a plan, which may not be needed, the given commit.
+    """
+    stack, branch = deployment.stack, deployment.branch
+    candidates: list[_Planned] = []
+    for each in api.pages(f"commits/{commit}/pulls?per_page=100"):
+        if each.get("merged_at") and each.get("merge_commit_sha") == commit and each["base"]["ref"] == branch:
+            candidates += _planned_for(api, each)
+    for candidate in candidates:
+        artifact = f"plan-{stack}-{candidate.commit}"
+        if (run := _run_that_planned(api, artifact, candidate)) is None:
+            continue
+        api.download(run, artifact, plans / stack)
+        base = read_meta(plans / stack).base
+        if base in ("", branch):
+            logger.info("%s: the plan of %s, made by run %s", stack, candidate.commit, run)
+            return candidate.commit
+        logger.warning("warning: the plan of %s was made to be merged into %s, and not into %s", stack, base, branch)
+        shutil.rmtree(plans / stack)
+    wanted = " or ".join(each.commit for each in candidates) or f"a pull request that {commit} merged"
+    logger.info("%s: no plan was made for %s", stack, wanted)
+    return commit
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """Of what a run must have been, so that its plan is taken for the reviewed one."""
+
+    commit: str
+    branch: str
+
+
+def _planned_for(api: Api, pull: Mapping[str, Any]) -> Iterator[_Planned]:
+    """What a run of a merged pull request was of; nothing, if that cannot be told from a run of another pull request.
+
+    A run says its head, and no longer for which pull request it was once that is merged (github.com/con/tinuous/issues/28).
+    It ran the workflow and the code of a merge into that pull request's own base.
+    """
+    head = pull["head"]
+    # Of a repository that was deleted, nothing is said.
+    if head.get("repo") is None or head["repo"]["full_name"] != pull["base"]["repo"]["full_name"]:
+        logger.warning("warning: pull request %s is from a fork, whose plans are not taken", pull["number"])
+        return
+    owner = pull["base"]["repo"]["owner"]["login"]
+    same = api.pages(f"pulls?head={owner}:{quote(head['ref'], safe='')}&state=all&per_page=100")
+    others = [
+        each["number"] for each in same if each["head"]["sha"] == head["sha"] and each["number"] != pull["number"]
+    ]
+    if others:
+        logger.warning(
+            "warning: pull request %s has the same head as %s, so that their plans cannot be told apart; none is taken",
+            ", ".join(map(str, others)),
+            pull["number"],
+        )
+        return
+    yield _Planned(str(head["sha"]), str(head["ref"]))
+
+
+def _run_that_planned(api: Api, artifact: str, wanted: _Planned) -> int | None:
+    """The newest green run of this repository's own planning workflow at a head."""
+    listed = api.call("GET", f"actions/artifacts?name={artifact}&per_page=100")["artifacts"]
+    for each in sorted(listed, key=lambda each: str(each["created_at"]), reverse=True):
+        if each["expired"] or each["workflow_run"]["head_sha"] != wanted.commit:
+            continue
+        run = api.call("GET", f"actions/runs/{each['workflow_run']['id']}")
+        ours = run["head_repository"]["full_name"] == run["repository"]["full_name"]
+        if (
+            ours
+            and run["path"].partition("@")[0] == _PLANNED_BY
+            and run["conclusion"] == "success"
+            and (run["event"], run["head_branch"]) == ("pull_request", wanted.branch)
+        ):
+            return int(run["id"])
+        logger.warning("warning: an artifact called %s of run %s is no plan of ours", artifact, run["id"])
+    return None
+
+
+def reviewers_of(api: Api, environment: str) -> bool:
+    """Whether jobs in an environment of GitHub wait until somebody approves them.
+
+    Source: docs.github.com, REST API, "Get an environment".
+
+    Raises:
+        PipelineError: There is no such environment, or GitHub does not tell.
+    """
+    rules = api.call("GET", f"environments/{quote(environment, safe='')}").get("protection_rules") or []
+    return any(each["type"] == "required_reviewers" and each.get("reviewers") for each in rules)
+
+
+def put_issue(api: Api, stack: str, report: str | None) -> None:
+    """Open or update the issue about the drift of a stack, and close it when the drift is gone.
+
+    Args:
+        api: GitHub.
+        stack: The stack.
+        report: The report about drift; None where there is none.
+    """
+    marker = _DRIFT.format(stack=stack)
+    known = [
+        each
+        for each in api.pages(f"issues?state=open&labels={_LABEL}&per_page=100")
+        if (each.get("body") or "").startswith(marker) and _is_bot(each)
+    ]
+    if report is None:
+        for issue in known:
+            api.call("POST", f"issues/{issue['number']}/comments", {"body": "The drift is gone."})
+            api.call("PATCH", f"issues/{issue['number']}", {"state": "closed", "state_reason": "completed"})
+        return
+    body = f"{marker}\n{report}"
+    if known:
+        api.call("PATCH", f"issues/{known[0]['number']}", {"body": body})
+    else:
+        api.call("POST", "issues", {"title": f"Drift of {stack}", "body": body, "labels": [_LABEL]})
+
+
+def put_findings(api: Api, sarif: str, commit: str, ref: str) -> None:
+    """Upload findings to GitHub's code scanning, where the repository has it: they only show what the gate decided.
+
+    Args:
+        api: GitHub.
+        sarif: A SARIF document.
+        commit: The commit that was scanned.
+        ref: Its branch or pull request, as `refs/...`.
+
+    Raises:
+        PipelineError: The upload failed for another reason.
+    """
+    packed = base64.b64encode(gzip.compress(sarif.encode())).decode()
+    body = {"commit_sha": commit, "ref": ref, "sarif": packed, "tool_name": "checkov"}
+    try:
+        api.call("POST", "code-scanning/sarifs", body)
+    except RefusedError as error:
+        if error.status not in _NO_CODE_SCANNING:
+            raise
+        logger.warning(
+            "warning: findings are in this log only: code scanning is not enabled in this repository, or the workflow "
+            "lacks `security-events: write`: %s",
+            error,
+        )
+
+
+def _is_bot(written: Mapping[str, Any]) -> bool:
+    return bool(written["user"]["type"] == "Bot")

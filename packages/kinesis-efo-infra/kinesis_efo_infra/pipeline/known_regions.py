@@ -1,0 +1,49 @@
+"""Which regions AWS has, as far as the installed botocore knows."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from functools import cache
+from typing import Annotated
+
+from pydantic import AfterValidator, StringConstraints
+
+_DIRECTIONS = {"north", "south", "east", "west", "central"}
+_DIRECTIONS |= {f"{one}{two}" for one in ("north", "south") for two in ("east", "west")}
+
+
+@cache
+def known_regions() -> frozenset[str]:
+    """The regions of all partitions."""
+    from botocore.session import Session
+
+    session = Session()
+    partitions = session.get_available_partitions()
+    return frozenset(region for each in partitions for region in session.get_available_regions("kinesis", each))
+
+
+def region_fault(name: str) -> str | None:
+    """What is wrong with the name of a region; None if there is one of that name, or may be one that is new.
+
+    >>> region_fault("eu-west-1"), region_fault("eu-west-9")
+    (None, None)
+    >>> region_fault("eu-wst-1")
+    'must be a region of AWS; is eu-west-1 meant?'
+    """
+    if name in known_regions():
+        return None
+    area, *_, direction, _ = name.split("-")
+    if direction in _DIRECTIONS and area in {each.split("-")[0] for each in known_regions()}:
+        return None
+    close = get_close_matches(name, sorted(known_regions()), 1)
+    return f"must be a region of AWS; is {close[0]} meant?" if close else "must be a region of AWS, as eu-west-1"
+
+
+def _region(name: str) -> str:
+    if rule := region_fault(name):
+        raise ValueError(rule)
+    return name
+
+
+Region = Annotated[str, StringConstraints(pattern=r"^[a-z]{2,4}(-[a-z]+)+-\d$"), AfterValidator(_region)]
+"""A region, in environment files."""

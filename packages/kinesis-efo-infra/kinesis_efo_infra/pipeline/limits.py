@@ -1,0 +1,175 @@
+"""What AWS would refuse half way through a plan, or what it loses or stops: read from the plan, before anything is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+_APPLICATION, _STREAM, _TABLE = "aws_emrserverless_application", "aws_kinesis_stream", "aws_dynamodb_table"
+_FIXED = ("name", "stream_arn", "hash_key", "range_key")
+"""Attributes of streams, consumers and tables that AWS cannot change."""
+_TAGS = {"tags", "tags_all"}
+_ONLY_IN_STATE = {"enforce_consumer_deletion", "timeouts", "region"}
+"""Attributes that the provider keeps in Terraform's state, and not in AWS."""
+
+Plan = Mapping[str, Any]
+"""A plan, as `terraform show -json` writes it."""
+
+
+def refusals(plan: Plan, imports: Collection[str] = ()) -> list[str]:
+    """What AWS would refuse, with the way that it allows; and what exists, is to be taken over, and would be lost.
+
+    Args:
+        plan: The plan.
+        imports: Addresses of what the settings import.
+    """
+    refused = [*_lost(plan, imports), *_protected(plan)]
+    for stream, before, after in _updates(plan, _STREAM):
+        present, wanted = before.get("shard_count"), after.get("shard_count")
+        # Of a stream that was on-demand, only AWS knows the present number.
+        if _mode(before) != _mode(after) or not present or not wanted:
+            continue
+        if len(steps := _steps(present, wanted)) > 1:
+            way = ", then ".join(map(str, steps))
+            refused.append(
+                f"{stream}: from {present} to {wanted} shards: UpdateShardCount at most doubles or halves their number; "
+                f"deploy {way} (at most ten changes in 24 hours)"
+            )
+    return refused
+
+
+def of_another_account(plan: Plan, accounts: Collection[str]) -> list[str]:
+    """Fault of a plan on the state of another environment: of one with the same name in another account, and the same bucket.
+
+    Terraform would look for what is in that state in this account, not find it, and forget it.
+
+    Args:
+        plan: The plan.
+        accounts: The environment's account, and those that its settings name.
+    """
+    known = plan.get("prior_state", {}).get("values", {}).get("root_module", {}).get("resources", [])
+    held = [each["values"] for each in known if each.get("mode") == "managed"]
+    # What is not found is in the state no longer, but counts as changed by hand.
+    held += [each["change"].get("before") or {} for each in plan.get("resource_drift", [])]
+    found = {account for each in held for account in str(each.get("arn")).split(":")[4:5] if account}
+    if not found or found & set(accounts):
+        return []
+    whose = ", ".join(sorted(found))
+    return [f"its state is that of an environment in account {whose}: use another state_bucket, or another name"]
+
+
+def notes(plan: Plan) -> list[str]:
+    """What reviewers must know, because it loses records or stops jobs."""
+    told = [*_imported(plan), *_forgotten(plan)]
+    for stream, before, after in _updates(plan, _STREAM):
+        present, wanted = before.get("retention_period") or 0, after.get("retention_period") or 0
+        if wanted < present:
+            told.append(f"{stream}: retention falls from {present} to {wanted} hours: records that are older are lost")
+        if _mode(before) == "ON_DEMAND" and _mode(after) == "PROVISIONED":
+            told.append(
+                f"{stream}: becomes provisioned: AWS refuses `shards` that are more than double, or less than half, of "
+                "what it has then"
+            )
+    for application, before, after in _updates(plan, _APPLICATION):
+        changed = ", ".join(sorted(_changed(before, after)))
+        if changed:
+            told.append(
+                f"{application}: {changed}: EMR changes an application only while it is stopped. `make apply` stops its "
+                "jobs gracefully, and then it; `make jobs` starts them, and they read on where they stopped. Without the "
+                "pipeline, do that yourself: `kinesis-efo emr stop`, `aws emr-serverless stop-application`. For no "
+                "pause, move the jobs to a second application first (`target:`)"
+            )
+    return told
+
+
+def applications_to_stop(plan: Plan) -> list[str]:
+    """Ids of the applications of EMR Serverless that must not be started when the plan is applied."""
+    return [before["id"] for _, before, after in _updates(plan, _APPLICATION) if _changed(before, after)]
+
+
+def _lost(plan: Plan, imports: Collection[str]) -> Iterator[str]:
+    """What was there before Terraform, and would not survive its being taken over."""
+    for each in plan.get("resource_changes", []):
+        address, change = each["address"], each["change"]
+        if "importing" not in change and address not in imports:
+            continue
+        before, after = change["before"] or {}, change["after"] or {}
+        if "delete" in change["actions"]:
+            fixed = [name for name in _FIXED if before.get(name) != after.get(name)]
+            why = "; ".join(f"{name} is {before.get(name)!r} and not {after.get(name)!r}" for name in fixed)
+            yield (
+                f"{address} exists, is to be imported and would be replaced ({why or 'the plan says why'}): what is in it would be "
+                "lost. Import what fits, or correct the file"
+            )
+        elif each["type"] == _TABLE and before.get("global_secondary_index"):
+            yield (
+                f"{address} is imported and has a global secondary index, as the lease table of a KCL 3 has, which would lose "
+                "it: take another table (docs/how-to/kcl.md)"
+            )
+
+
+def _protected(plan: Plan) -> Iterator[str]:
+    """What AWS refuses to delete: it would do so after the rest of an application is gone."""
+    for each in plan.get("resource_changes", []):
+        change = each["change"]
+        before = change.get("before") or {}
+        if each["type"] == _TABLE and "delete" in change["actions"] and before.get("deletion_protection_enabled"):
+            yield (
+                f"{each['address']}: table {before.get('name')} is protected from deletion, and would be destroyed. Removing an "
+                "application takes two deployments: keep it, say `retired: true` for it and deploy that, which ends the protection "
+                "and nothing else; then remove it"
+            )
+
+
+def _forgotten(plan: Plan) -> Iterator[str]:
+    """What Terraform forgets, because it is somebody else's from now on."""
+    for each in plan.get("resource_changes", []):
+        if each["change"]["actions"] == ["forget"]:
+            yield f"{each['address']}: is handed over: Terraform forgets it; it stays as it is, and is billed"
+
+
+def _imported(plan: Plan) -> Iterator[str]:
+    """What is imported, and what becomes of it."""
+    for each in plan.get("resource_changes", []):
+        address, change = each["address"], each["change"]
+        if "importing" not in change or "delete" in change["actions"]:
+            continue
+        unknown = {name for name, is_unknown in change.get("after_unknown", {}).items() if is_unknown} - _TAGS
+        names = sorted((_changed(change["before"] or {}, _after(change)) | unknown) - _ONLY_IN_STATE)
+        said = f"changes {', '.join(names)}" if names else "changes nothing but tags, if anything"
+        key = "; readers still need kms:Decrypt with the former key for what was written with it" * (
+            "kms_key_id" in names and bool(change["before"]["kms_key_id"])
+        )
+        yield f"{address}: exists and is imported, which {said}{key}"
+
+
+def _updates(plan: Plan, kind: str) -> Iterator[tuple[str, Plan, Plan]]:
+    """Address, values before, and values after, of each resource of a type that is changed in place."""
+    for each in plan.get("resource_changes", []):
+        if each["type"] == kind and each["change"]["actions"] == ["update"]:
+            yield each["address"], each["change"]["before"], _after(each["change"])
+
+
+def _after(change: Mapping[str, Any]) -> Plan:
+    """The values after a change; None for those that only AWS knows."""
+    unknown = {name: None for name, is_unknown in change.get("after_unknown", {}).items() if is_unknown}
+    return {**change["after"], **unknown}
+
+
+def _changed(before: Plan, after: Plan) -> set[str]:
+    # The provider sends all of them with any change, so that AWS refuses even those that a started application may have.
+    return {name for name in {*before, *after} if before.get(name) != after.get(name)} - _TAGS
+
+
+def _mode(stream: Plan) -> str:
+    details = stream.get("stream_mode_details") or [{}]
+    return str(details[0].get("stream_mode"))
+
+
+def _steps(present: int, wanted: int) -> list[int]:
+    """The numbers of shards to go through, the wanted one last."""
+    steps = []
+    while present != wanted:
+        present = min(2 * present, wanted) if wanted > present else max(-(-present // 2), wanted)
+        steps.append(present)
+    return steps

@@ -1,0 +1,349 @@
+"""Makes plans, and applies a plan if it does what was shown.
+
+Planning only reads. Applying makes a plan of its own, with the credentials that apply it, and compares it with the one
+that was shown; of that one, nothing is run. What is planned comes from elsewhere too, so it must be on the positive list.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from kinesis_efo_infra.errors import PipelineError, StalePlanError
+from kinesis_efo_infra.gate import allowed, granted
+from kinesis_efo_infra.gate.scan import NOTHING, Accepted, scan_plans
+from kinesis_efo_infra.pipeline import comparison, cost
+from kinesis_efo_infra.pipeline.bundle import (
+    CONFIGURATION,
+    PLAN_JSON,
+    PLAN_TEXT,
+    Changes,
+    Meta,
+    configuration_digest,
+    read_configuration,
+    read_meta,
+    read_plan,
+    write_meta,
+)
+from kinesis_efo_infra.pipeline.deployment import Deployment
+from kinesis_efo_infra.pipeline.limits import Plan, notes, of_another_account, refusals
+from kinesis_efo_infra.pipeline.prices import prices_of
+from kinesis_efo_infra.pipeline.record import Deployed, Records
+from kinesis_efo_infra.pipeline.terraform import LOCK_FILE, StateVersion, Terraform
+
+logger = logging.getLogger(__name__)
+
+PROVIDERS = Path("providers.lock.hcl")
+"""Terraform's lock file. If it is committed, `init` installs exactly the provider that it names. See docs/gitops.md."""
+_PLAN = "plan.tfplan"
+_MOST_DIFFERENCES = 50
+
+Gate = Callable[[Sequence[Path]], Sequence[str]]
+"""Scans plans, and returns the checks that failed."""
+
+
+def checkov(plans: Sequence[Path]) -> Sequence[str]:
+    """Scan plans with the checkov gate."""
+    return [str(failure) for failure in scan_plans(plans).failed]
+
+
+def checkov_beside(directory: Path, environment: str, accepted: Accepted = NOTHING) -> Gate:
+    """The checkov gate with the checks and excuses that are beside the environment files.
+
+    Args:
+        directory: Directory of the environment files.
+        environment: The environment whose plans are scanned.
+        accepted: What may fail, whatever a team excuses.
+    """
+
+    def scan(plans: Sequence[Path]) -> Sequence[str]:
+        return [str(failure) for failure in scan_plans(plans, directory, environment, accepted).failed]
+
+    return scan
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A plan that was made just now.
+
+    Attributes:
+        terraform: What made it, and can apply it.
+        path: Terraform's own file of it.
+        json: The plan, as `terraform show -json` writes it.
+        state: The state that it was made on.
+        any_changes: Whether applying it changes anything, outputs included.
+    """
+
+    terraform: Terraform
+    path: Path
+    json: Plan
+    state: StateVersion
+    any_changes: bool
+
+    @property
+    def digest(self) -> str:
+        """Digest of what it does."""
+        return comparison.digest(self.json)
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Makes and applies plans.
+
+    Attributes:
+        synthesized: Directory to which `python -m infra` wrote the stacks.
+        records: Records of what is deployed.
+        gate: Scans a plan.
+        prepare: Called with a plan before it is applied.
+        terraform: Makes a `Terraform` for a directory.
+        providers: A lock file of Terraform, which need not exist.
+        extra: Types of resources that the team has added to those that a stack may have.
+    """
+
+    synthesized: Path
+    records: Records
+    gate: Gate = checkov
+    prepare: Callable[[Plan], None] = lambda *_: None
+    terraform: Callable[[Path], Terraform] = Terraform
+    providers: Path = PROVIDERS
+    extra: Collection[str] = ()
+
+    def is_deployed(self, deployment: Deployment) -> bool:
+        """Whether the synthesized configuration is the one that was applied last, and no deployment has ended half way since."""
+        return self._is(self.records.load(deployment), deployment)
+
+    def plan(
+        self,
+        deployment: Deployment,
+        commit: str,
+        out: Path,
+        *,
+        to_apply: bool = True,
+        repair: bool = False,
+        base: str = "",
+    ) -> Meta:
+        """Plan a stack and write the bundle `<out>/<stack>`.
+
+        Args:
+            deployment: The stack and where it is deployed.
+            commit: The commit that the plan belongs to.
+            out: Directory for bundles.
+            to_apply: Whether somebody may apply it; else what AWS would refuse does not matter.
+            repair: Whether it undoes drift, so that it may be applied although its configuration is deployed already.
+            base: The branch that the change is merged into.
+
+        Raises:
+            PipelineError: The stack or the plan holds what it may not, Terraform fails, AWS would refuse something, or checkov
+                finds something in the plan.
+        """
+        bundle = out / deployment.stack
+        shutil.rmtree(bundle, ignore_errors=True)
+        with TemporaryDirectory(prefix="kinesis-efo-plan-") as scratch:
+            made = self._make(deployment, Path(scratch))
+            if to_apply:
+                _refuse(deployment, made.json)
+            bundle.mkdir(parents=True)
+            (bundle / PLAN_JSON).write_text(json.dumps(made.json), encoding="utf-8")
+            (bundle / PLAN_TEXT).write_text(made.terraform.show_text(made.path) + "\n", encoding="utf-8")
+            meta = Meta(
+                environment=deployment.environment,
+                commit=commit,
+                configuration=self._digest(deployment),
+                plan=made.digest,
+                lineage=made.state.lineage,
+                serial=made.state.serial,
+                terraform=made.terraform.version,
+                any_changes=made.any_changes,
+                changes=Changes.of(made.json),
+                notes=tuple(notes(made.json)),
+                cost=_cost(deployment, made.json),
+                repair=repair,
+                base=base,
+            )
+        write_meta(bundle, meta)
+        self._scan(bundle / PLAN_JSON)
+        for note in meta.notes:
+            logger.warning("note: %s", note)
+        logger.info("%s: %s; plan sha256:%s on %s", deployment.stack, meta.changes, meta.plan, made.state)
+        return meta
+
+    def apply(self, deployment: Deployment, commits: Collection[str], plans: Path, approved: str | None = None) -> None:
+        """Plan, and apply that plan if it does what the shown one does; nothing, if its configuration is deployed already.
+
+        Args:
+            deployment: The stack and where it is deployed.
+            commits: The commit to deploy, and the one that was reviewed, if that is another.
+            plans: Directory of bundles: what was shown.
+            approved: Digest of the plan that was approved; None for that of the bundle.
+
+        Raises:
+            StalePlanError: No plan was shown, or it is of another commit, or the plan of now does something else.
+            PipelineError: The stack or the plan holds what it may not or does not pass checkov, AWS would refuse it, or applying
+                it fails.
+        """
+        stack = deployment.stack
+        deployed = self.records.load(deployment)
+        bundle = plans / stack
+        repair = bundle.exists() and read_meta(bundle).repair
+        if self._is(deployed, deployment) and not repair:
+            logger.info("%s: this configuration was applied with commit %s already", stack, deployed.commit)
+            return
+        meta, shown = read_meta(bundle), read_plan(bundle)
+        _verify(deployment, meta, bundle, commits)
+        with TemporaryDirectory(prefix="kinesis-efo-apply-") as scratch:
+            made = self._make(deployment, Path(scratch))
+            if repair and self._is(deployed, deployment) and not made.any_changes:
+                logger.info("%s: there is nothing to repair any more", stack)
+                return
+            if made.terraform.version != meta.terraform:
+                raise StalePlanError(
+                    f"{stack} was planned with {meta.terraform}; this is {made.terraform.version}, whose state the other may not "
+                    "be able to read: use the same version, or plan again"
+                )
+            self._compare(deployment, shown, made, approved)
+            _refuse(deployment, made.json)
+            scanned = Path(scratch) / PLAN_JSON
+            scanned.write_text(json.dumps(made.json), encoding="utf-8")
+            self._scan(scanned)
+            self.prepare(made.json)
+            logger.info("%s\n%s", made.terraform.show_text(made.path), _counted(stack, "applying", made))
+            # Whatever happens from here on, the next run must look, whatever it is about to deploy.
+            self.records.save(deployment, replace(deployed, under_way=meta.commit))
+            made.terraform.apply(made.path)
+        self.records.save(deployment, Deployed(commit=meta.commit, stack=self._digest(deployment)))
+
+    def _compare(self, deployment: Deployment, shown: Plan, made: Made, approved: str | None) -> None:
+        """Refuse a plan that does something else than the one that was shown or approved."""
+        stack = deployment.stack
+        differing = comparison.differences(shown, made.json)
+        if differing:
+            more = len(differing) - _MOST_DIFFERENCES
+            listing = [f"  {each}" for each in differing[:_MOST_DIFFERENCES]] + [f"  and {more} more"] * (more > 0)
+            raise StalePlanError(
+                f"the plan of {stack} is not what was shown, so that nothing was applied; something else was merged, applied or "
+                "changed meanwhile. Plan again, and have that reviewed. What differs:\n" + "\n".join(listing)
+            )
+        if approved is not None and approved != made.digest:
+            raise StalePlanError(
+                f"the plan of {stack} is sha256:{made.digest}, and sha256:{approved} was approved; plan again, and have that reviewed"
+            )
+
+    def _make(self, deployment: Deployment, scratch: Path) -> Made:
+        """Plan in a fresh directory, where no earlier run has left anything.
+
+        Raises:
+            PipelineError: The stack or the plan holds what it may not, or Terraform fails.
+        """
+        stack = deployment.stack
+        document = read_configuration(self._configuration(deployment))
+        # Before `init`, which installs what the stack names, and before `plan`, which runs data sources.
+        named = deployment.named
+        _only_allowed(
+            f"{stack}, as it is synthesized,",
+            [*allowed.in_stack(document, extra=self.extra), *_elsewhere(deployment, document)],
+            "run",
+        )
+        _only_granted(stack, granted.in_stack(document, named))
+        # What was looked at, and not the file, in which a key could be written twice.
+        (scratch / CONFIGURATION).write_text(json.dumps(document), encoding="utf-8")
+        if self.providers.exists():
+            shutil.copy(self.providers, scratch / LOCK_FILE)
+        terraform = self.terraform(scratch)
+        terraform.init()
+        # Before planning: if the state moves in between, the plan counts as made on the older one.
+        state = terraform.state_version()
+        any_changes = terraform.plan(scratch / _PLAN)
+        plan = terraform.show(scratch / _PLAN)
+        _only_allowed(f"the plan of {stack}", allowed.in_plan(plan, extra=self.extra), "applied")
+        _only_granted(f"the plan of {stack}", granted.in_plan(plan, named))
+        return Made(terraform, scratch / _PLAN, plan, state, any_changes)
+
+    def _scan(self, plan: Path) -> None:
+        if failed := self.gate([plan]):
+            raise PipelineError(
+                "checkov finds in what Terraform evaluated:\n" + "\n".join(f"  {each}" for each in failed)
+            )
+
+    def _is(self, deployed: Deployed, deployment: Deployment) -> bool:
+        return deployed.stack == self._digest(deployment) and not deployed.under_way
+
+    def _configuration(self, deployment: Deployment) -> Path:
+        return self.synthesized / "stacks" / deployment.stack / CONFIGURATION
+
+    def _digest(self, deployment: Deployment) -> str:
+        return configuration_digest(self._configuration(deployment))
+
+
+def _counted(stack: str, doing: str, made: Made) -> str:
+    """What a plan does, counted from the plan itself."""
+    return f"{stack}: {doing} sha256:{made.digest}: {Changes.of(made.json)}"
+
+
+def _verify(deployment: Deployment, meta: Meta, bundle: Path, commits: Collection[str]) -> None:
+    """Refuse what was shown for something else, by mistake."""
+    if meta.environment != deployment.environment:
+        raise StalePlanError(
+            f"{bundle} holds a plan of {meta.environment}, not of {deployment.environment}; plan again"
+        )
+    if meta.commit not in commits:
+        raise StalePlanError(
+            f"the plan of {deployment.stack} is of commit {meta.commit}, not of {' or '.join(commits)}; plan again"
+        )
+
+
+def _elsewhere(deployment: Deployment, document: Mapping[str, Any]) -> list[str]:
+    """Faults of a stack that works, or keeps its state, elsewhere than the environment says, or takes over what that does not name."""
+    backend = document.get("terraform", {}).get("backend")
+    s3 = backend.get("s3") if isinstance(backend, Mapping) else None
+    there = (s3.get("bucket"), s3.get("key")) if isinstance(s3, Mapping) else None
+    ours = (deployment.state_bucket, deployment.state_key)
+    faults = [] if there == ours else [f"terraform.backend: its state would be {there}, and must be {ours}"]
+    provider = document.get("provider", {}).get("aws") if isinstance(document.get("provider"), Mapping) else None
+    for each in provider if isinstance(provider, list) else [provider]:
+        where = (each.get("region"), each.get("allowed_account_ids")) if isinstance(each, Mapping) else None
+        if where != (deployment.region, [deployment.account_id]):
+            here = (deployment.region, [deployment.account_id])
+            faults.append(f"provider.aws: it would work in {where}, and must in {here}")
+    written = document.get("import") or []
+    # One alone need not be in a list.
+    blocks = written if isinstance(written, list) else [written]
+    imported = {str(each.get("to") if isinstance(each, Mapping) else each) for each in blocks}
+    taken = sorted(imported - deployment.imports)
+    return faults + [f"import {each}: the environment's file takes nothing over there" for each in taken]
+
+
+def _only_allowed(what: str, faults: Sequence[str], undone: str) -> None:
+    if faults:
+        listing = "\n".join(f"  {each}" for each in faults)
+        raise PipelineError(
+            f"{what} holds what the positive list (kinesis_efo_infra/gate/allowed.py) does not have; nothing was {undone}:\n{listing}"
+        )
+
+
+def _only_granted(what: str, faults: Sequence[str]) -> None:
+    if faults:
+        listing = "\n".join(f"  {each}" for each in faults)
+        raise PipelineError(f"{what} grants what the settings do not name:\n{listing}")
+
+
+def _refuse(deployment: Deployment, plan: Plan) -> None:
+    accounts = (deployment.account_id, *deployment.named.accounts)
+    if refused := [*of_another_account(plan, accounts), *refusals(plan, deployment.imports)]:
+        listing = "\n".join(f"  {each}" for each in refused)
+        raise PipelineError(f"{deployment.stack} cannot be applied as planned:\n{listing}")
+
+
+def _cost(deployment: Deployment, plan: Plan) -> Sequence[str]:
+    region = deployment.region
+    advantage = deployment.on_demand_advantage
+    scaled = deployment.scaled
+    prices = prices_of(region)
+    changed = cost.table(cost.changes(plan, scaled=scaled), region, prices, advantage=advantage)
+    idle = cost.idle(plan, region, prices, advantage=advantage, scaled=scaled) if prices else []
+    return (*changed, *([""] if changed and idle else []), *idle)

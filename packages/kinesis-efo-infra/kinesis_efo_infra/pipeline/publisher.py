@@ -1,0 +1,20 @@
+"""Who publishes this package and its workflows."""
+
+from __future__ import annotations
+
+from kinesis_efo_infra import __version__
+
+REPOSITORY = "OWNER/kinesis-efo"
+"""The repository of the reusable workflows. No owner has been named yet: this is the one place to name it."""
+TAG = f"v{__version__}"
+"""The tag of this version: package and workflows are released together."""
+
+
+def workflow(name: str) -> str:
+    """A reusable workflow, as a workflow of another repository calls it."""
+    return f"{REPOSITORY}/.github/workflows/{name}@{TAG}"
+
+
+def trusted(repository: str = REPOSITORY, tag: str = TAG) -> str:
+    """The claim `job_workflow_ref` of the job that applies, if it is one of the published workflow."""
+    return f"{repository}/.github/workflows/deploy-environment.yml@refs/tags/{tag}"

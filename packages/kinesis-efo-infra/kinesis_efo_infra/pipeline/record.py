@@ -1,0 +1,96 @@
+"""The record of what is deployed: a small document in S3 beside the state, one per deployment.
+
+It makes the pipeline repeatable: a run that was cancelled or failed half way leaves its mark, so the next run does the
+rest, or undoes it. Without the record, a deployment that the CI system dropped from its queue would never happen. Jobs
+need no record: each run carries a fingerprint of what it was started with.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from kinesis_efo_infra.errors import PipelineError
+from kinesis_efo_infra.pipeline.aws import asking
+from kinesis_efo_infra.pipeline.deployment import Deployment
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """What is deployed in an deployment.
+
+    Attributes:
+        commit: The commit that was applied last; empty if there was none.
+        stack: Digest of the Terraform JSON that was applied.
+        under_way: The commit that is being applied, or whose deployment failed or was stopped half way; empty if there is none.
+    """
+
+    commit: str = ""
+    stack: str = ""
+    under_way: str = ""
+
+
+class Records:
+    """The records in the state bucket.
+
+    Args:
+        s3: A boto3 client.
+    """
+
+    def __init__(self, s3: Any) -> None:
+        self._s3 = s3
+        self._tags: dict[str, str | None] = {}
+
+    def load(self, deployment: Deployment) -> Deployed:
+        """Read the record of a deployment; an empty one where there is none yet.
+
+        Raises:
+            AwsError: There are no credentials, or AWS cannot be reached.
+            PipelineError: The record cannot be read.
+        """
+        key = deployment.record_key
+        try:
+            with asking(deployment.account_id):
+                answer = self._s3.get_object(Bucket=deployment.state_bucket, Key=key)
+        except ClientError as error:
+            if error.response["Error"]["Code"] == "NoSuchKey":
+                self._tags[key] = None
+                return Deployed()
+            raise PipelineError(f"s3://{deployment.state_bucket}/{key} cannot be read: {error}") from error
+        self._tags[key] = answer["ETag"]
+        try:
+            return Deployed(**json.loads(answer["Body"].read()))
+        except (ValueError, TypeError) as error:
+            raise PipelineError(
+                f"s3://{deployment.state_bucket}/{key} is no record of a deployment ({error}); delete it, and "
+                "everything counts as changed"
+            ) from error
+
+    def save(self, deployment: Deployment, deployed: Deployed) -> None:
+        """Write a record that was loaded before.
+
+        Raises:
+            PipelineError: Another deployment wrote it in between, or it cannot be written.
+        """
+        key = deployment.record_key
+        tag = self._tags[key]
+        condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
+        # Without a mark, the record is as versions of this code that know none read it; with one, they refuse it.
+        said = {name: value for name, value in asdict(deployed).items() if value or name != "under_way"}
+        body = json.dumps(said, indent=2, sort_keys=True).encode()
+        try:
+            with asking(deployment.account_id):
+                answer = self._s3.put_object(
+                    Bucket=deployment.state_bucket, Key=key, Body=body, ContentType="application/json", **condition
+                )
+        except ClientError as error:
+            if error.response["Error"]["Code"] in ("PreconditionFailed", "ConditionalRequestConflict"):
+                raise PipelineError(
+                    f"another deployment of {deployment.environment} wrote s3://{deployment.state_bucket}/{key} "
+                    "meanwhile; run this one again when that one has ended"
+                ) from error
+            raise PipelineError(f"s3://{deployment.state_bucket}/{key} cannot be written: {error}") from error
+        self._tags[key] = answer["ETag"]

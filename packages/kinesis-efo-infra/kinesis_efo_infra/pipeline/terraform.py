@@ -1,0 +1,208 @@
+"""Runs Terraform, or OpenTofu, in the directory of a stack, with the credentials in the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kinesis_efo_infra.errors import PipelineError, StalePlanError
+
+_DECORATION = re.compile(r"\x1b\[[0-9;]*m|[\u2502\u2575\u2577] ?")
+_VERSION = re.compile(r"(Terraform|OpenTofu) v(\S+)")
+LOCK_FILE = ".terraform.lock.hcl"
+
+
+@dataclass(frozen=True, slots=True)
+class StateVersion:
+    """Identifies a version of a Terraform state; the state has moved when either part differs.
+
+    Attributes:
+        lineage: Id that a state gets when it is created; empty where there is none yet.
+        serial: A number that grows with every change.
+    """
+
+    lineage: str
+    serial: int
+
+    def __str__(self) -> str:
+        return f"serial {self.serial} of {self.lineage or 'a state that is not there yet'}"
+
+
+class Terraform:
+    """Terraform in one directory; or OpenTofu, where `$TERRAFORM_BINARY_NAME` names it.
+
+    Args:
+        directory: Holds the stack's `cdk.tf.json`.
+        variables: Environment variables besides this process'.
+
+    Raises:
+        PipelineError: The binary is missing.
+    """
+
+    def __init__(self, directory: Path, variables: Mapping[str, str] | None = None) -> None:
+        found = find_binary()
+        if found is None:
+            raise PipelineError(missing_binary())
+        self._binary, self._directory, self._variables = found, directory, variables or {}
+
+    @property
+    def version(self) -> str:
+        """Name and version of the binary: `Terraform 1.11.4`, or `OpenTofu 1.10.6`.
+
+        Raises:
+            PipelineError: The binary is neither.
+        """
+        # As JSON, OpenTofu calls itself Terraform: versions of the two that have one number would be taken for one.
+        said = self._run("version")
+        if (found := _VERSION.match(said)) is None:
+            raise PipelineError(
+                f"{self._binary} is neither Terraform nor OpenTofu: `version` prints {said[:80]!r}; "
+                "TERRAFORM_BINARY_NAME says which program is run"
+            )
+        return " ".join(found.groups())
+
+    @property
+    def providers(self) -> Mapping[str, str]:
+        """Versions of the providers that `init` installed, by their addresses."""
+        return dict(json.loads(self._run("version", "-json")).get("provider_selections") or {})
+
+    def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
+        """Connect to the state, and install the provider; with a lock file, exactly the one that it names.
+
+        Args:
+            reconfigure: Forget the backend that this directory used before.
+            migrate: Move the state from that backend to the present one.
+        """
+        options = ["-lockfile=readonly"] if (self._directory / LOCK_FILE).exists() else []
+        options += ["-reconfigure"] if reconfigure else []
+        options += ["-migrate-state", "-force-copy"] if migrate else []
+        self._run("init", "-input=false", *options)
+
+    def validate(self) -> None:
+        """Check the configuration.
+
+        Raises:
+            PipelineError: It is wrong.
+        """
+        self._run("validate")
+
+    def destroy(self) -> None:
+        """Destroy everything that is in the state, without asking.
+
+        Raises:
+            PipelineError: Something is protected, or could not be destroyed.
+        """
+        self._run("destroy", "-input=false", "-auto-approve")
+
+    def state_version(self) -> StateVersion:
+        """The present version of the state."""
+        text = self._run("state", "pull").strip()
+        state: dict[str, Any] = json.loads(text) if text else {}
+        return StateVersion(state.get("lineage", ""), state.get("serial", 0))
+
+    def plan(self, to: Path) -> bool:
+        """Write a plan, and return whether it changes anything.
+
+        The state is not locked, because the role that plans may only read. If the state moves meanwhile, the plan is
+        refused when it is applied.
+        """
+        arguments = ("plan", "-input=false", "-lock=false", "-detailed-exitcode", f"-out={to.resolve()}")
+        return self._execute(arguments, ok=(0, 2)).returncode == 2
+
+    def show(self, plan: Path) -> dict[str, Any]:
+        """A plan as JSON."""
+        shown: dict[str, Any] = json.loads(self._run("show", "-json", str(plan.resolve())))
+        return shown
+
+    def show_text(self, plan: Path) -> str:
+        """A plan in Terraform's text for people, which hides sensitive values."""
+        return self._run("show", "-no-color", str(plan.resolve())).strip()
+
+    def apply(self, plan: Path) -> None:
+        """Apply a saved plan; Terraform's output goes to the terminal.
+
+        Raises:
+            StalePlanError: The state is not the one that the plan was made on.
+            PipelineError: Applying failed; part of the plan may have been applied.
+        """
+        # Waiting for the lock costs nothing; after a failure, somebody would have to start again.
+        command = self._command("apply", "-input=false", "-no-color", "-lock-timeout=5m", str(plan.resolve()))
+        ran = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=self._environment()
+        )
+        if "Saved plan is stale" in ran.stderr:
+            raise StalePlanError(f"the state moved after the plan was made: {' '.join(_readable(ran.stderr).split())}")
+        if ran.returncode:
+            raise PipelineError(
+                f"{self._name} apply failed; part of the plan may have been applied, so that a new one is needed:\n"
+                + _readable(ran.stderr)
+            )
+
+    def apply_now(self, *, approve: bool) -> None:
+        """Plan and apply at the terminal; Terraform asks first, unless `approve`.
+
+        Raises:
+            PipelineError: Applying failed, or was declined.
+        """
+        ran = subprocess.run(
+            self._command("apply", *(["-auto-approve"] if approve else [])), check=False, env=self._environment()
+        )
+        if ran.returncode:
+            raise PipelineError(f"{self._name} apply failed, or was declined; its message is above")
+
+    def _run(self, *arguments: str) -> str:
+        return self._execute(arguments, ok=(0,)).stdout
+
+    def _execute(self, arguments: tuple[str, ...], ok: tuple[int, ...]) -> subprocess.CompletedProcess[str]:
+        ran = subprocess.run(
+            self._command(*arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self._environment(),
+        )
+        if ran.returncode not in ok:
+            raise PipelineError(f"{self._name} {arguments[0]} failed in {self._directory}:\n{_readable(ran.stderr)}")
+        return ran
+
+    @property
+    def _name(self) -> str:
+        return Path(self._binary).name
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [self._binary, f"-chdir={self._directory}", *arguments]
+
+    def _environment(self) -> Mapping[str, str]:
+        # Terraform must not look for newer versions, nor print hints for a person at a terminal.
+        return {**os.environ, "CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", **self._variables}
+
+
+def binary_name() -> str:
+    """The name or path of Terraform, or of OpenTofu: `$TERRAFORM_BINARY_NAME`, as for the command lines of CDKTF and CDK Terrain."""
+    return os.environ.get("TERRAFORM_BINARY_NAME") or "terraform"
+
+
+def find_binary() -> str | None:
+    """The path of Terraform, or of OpenTofu; None if it is missing."""
+    return shutil.which(binary_name())
+
+
+def missing_binary() -> str:
+    """What to say where `find_binary` finds nothing."""
+    return (
+        f"there is no {binary_name()} on the PATH: install Terraform or OpenTofu, 1.10 or later; "
+        "TERRAFORM_BINARY_NAME says which of them is run (default: terraform)"
+    )
+
+
+def _readable(text: str) -> str:
+    """Terraform's messages without colours and boxes."""
+    return _DECORATION.sub("", text).strip()

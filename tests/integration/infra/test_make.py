@@ -1,0 +1,54 @@
+"""What a pipeline's steps are given is text to make and to the shell: it comes from jobs that run the code of many packages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.isolated import ROOT
+from tests.support.missing import make
+
+TEMPLATE = ROOT / "packages/kinesis-efo-infra/kinesis_efo_infra/pipeline/template/Makefile.template"
+STEPS = {
+    "plan": ("ENV", "COMMIT", "HANDED", "BASE"),
+    "environments": ("BRANCH",),
+    "approval": ("ENV", "COMMIT", "APPROVED", "SUMMARY"),
+    "issue": ("ENV", "REPORT"),
+    "comment": ("ONLY",),
+    "apply": ("ENV", "COMMIT", "HANDED", "APPROVED", "OUTPUTS"),
+    "drift": ("ENV", "HANDED", "REPORT", "LINK"),
+}
+
+
+@pytest.mark.parametrize(
+    "text", ["dev; touch {}", "$(shell touch {})", "`touch {}`", "'; touch {}; echo '", "dev\n\ttouch {}"]
+)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("makefile", ["ours", "template"])
+def test_nothing_of_what_a_step_is_given_is_run(makefile: str, step: str, text: str, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    environment = tmp_path / "environment"
+    (environment / "bin").mkdir(parents=True)
+    (environment / ".full").touch()
+    for name in ("python", "kinesis-efo-infra"):
+        program = environment / "bin" / name
+        program.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
+        program.chmod(0o755)
+    if makefile == "template":
+        (tmp_path / "Makefile").write_text(TEMPLATE.read_text(encoding="utf-8").replace("@@ENVIRONMENT@@", "dev"))
+    given = {name: text.format(ran) for name in STEPS[step]}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+    done = subprocess.run(
+        [make(), "--no-print-directory", step, f"PIPELINE_VENV={environment}"],
+        env={**inherited, **given}, cwd=ROOT if makefile == "ours" else tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert not ran.exists(), done.stdout + done.stderr
+    if done.returncode:
+        assert "\n" in text, "make cuts a recipe at the end of a line, and nothing else is refused"
+        return
+    # Word for word, each as one argument.
+    words = done.stdout.split("\0")
+    assert [each for each in words if "touch" in each] == list(given.values()), done.stderr

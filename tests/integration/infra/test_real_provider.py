@@ -1,0 +1,98 @@
+"""The examples are checked and planned by Terraform, and what came of it is on the page that says what the AWS provider says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from infra.__main__ import NOT_RUN, main
+from infra.errors import NotRunError, PipelineError
+from infra.local import real_provider as module
+from infra.local.real_provider import FILES, RECORD, Outcome, real_provider, told, written_into
+from kinesis_efo_infra.engine import ENGINE
+from tests.integration.infra.test_apply_local import served
+from tests.support.isolated import ROOT
+from tests.support.missing import terraform
+
+DAY = date(2026, 11, 25)
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the page."""
+    monkeypatch.chdir(ROOT)
+    copy = tmp_path / "page.md"
+    copy.write_text(RECORD.read_text(encoding="utf-8"), encoding="utf-8")
+    return copy
+
+
+@pytest.mark.slow
+def test_every_example_is_planned_and_recorded(
+    page: Path, provider: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The stand-in: what the provider itself says is for those who reach its registry.
+    monkeypatch.setenv("TF_REATTACH_PROVIDERS", provider["TF_REATTACH_PROVIDERS"])
+    before = page.read_text(encoding="utf-8")
+    assert real_provider(page, FILES, served, lambda: DAY)
+    text = page.read_text(encoding="utf-8")
+    head, _, rest = text.partition(f"<!-- {ENGINE} -->\n")
+    record, _, tail = rest.partition(f"<!-- end of {ENGINE} -->")
+    assert before.startswith(head)
+    assert before.endswith(tail)
+    assert re.match(r"Run on 2026-11-25, at commit [\w.-]+, with Terraform 1\.\d+\.\d+\. ", " ".join(record.split()))
+    rows = re.findall(
+        r"\| `(kinesis-efo-[\w-]+)` \| valid; (?:\d+ to import, )?(\d+) to create, \d+ to update, 0 to replace, 0 to destroy \|",
+        record,
+    )
+    assert [name for name, _ in rows] == [
+        f"kinesis-efo-{each}{suffix}" for each in ("example", "dev", "prod") for suffix in ("", "-bootstrap")
+    ]
+    assert all(int(created) > 5 for _, created in rows)
+
+
+def test_what_is_refused_is_recorded_as_well(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = [
+        Outcome(
+            "one", "Terraform 1.11.4, registry.terraform.io/hashicorp/aws 6.25.0", "valid; 3 to create", passed=True
+        ),
+        Outcome(
+            "two",
+            "Terraform 1.11.4, registry.terraform.io/hashicorp/aws 6.25.0",
+            "Error: Unsupported argument",
+            passed=False,
+        ),
+    ]
+    text = told(outcomes, DAY)
+    assert "with Terraform 1.11.4, registry.terraform.io/hashicorp/aws 6.25.0." in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 120
+    assert "| `two` | refused, see below |" in text
+    assert "`two`:\n\n```text\nError: Unsupported argument\n```" in text
+    once = written_into(
+        "<!-- cdktf -->\nkept\n<!-- end of cdktf -->\n<!-- cdktn -->\nold\n<!-- end of cdktn -->\n", "cdktn", text
+    )
+    assert "kept" in once
+    assert "old" not in once
+    assert written_into(once, "cdktn", text) == once, "the record of before is replaced"
+    with pytest.raises(PipelineError, match="has no place for other"):
+        written_into(once, "other", text)
+    monkeypatch.setattr(module, "_planned", lambda *_: iter(outcomes))
+    assert not real_provider(page, FILES[:1], served, lambda: DAY)
+
+
+def test_without_the_registry_it_says_so_in_a_sentence_and_records_nothing(
+    page: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    terraform()
+    before = page.read_bytes()
+
+    def out_of_reach(*_: object) -> Callable[..., None]:
+        raise NotRunError("the registry of the AWS provider is out of reach: no such host")
+
+    monkeypatch.setattr(module, "_planned", out_of_reach)
+    assert main(["real-provider", "--record", str(page)]) == NOT_RUN
+    assert caplog.messages[-1] == "not run: the registry of the AWS provider is out of reach: no such host"
+    assert page.read_bytes() == before

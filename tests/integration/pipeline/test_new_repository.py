@@ -1,0 +1,102 @@
+"""From an empty folder to a deployed stack: a repository of another team, by the targets that the published workflows run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinesis_efo.local import LocalAws
+from kinesis_efo.manifest import parse_manifest
+from tests.support.isolated import CONSTRUCTS, ROOT
+from tests.support.missing import make
+
+pytestmark = pytest.mark.slow
+# What `uv sync` brings: it would fetch a package that nobody has published.
+BROUGHT = ("-o", ".venv/.full", "-o", ".venv-pipeline/.full")
+
+
+@pytest.fixture
+def repository(aws: LocalAws, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Writes a repository into an empty folder; runs a target of its Makefile, in which nothing else of this project is."""
+    written = subprocess.run(
+        [sys.executable, "-m", "kinesis_efo_infra.pipeline", "new-repository", str(tmp_path)],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(CONSTRUCTS)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert written.returncode == 0, written.stderr
+    (tmp_path / ".venv").symlink_to(Path(sys.prefix))
+    (tmp_path / ".venv-checkov").symlink_to(ROOT / ".venv-checkov")
+    place = {"LocationConstraint": "eu-west-1"}
+    aws.client("s3").create_bucket(Bucket="acme-terraform-state", CreateBucketConfiguration=place)
+
+    def run(target: str, *variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [make(), "-s", *BROUGHT, target, *variables],
+            cwd=tmp_path,
+            env={name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def succeeds(ran: subprocess.CompletedProcess[str]) -> str:
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+def test_a_repository_goes_from_an_empty_folder_to_a_deployed_stack(
+    aws: LocalAws, repository: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    synthesized = repository("synth", "SARIF=checkov.sarif")
+    succeeds(synthesized)
+    assert "checkov: 0 failed, none excused" in synthesized.stderr
+    (matrix,) = json.loads(succeeds(repository("environments", "BRANCH=main")))
+    assert matrix["environment"] == matrix["github_environment"] == matrix["stack"] == "streaming-dev"
+    assert json.loads(succeeds(repository("environments", "BRANCH=other"))) == []
+    handed = f"HANDED={succeeds(repository('digest'))}"
+
+    succeeds(repository("plan", "COMMIT=one", "BASE=main", handed))
+    shown = succeeds(repository("comment", "ONLY=streaming-dev"))
+    assert "| `streaming-dev` | 11 | 0 | 0 | 0 |" in shown
+    assert "**The bill of `streaming-dev`:**" in shown
+    applied = repository("apply", "COMMIT=one", handed)
+    succeeds(applied)
+    assert aws.client("kinesis").describe_stream_summary(StreamName="streaming-dev-orders")
+    parameter = aws.client("ssm").get_parameter(Name="/kinesis-efo/streaming-dev/lake", WithDecryption=True)
+    manifest = parse_manifest(parameter["Parameter"]["Value"], "ssm:///kinesis-efo/streaming-dev/lake")
+    assert manifest.streams["orders"].consumer_arn is not None
+
+    again = repository("plan", "COMMIT=one", handed)
+    succeeds(again)
+    assert "nothing to plan" in again.stderr
+    kinesis = aws.client("kinesis")
+    (stream,) = {each.stream_arn for each in manifest.streams.values()}
+    kinesis.register_stream_consumer(StreamARN=stream, ConsumerName="stray")
+    told = repository("drift", "COMMIT=one", handed).stdout
+    assert "**1 consumer that no environment declares**" in told
+    assert "/consumer/stray:" in told
+    assert "What would put it right" not in told, "nothing that is declared differs"
+
+    # Whatever an app declares: what is not on the positive list is refused before anything runs.
+    stack = tmp_path / "cdktf.out" / "stacks" / "streaming-dev" / "cdk.tf.json"
+    forged: dict[str, Any] = json.loads(stack.read_text(encoding="utf-8"))
+    command = {"local-exec": {"command": f"touch {tmp_path / 'ran'}"}}
+    forged["resource"]["terraform_data"] = {"forged": {"provisioner": command}}
+    stack.write_text(json.dumps(forged), encoding="utf-8")
+    refused = repository("plan", "COMMIT=two")
+    assert "resource.terraform_data.forged: nothing of this type is allowed" in refused.stderr
+    assert "is not what was handed over" in repository("plan", "COMMIT=two", handed).stderr
+    assert not (tmp_path / "ran").exists()

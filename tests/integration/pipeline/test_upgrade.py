@@ -1,0 +1,140 @@
+"""What a version before has deployed meets the present one, and the other way round: nothing is replaced.
+
+The stacks in `deployed` are those of commit 3306112, synthesized from the environment file that is written here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.pipeline.apply_bootstrap import apply_bootstrap
+from infra.pipeline.deployments import deployment_of
+from infra.settings.names import Names
+from infra.stacks.app import synthesize_bootstrap
+from kinesis_efo.local import LocalAws
+from kinesis_efo_infra.pipeline.bundle import PLAN_JSON, Meta
+from kinesis_efo_infra.pipeline.plans import Planner
+from kinesis_efo_infra.pipeline.record import Records
+from tests.integration.pipeline.conftest import BACKEND, Repository
+from tests.integration.pipeline.test_apply_bootstrap import reach, state_of
+
+DEPLOYED = Path(__file__).parent / "deployed"
+FILE = {
+    "environment": "before",
+    "region": "eu-west-1",
+    "account_id": "111122223333",
+    "state_bucket": "terraform-state-before",
+    "pipeline": {"repository": "acme/lake"},
+    "emr": {},
+    "streams": {"orders": {"mode": "provisioned", "shards": 2}},
+    "applications": {"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}},
+}
+
+
+def ids(state: dict[str, Any]) -> dict[str, str]:
+    """What AWS knows each resource by: another one, where it was replaced."""
+    return {
+        f"{each['type']}.{each['name']}": instance["attributes"]["id"]
+        for each in state["resources"]
+        if each["mode"] == "managed"
+        for instance in each["instances"]
+    }
+
+
+class Account:
+    """An account where versions are deployed one after the other, with the environment file that is written here.
+
+    Args:
+        repository: The environment file, and what the present version makes of it.
+        aws: Local AWS.
+        monkeypatch: Sets what Terraform reads.
+        caplog: What is said.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        aws: LocalAws,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        self.repository, self.aws, self.monkeypatch, self.caplog = repository, aws, monkeypatch, caplog
+        self.environment = repository.environment
+        self.names = Names(self.environment)
+
+    def bootstrap(self, version: str, recorded: Path | None = None) -> tuple[dict[str, str], set[str]]:
+        """Apply a version's bootstrap stack; what there is afterwards, and what was said before."""
+        self.monkeypatch.setenv("TF_CLI_ARGS_init", "")
+        out = reach(self.repository.directory / version, self.environment, self.monkeypatch)
+        if recorded is None:
+            synthesize_bootstrap([self.environment], out)
+        else:
+            stack = out / "stacks" / self.names.bootstrap_stack_name / "cdk.tf.json"
+            stack.write_bytes(recorded.read_bytes())
+        self.caplog.clear()
+        with self.caplog.at_level("INFO"):
+            apply_bootstrap(self.environment, out, self.aws.client("s3"), self.aws.client("iam"), approve=True)
+        prefix = f"{self.names.bootstrap_stack_name}: "
+        messages = {each.getMessage() for each in self.caplog.records}
+        said = {each.removeprefix(prefix) for each in messages if each.startswith(prefix)}
+        return ids(state_of(self.aws, self.environment)), said
+
+    def deploy(self, version: str, synthesized: Path) -> tuple[Meta, dict[str, str], set[str]]:
+        """Apply a version's stack; what that does, what there is afterwards, and what was destroyed."""
+        self.monkeypatch.setenv("TF_CLI_ARGS_init", " ".join(f"-backend-config={each}=true" for each in BACKEND))
+        s3, plans = self.aws.client("s3"), self.repository.plans
+        planner = Planner(synthesized, Records(s3), lambda _: [])
+        meta = planner.plan(deployment_of(self.environment), version, plans)
+        plan = json.loads((plans / self.names.stack_name / PLAN_JSON).read_text(encoding="utf-8"))
+        gone = {each["address"] for each in plan["resource_changes"] if "delete" in each["change"]["actions"]}
+        planner.apply(deployment_of(self.environment), [version], plans)
+        state = s3.get_object(Bucket=self.environment.state_bucket, Key=self.names.state_key)["Body"].read()
+        return meta, ids(json.loads(state)), gone
+
+
+@pytest.mark.slow
+def test_what_a_version_before_deployed_is_changed_in_place_and_back(
+    checkout: Callable[[str], Repository],
+    aws: LocalAws,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    repository = checkout("before")
+    repository.commit(**FILE)
+    account = Account(repository, aws, monkeypatch, caplog)
+    recorded = tmp_path / "recorded" / "stacks" / account.names.stack_name
+    recorded.mkdir(parents=True)
+    (recorded / "cdk.tf.json").write_bytes((DEPLOYED / "environment.json").read_bytes())
+
+    before, _ = account.bootstrap("before", DEPLOYED / "bootstrap.json")
+    assert {"aws_iam_role.apply", "aws_iam_policy.change_access", "aws_s3_bucket.state"} <= before.keys()
+    _, deployed, _ = account.deploy("before", tmp_path / "recorded")
+    assert {"aws_kinesis_stream.orders", "aws_kinesis_stream_consumer.orders_lake"} <= deployed.keys()
+
+    new = {"aws_iam_policy.change_keys", "aws_iam_role_policy_attachment.apply_change_keys"}
+    now, said = account.bootstrap("now")
+    assert now.keys() - before.keys() == new
+    assert {address: now[address] for address in before} == before
+    assert "aws_iam_role.apply: update of assume_role_policy" in said
+    assert {f"{each}: create" for each in new} <= said
+    assert not [each for each in said if "delete" in each], "something was replaced"
+    again, said = account.bootstrap("again")
+    assert (again, said) == (now, {"nothing changes"})
+    meta, present, gone = account.deploy("now", repository.synthesized)
+    assert (meta.changes.replace, gone) == (0, set())
+    assert {address: present[address] for address in deployed} == deployed
+
+    meta, back, gone = account.deploy("back", tmp_path / "recorded")
+    assert meta.changes.replace == 0
+    assert gone == present.keys() - deployed.keys()
+    assert back == deployed
+    back, said = account.bootstrap("back", DEPLOYED / "bootstrap.json")
+    assert back == before
+    assert {each for each in said if "delete" in each} == {f"{each}: delete" for each in new}
+    assert {each.levelname for each in caplog.records if each.getMessage().endswith(": delete")} == {"WARNING"}

@@ -75,6 +75,22 @@ class Run(NamedTuple):
     data: list[bytes]
 
 
+def is_full(rows: int, size: int) -> bool:
+    """Whether rows, from payloads of `size` bytes, are enough for a batch."""
+    return rows >= MAX_ROWS or size >= (CACHE_BYTES if rows >= MIN_ROWS else MAX_BYTES)
+
+
+def even_parts(rows: int) -> Iterator[tuple[int, int]]:
+    """The first row of each batch, and the one behind its last. They are of one size: 10,001 rows make 5,000 and 5,001.
+
+    >>> list(even_parts(10_001))
+    [(0, 5000), (5000, 10001)]
+    """
+    batches = -(-rows // MAX_ROWS)
+    for batch in range(batches):
+        yield batch * rows // batches, (batch + 1) * rows // batches
+
+
 class BatchBuilder:
     """Gathers records until they fill a batch, takes aggregates apart and builds the columns.
 
@@ -106,7 +122,12 @@ class BatchBuilder:
     @property
     def full(self) -> bool:
         """Whether there are enough records for a batch."""
-        return self._rows >= MAX_ROWS or self._size >= (CACHE_BYTES if self._rows >= MIN_ROWS else MAX_BYTES)
+        return is_full(self._rows, self._size)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there are no records for the next batch."""
+        return not self._runs
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """The batches of all records taken so far."""
@@ -175,13 +196,9 @@ def _built(runs: list[Run], data: pa.Array, subs: list[int] | None) -> Iterator[
         data: The data of all of them.
         subs: Their sub-sequence numbers; None: 0 each.
     """
-    rows = len(data)
     records = _joined_lists([run.records for run in runs])
     streams, shards = _shards(runs)
-    # Batches of one size: 10,001 rows make two batches of 5,000 rather than one of a single row.
-    batches = -(-rows // MAX_ROWS)
-    for batch in range(batches):
-        start, stop = batch * rows // batches, (batch + 1) * rows // batches
+    for start, stop in even_parts(len(data)):
         some = records[start:stop]
         count = len(some)
         try:

@@ -1,6 +1,7 @@
 """Decodes raw event payloads into Arrow batches of the source's columns. Runs in Spark's tasks.
 
-msgspec decodes the JSON into one small struct per Kinesis record; everything after that works on columns.
+msgspec decodes the JSON into one small struct per Kinesis record; everything after that works on columns. If the native core is
+installed, it decodes the batches in which nothing is unusual, with the same rows.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import lt
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, NamedTuple
 
 import msgspec
 import pyarrow as pa
 from pybase64 import b64decode
 
-from kinesis_efo.kinesis.batches import BatchBuilder, Data, Record, undecodable
+from kinesis_efo.kinesis.batches import BatchBuilder, Data, Record, even_parts, is_full, undecodable
+from kinesis_efo.kinesis.core import CoreBatch, new_batch
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 logger = logging.getLogger(__name__)
@@ -49,20 +51,22 @@ def decode(
 
 
 class Decoder:
-    """Decodes the rows of ranges, one range after the other. Where they have few rows each, they share batches.
+    """Decodes the rows of ranges, one range after the other. If they have few rows each, they share batches.
 
     Batches are of `SCHEMA` and have 1 to `MAX_ROWS` rows. Rows of a shard ascend by sequence number; where an event was delivered
     twice, its records come once.
 
     Args:
         deaggregate: Take KPL aggregates apart.
-        left_out: Called with a shard and the number of its aggregates that were left out, where there were some; None: they are
+        left_out: Called with a shard and the number of its aggregates that were left out, if there were some; None: they are
             only logged.
     """
 
     def __init__(self, *, deaggregate: bool, left_out: Callable[[ShardKey, int], None] | None = None) -> None:
         self._left_out = left_out or _log_left_out
         self._builder = BatchBuilder(deaggregate=deaggregate)
+        core = new_batch(deaggregate=deaggregate)
+        self._core = None if core is None else _CoreDecoder(core)
 
     def add(
         self,
@@ -87,13 +91,23 @@ class Decoder:
             FrameError: A payload is not an event with records.
         """
         cutter = _Cutter(key, after, through)
-        builder = self._builder
+        builder, core = self._builder, self._core
         builder.begin(key, hash_range)
+        if core:
+            core.begin(cutter, hash_range)
         begun = after if after.kind is PositionKind.INSIDE else None
         for payload in payloads:
+            if core and not begun and builder.empty and core.take(payload):
+                if core.full:
+                    yield from core.flush()
+                if cutter.done:
+                    break
+                continue
+            if core:
+                core.hand_over(builder)
             records, data = cutter.cut(payload)
             if begun and records:
-                # Reading starts at the record that was begun: it is the first one, where it is still there.
+                # Reading starts at the record that was begun: it is the first one, if it is still there.
                 if int(records[0].sequence_number) == begun.value:
                     yield from builder.rest(records.pop(0), data.pop(0), begun.sub)
                 begun = None
@@ -110,6 +124,8 @@ class Decoder:
         Raises:
             FrameError: A record has a value that no row can have.
         """
+        if self._core:
+            yield from self._core.flush()
         yield from self._builder.flush()
         self._builder.report(self._left_out)
 
@@ -118,16 +134,20 @@ class _Cutter:
     """Decodes events and keeps the records that lie in a range, ascending, each of them once.
 
     Attributes:
+        key: The shard.
+        floor: Number up to which nothing is taken; -1 for none.
+        ceiling: Number up to which records are taken; None for no end.
+        large: Whether the last event had large records.
         done: Whether the last event reached the end of the range.
     """
 
     def __init__(self, key: ShardKey, after: Position, through: Position) -> None:
         self.done = False
-        self._key = key
+        self.key = key
         number = after.sequence_number
-        self._floor = -1 if number is None else number - (after.kind is PositionKind.INSIDE)
-        self._ceiling = through.value if through.kind is PositionKind.AFTER else None
-        self._large = False
+        self.floor = -1 if number is None else number - (after.kind is PositionKind.INSIDE)
+        self.ceiling = through.value if through.kind is PositionKind.AFTER else None
+        self.large = False
 
     def cut(self, payload: bytes | memoryview) -> tuple[list[Record[Any]], list[bytes]]:
         """The records of an event that lie in the range, and their data.
@@ -135,24 +155,110 @@ class _Cutter:
         Raises:
             FrameError: The payload is not an event with records.
         """
-        large, ceiling = self._large, self._ceiling
+        large, ceiling = self.large, self.ceiling
         try:
             records: list[Record[Any]] = (_LARGE if large else _SMALL).decode(payload).records
             if not records:
                 return [], []
-            self._large = len(payload) / len(records) > _PAYS_OFF
+            self.large = len(payload) / len(records) > _PAYS_OFF
             last = int(records[-1].sequence_number)
-            if _is_straight(records, self._floor) and (ceiling is None or last <= ceiling):
-                self._floor = last
+            if _is_straight(records, self.floor) and (ceiling is None or last <= ceiling):
+                self.floor = last
             else:
-                records, self._floor = _cut(records, self._floor, ceiling)
+                records, self.floor = _cut(records, self.floor, ceiling)
             self.done = ceiling is not None and last >= ceiling
             # Positional: naming the arguments costs as much as decoding 500 bytes.
             if large:
                 return records, [b64decode(record.data, None, True) for record in records]
             return records, [record.data for record in records]
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise undecodable(self._key, error) from None
+            raise undecodable(self.key, error) from None
+
+
+class _Stretch(NamedTuple):
+    """Payloads of one range in the batch that the core decodes.
+
+    Attributes:
+        cutter: Cuts the range; its floor is where these payloads begin.
+        hash_range: See `Decoder.add`.
+        payloads: Those with rows.
+    """
+
+    cutter: _Cutter
+    hash_range: tuple[int, int] | None
+    payloads: list[bytes | memoryview]
+
+
+class _CoreDecoder:
+    """Has the core decode the batch under way, and keeps its payloads: if the core declines one, Python decodes all of them.
+
+    So a batch begins and ends where it would if Python decoded everything, and its errors are Python's.
+    """
+
+    def __init__(self, core: CoreBatch) -> None:
+        self._core = core
+        self._stretches: list[_Stretch] = []
+        self._ready = False
+        self._rows = 0
+        self._size = 0
+
+    def begin(self, cutter: _Cutter, hash_range: tuple[int, int] | None) -> None:
+        """Go on with another range."""
+        self._stretches.append(_Stretch(cutter, hash_range, []))
+        self._ready = False
+
+    def take(self, payload: bytes | memoryview) -> bool:
+        """Decode a payload of the range; returns whether the core could."""
+        cutter, _, payloads = self._stretches[-1]
+        if not self._ready:
+            floor = None if cutter.floor < 0 else str(cutter.floor)
+            ceiling = None if cutter.ceiling is None else str(cutter.ceiling)
+            self._ready = self._core.begin(*cutter.key, floor, ceiling)
+        brought = self._core.add(payload) if self._ready else None
+        if brought is None:
+            return False
+        kept, records, cutter.done = brought
+        if kept:
+            payloads.append(payload)
+            self._rows += kept
+            self._size += len(payload)
+        if records:
+            cutter.large = len(payload) / records > _PAYS_OFF
+        return True
+
+    @property
+    def full(self) -> bool:
+        """Whether there are enough rows for a batch."""
+        return is_full(self._rows, self._size)
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """The batches of all rows taken so far."""
+        if not self._rows:
+            return
+        batch = pa.record_batch(self._core.take())
+        cutter, hash_range, _ = self._stretches[-1]
+        if self._ready and (floor := self._core.floor) is not None:
+            cutter.floor = int(floor)
+        self._stretches = [_Stretch(cutter, hash_range, [])]
+        self._rows = self._size = 0
+        for start, stop in even_parts(batch.num_rows):
+            yield batch.slice(start, stop - start)
+
+    def hand_over(self, builder: BatchBuilder) -> None:
+        """Decode the batch so far in Python, and leave the rest of it to Python, too."""
+        self._ready = False
+        if not self._rows:
+            return
+        for cutter, hash_range, payloads in self._stretches:
+            builder.begin(cutter.key, hash_range)
+            large = cutter.large
+            for payload in payloads:
+                builder.add(*cutter.cut(payload), len(payload))
+            # That of the last event, although its records may all have been left out.
+            cutter.large = large
+        self._stretches = [_Stretch(cutter, hash_range, [])]
+        self._core.clear()
+        self._rows = self._size = 0
 
 
 def _is_straight(records: list[Record[Any]], floor: int) -> bool:

@@ -16,6 +16,7 @@ from kinesis_efo.kinesis.aggregation import MAGIC
 from kinesis_efo.kinesis.batches import MAX_ROWS
 from kinesis_efo.kinesis.records import Decoder, decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
+from tests.support.decoders import decoder as decoder
 from tests.unit.kinesis.test_records import aggregate, event, record
 
 KINDS = {

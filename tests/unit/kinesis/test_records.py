@@ -25,6 +25,7 @@ from kinesis_efo.kinesis.aggregation import MAGIC
 from kinesis_efo.kinesis.batches import MAX_BYTES, MAX_ROWS, MIN_ROWS, SCHEMA
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from tests.support.decoders import decoder as decoder
 
 KEY = ShardKey("orders", "shardId-000000000003")
 BASE = 49590338271490256608559692538361571095921575989136588898
@@ -176,6 +177,16 @@ def test_reading_stops_behind_the_range() -> None:
 
     batches = decode(payloads(), KEY, TRIM_HORIZON, Position.after(16), deaggregate=False)
     assert sum(batch.num_rows for batch in batches) == 7
+
+
+def test_nothing_is_taken_behind_the_record_that_ends_a_range() -> None:
+    def payloads() -> Any:
+        yield EVENTS[0]
+        raise AssertionError("read on")
+
+    last = numbers([EVENTS[0]])[-1]
+    batches = decode(payloads(), KEY, TRIM_HORIZON, Position.after(last), deaggregate=False)
+    assert sum(batch.num_rows for batch in batches) == len(numbers([EVENTS[0]]))
 
 
 def test_an_event_that_comes_twice_does_not_double_its_rows() -> None:

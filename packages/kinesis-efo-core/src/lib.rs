@@ -1,0 +1,171 @@
+//! Decodes the payloads of Kinesis' events into Arrow batches for `kinesis_efo`, which has the same in Python.
+//!
+//! What is unusual is declined: an escape, a KPL aggregate, a value that is missing, anything that is wrong. Python decodes that payload,
+//! so its rows and its errors are Python's.
+
+mod arrow;
+mod json;
+mod rows;
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+use arrow::{Array, Buffer, Column, Schema};
+use rows::{Number, Range, Rows, Texts};
+
+/// What the library must expect of this module; another number is another interface.
+const INTERFACE: u32 = 1;
+
+/// Bytes of a payload from which other threads may run meanwhile. Below, getting the interpreter's lock back could take longer.
+const WORTH_RELEASING: usize = 16 << 10;
+
+/// Rows of one shard within a batch.
+struct Stretch {
+    stream: String,
+    shard: String,
+    rows: usize,
+}
+
+/// The rows of a batch under way.
+#[pyclass(module = "kinesis_efo_core")]
+struct Batch {
+    aggregates: bool,
+    range: Range,
+    rows: Rows,
+    stretches: Vec<Stretch>,
+}
+
+#[pymethods]
+impl Batch {
+    /// aggregates: whether KPL aggregates are to be taken apart, and so declined.
+    #[new]
+    fn new(aggregates: bool) -> Self {
+        Batch { aggregates, range: Range::default(), rows: Rows::default(), stretches: Vec::new() }
+    }
+
+    /// Takes records of a shard from now on, behind the number `floor` and up to `ceiling`. Returns whether it can.
+    #[pyo3(signature = (stream, shard, floor, ceiling))]
+    fn begin(&mut self, stream: String, shard: String, floor: Option<&str>, ceiling: Option<&str>) -> bool {
+        let (Ok(floor), Ok(ceiling)) = (number(floor), number(ceiling)) else { return false };
+        self.range = Range { floor, ceiling };
+        self.stretches.pop_if(|last| last.rows == 0);
+        self.stretches.push(Stretch { stream, shard, rows: 0 });
+        true
+    }
+
+    /// Takes the records of a payload. Returns how many lie in the range, how many there are, and whether the end of the range is reached;
+    /// None if the payload is declined.
+    fn add(&mut self, py: Python<'_>, payload: &Bound<'_, PyAny>) -> PyResult<Option<(usize, usize, bool)>> {
+        let buffer = PyUntypedBuffer::get(payload)?;
+        let Some(stretch) = self.stretches.last_mut() else { return Ok(None) };
+        if !buffer.readonly() || !buffer.is_c_contiguous() || buffer.item_size() != 1 {
+            return Ok(None);
+        }
+        // SAFETY: the buffer holds so many bytes there as long as it lives, and they are read-only: of `bytes`, or of an event that Arrow
+        // received.
+        let bytes = match buffer.len_bytes() {
+            0 => &[],
+            length => unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>().cast_const(), length) },
+        };
+        let (rows, range, aggregates) = (&mut self.rows, &mut self.range, self.aggregates);
+        let brought = if bytes.len() < WORTH_RELEASING {
+            rows.add(bytes, range, aggregates)
+        } else {
+            py.detach(|| rows.add(bytes, range, aggregates))
+        };
+        Ok(brought.ok().map(|brought| {
+            stretch.rows += brought.kept;
+            (brought.kept, brought.records, brought.done)
+        }))
+    }
+
+    /// Number of the last record that was taken, or where the range began; None if nothing was.
+    #[getter]
+    fn floor(&self) -> Option<String> {
+        let floor = self.range.floor.as_ref()?;
+        Some(floor.digits().iter().map(|digit| char::from(*digit)).collect())
+    }
+
+    /// Forgets all rows.
+    fn clear(&mut self) {
+        self.rows.truncate(0);
+        self.stretches.clear();
+    }
+
+    /// The rows taken so far, for Arrow. Goes on with the same range, without rows.
+    fn take(&mut self) -> PyResult<Taken> {
+        let last = self.stretches.last().map(|last| Stretch { stream: last.stream.clone(), shard: last.shard.clone(), rows: 0 });
+        let stretches = std::mem::replace(&mut self.stretches, last.into_iter().collect());
+        let rows = self.rows.take();
+        let count = rows.len();
+        let columns = vec![
+            texts(c"data", c"z", rows.data),
+            texts(c"partitionKey", c"u", rows.keys),
+            texts(c"sequenceNumber", c"u", rows.numbers),
+            longs(c"subSequenceNumber", c"l", vec![0; count]),
+            longs(c"approximateArrivalTimestamp", c"tsu:UTC", rows.times),
+            texts(c"stream", c"u", repeated(&stretches, |each| &each.stream)?),
+            texts(c"shardId", c"u", repeated(&stretches, |each| &each.shard)?),
+        ];
+        Ok(Taken { columns: Some(columns), rows: count })
+    }
+}
+
+/// A batch that Arrow takes over, once.
+#[pyclass(module = "kinesis_efo_core")]
+struct Taken {
+    columns: Option<Vec<Column>>,
+    rows: usize,
+}
+
+#[pymethods]
+impl Taken {
+    /// See "The Arrow PyCapsule Interface".
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &mut self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+        let _ = requested_schema;
+        let columns = self.columns.take().ok_or_else(|| PyValueError::new_err("the batch was taken before"))?;
+        Ok((
+            PyCapsule::new_with_value(py, Schema::of(&columns), c"arrow_schema")?,
+            PyCapsule::new_with_value(py, Array::of(columns, self.rows), c"arrow_array")?,
+        ))
+    }
+}
+
+fn number(digits: Option<&str>) -> json::Read<Option<Number<Vec<u8>>>> {
+    digits.map(|digits| Number::new(digits.as_bytes()).map(|number| number.owned())).transpose()
+}
+
+fn texts(name: &'static std::ffi::CStr, format: &'static std::ffi::CStr, values: Texts) -> Column {
+    Column { name, format, buffers: vec![Buffer::Offsets(values.ends), Buffer::Bytes(values.bytes)] }
+}
+
+fn longs(name: &'static std::ffi::CStr, format: &'static std::ffi::CStr, values: Vec<i64>) -> Column {
+    Column { name, format, buffers: vec![Buffer::Longs(values)] }
+}
+
+/// The column with a name of each row's shard.
+fn repeated(stretches: &[Stretch], name: impl Fn(&Stretch) -> &String) -> PyResult<Texts> {
+    let size: usize = stretches.iter().map(|each| each.rows * name(each).len()).sum();
+    if i32::try_from(size).is_err() {
+        return Err(PyOverflowError::new_err("the names of a batch's shards do not fit into a column"));
+    }
+    let mut column = Texts::default();
+    for each in stretches {
+        column.repeat(name(each).as_bytes(), each.rows);
+    }
+    Ok(column)
+}
+
+#[pymodule]
+fn kinesis_efo_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("INTERFACE", INTERFACE)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<Batch>()
+}

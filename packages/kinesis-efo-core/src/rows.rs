@@ -1,0 +1,239 @@
+//! Rows of payloads, column by column, and the range that they are cut to.
+
+use base64_simd::STANDARD;
+
+use crate::json::{Declined, Read, Reader};
+
+/// The first bytes of every KPL aggregate.
+const MAGIC: &[u8] = b"\xf3\x89\x9a\xc2";
+const MOST_DIGITS: usize = 200;
+const MICROSECONDS: f64 = 1e6;
+/// Integers up to here are exact as floats.
+const MOST_MICROSECONDS: f64 = 9007199254740992.0;
+
+/// A sequence number as Kinesis writes it. Compares as a number: one with more digits is greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Number<T> {
+    length: usize,
+    digits: T,
+}
+
+impl<'a> Number<&'a [u8]> {
+    pub fn new(digits: &'a [u8]) -> Read<Self> {
+        let canonical = digits.len() == 1 || digits.first() != Some(&b'0');
+        // Without a way out of the loop, the compiler vectorizes it.
+        let all_digits = digits.iter().fold(true, |all, byte| all & byte.is_ascii_digit());
+        if canonical && all_digits && (1..=MOST_DIGITS).contains(&digits.len()) {
+            Ok(Number { length: digits.len(), digits })
+        } else {
+            Err(Declined)
+        }
+    }
+
+    pub fn owned(&self) -> Number<Vec<u8>> {
+        Number { length: self.length, digits: self.digits.to_vec() }
+    }
+}
+
+impl Number<Vec<u8>> {
+    fn borrowed(&self) -> Number<&[u8]> {
+        Number { length: self.length, digits: &self.digits }
+    }
+
+    pub fn digits(&self) -> &[u8] {
+        &self.digits
+    }
+}
+
+/// What of a shard is still wanted.
+#[derive(Default)]
+pub struct Range {
+    /// The last record that was taken; nothing up to it is taken again.
+    pub floor: Option<Number<Vec<u8>>>,
+    /// The last record that is wanted.
+    pub ceiling: Option<Number<Vec<u8>>>,
+}
+
+/// A column of values of any length.
+pub struct Texts {
+    pub ends: Vec<i32>,
+    pub bytes: Vec<u8>,
+}
+
+impl Default for Texts {
+    fn default() -> Self {
+        Texts { ends: vec![0], bytes: Vec::new() }
+    }
+}
+
+impl Texts {
+    /// Ends the value whose bytes are there.
+    pub fn close(&mut self) {
+        // `Rows::add` sees to it that the bytes of a batch are fewer.
+        self.ends.push(self.bytes.len() as i32);
+    }
+
+    pub fn push(&mut self, value: &[u8]) {
+        self.bytes.extend_from_slice(value);
+        self.close();
+    }
+
+    /// Adds a value so many times.
+    pub fn repeat(&mut self, value: &[u8], times: usize) {
+        let begin = self.bytes.len();
+        self.bytes.extend_from_slice(&value.repeat(times));
+        self.ends.extend((1..=times).map(|each| (begin + each * value.len()) as i32));
+    }
+
+    fn truncate(&mut self, rows: usize) {
+        self.ends.truncate(rows + 1);
+        self.bytes.truncate(self.ends[rows] as usize);
+    }
+
+    /// An empty column with room for as much as this one holds.
+    fn successor(&self) -> Self {
+        let mut ends = Vec::with_capacity(self.ends.len());
+        ends.push(0);
+        Texts { ends, bytes: Vec::with_capacity(self.bytes.len()) }
+    }
+}
+
+/// What a payload brought.
+#[derive(Debug, PartialEq)]
+pub struct Brought {
+    /// Its records that lie in the range.
+    pub kept: usize,
+    /// All its records.
+    pub records: usize,
+    /// Whether it reaches the end of the range.
+    pub done: bool,
+}
+
+#[derive(Default)]
+pub struct Rows {
+    pub data: Texts,
+    pub keys: Texts,
+    pub numbers: Texts,
+    pub times: Vec<i64>,
+}
+
+impl Rows {
+    pub fn len(&self) -> usize {
+        self.times.len()
+    }
+
+    /// These rows, and in their place none.
+    pub fn take(&mut self) -> Rows {
+        let empty = Rows {
+            data: self.data.successor(),
+            keys: self.keys.successor(),
+            numbers: self.numbers.successor(),
+            times: Vec::with_capacity(self.times.len()),
+        };
+        std::mem::replace(self, empty)
+    }
+
+    pub fn truncate(&mut self, rows: usize) {
+        self.data.truncate(rows);
+        self.keys.truncate(rows);
+        self.numbers.truncate(rows);
+        self.times.truncate(rows);
+    }
+
+    /// Adds the records of a payload that lie in a range, and moves the range's beginning behind them. If the payload is declined,
+    /// nothing changes.
+    pub fn add(&mut self, payload: &[u8], range: &mut Range, aggregates: bool) -> Read<Brought> {
+        // No column takes more bytes of a payload than it has.
+        if self.data.bytes.len() + self.keys.bytes.len() + self.numbers.bytes.len() + payload.len() > i32::MAX as usize {
+            return Err(Declined);
+        }
+        let before = self.len();
+        let brought = self.read(payload, range, aggregates);
+        if brought.is_err() {
+            self.truncate(before);
+        }
+        brought
+    }
+
+    fn read(&mut self, payload: &[u8], range: &mut Range, aggregates: bool) -> Read<Brought> {
+        let mut floor = range.floor.as_ref().map(Number::borrowed);
+        let ceiling = range.ceiling.as_ref().map(Number::borrowed);
+        let (begin, mut records, mut last, mut passed) = (self.len(), None, None, false);
+        let mut reader = Reader::new(payload);
+        reader.object(|reader, name| {
+            if name != b"Records" {
+                return reader.skip();
+            }
+            once(&records)?;
+            let mut count = 0;
+            reader.array(|reader| {
+                let record = Record::read(reader)?;
+                let number = Number::new(record.number)?;
+                count += 1;
+                // Broken data is an error even if the record is not wanted.
+                let start = self.data.bytes.len();
+                STANDARD.decode_append(record.data, &mut self.data.bytes).map_err(|_| Declined)?;
+                passed = passed || (ceiling.is_some() && ceiling < Some(number) && floor < Some(number));
+                if passed || floor >= Some(number) {
+                    self.data.bytes.truncate(start);
+                } else {
+                    if aggregates && self.data.bytes[start..].starts_with(MAGIC) {
+                        return Err(Declined);
+                    }
+                    self.data.close();
+                    self.keys.push(record.key);
+                    self.numbers.push(record.number);
+                    self.times.push(record.time);
+                    floor = Some(number);
+                }
+                last = Some(number);
+                Ok(())
+            })?;
+            records = Some(count);
+            Ok(())
+        })?;
+        reader.end()?;
+        let done = ceiling.is_some() && last >= ceiling;
+        let floor = floor.map(|number| number.owned());
+        range.floor = floor;
+        Ok(Brought { kept: self.len() - begin, records: records.unwrap_or(0), done })
+    }
+}
+
+/// A record as it is in a payload.
+struct Record<'a> {
+    data: &'a [u8],
+    number: &'a [u8],
+    key: &'a [u8],
+    time: i64,
+}
+
+impl<'a> Record<'a> {
+    fn read(reader: &mut Reader<'a>) -> Read<Self> {
+        let (mut data, mut number, mut key, mut time) = (None, None, None, None);
+        reader.object(|reader, name| match name {
+            b"Data" => set(&mut data, reader.unchecked_string()?),
+            b"SequenceNumber" => set(&mut number, reader.unchecked_string()?),
+            b"PartitionKey" => set(&mut key, reader.string()?),
+            b"ApproximateArrivalTimestamp" => set(&mut time, microseconds(reader.number()?)?),
+            _ => reader.skip(),
+        })?;
+        Ok(Record { data: data.ok_or(Declined)?, number: number.ok_or(Declined)?, key: key.ok_or(Declined)?, time: time.ok_or(Declined)? })
+    }
+}
+
+/// Declines what was given before.
+fn once<T>(given: &Option<T>) -> Read<()> {
+    if given.is_none() { Ok(()) } else { Err(Declined) }
+}
+
+fn set<T>(place: &mut Option<T>, value: T) -> Read<()> {
+    once(place)?;
+    *place = Some(value);
+    Ok(())
+}
+
+fn microseconds(seconds: f64) -> Read<i64> {
+    let found = (seconds * MICROSECONDS).round_ties_even();
+    if (0.0..MOST_MICROSECONDS).contains(&found) { Ok(found as i64) } else { Err(Declined) }
+}

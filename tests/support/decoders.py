@@ -1,0 +1,24 @@
+"""Runs the tests of a module with each of the decoders: Python's and the core's, if it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kinesis_efo.kinesis import core
+from tests.support.missing import not_here
+
+
+@pytest.fixture(autouse=True, scope="module", params=["python", "core"])
+def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Decode with one of them, in processes that the test starts, too."""
+    environment = {core.SWITCH: "off" if request.param == "python" else "on"}
+    choice = core.choose(environment)
+    if request.param == "core" and choice.new_batch is None:
+        not_here("kinesis-efo-core is missing; make core")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "CHOSEN", choice)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield

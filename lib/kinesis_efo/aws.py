@@ -6,9 +6,9 @@ The SDK itself handles `AWS_ENDPOINT_URL*`, profiles, web identities and instanc
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any, Final, TypeVar
 
 import botocore.config
@@ -35,6 +35,20 @@ CONTROL_CONFIG: dict[str, Any] = {
     "read_timeout": 30,
 }
 """Configuration for control calls, which the SDK retries. Subscriptions retry by themselves."""
+
+
+def patient_config(seconds: float) -> dict[str, Any]:
+    """Configuration for calls that `Patience` repeats, which the SDK must not repeat as well: it knows nothing of how long.
+
+    Args:
+        seconds: How long an answer may be waited for in all.
+    """
+    return {
+        "retries": {"mode": "standard", "total_max_attempts": 1},
+        "connect_timeout": min(10.0, seconds),
+        "read_timeout": min(30.0, seconds),
+    }
+
 
 INTERACTIVE_CONFIG: dict[str, Any] = {
     "retries": {"mode": "standard", "total_max_attempts": 2},
@@ -128,12 +142,7 @@ class SyncClients:
 
     @cached_property
     def _core(self) -> botocore.session.Session:
-        return self._watched()
-
-    def _watched(self) -> botocore.session.Session:
-        session = prepared(botocore.session.Session())
-        watch(session, self._clock)
-        return session
+        return _watched(botocore.session.Session(), self._clock)
 
     def client(self, service_name: str, /) -> Any:
         """Make a client. The caller closes it.
@@ -155,15 +164,10 @@ class SyncClients:
     def _session(self) -> botocore.session.Session:
         """The session, with the role's credentials if there is one."""
         if self._settings.role_arn:
-            base = self._watched()
-            fetcher = AssumeRoleCredentialFetcher(
-                lambda service, **kwargs: base.create_client(
-                    service, region_name=self.region, endpoint_url=self._settings.endpoint_url, **kwargs
-                ),
-                _required(base.get_credentials(), self._settings.role_arn),
-                self._settings.role_arn,
-                extra_args=_assume_role_arguments(self._settings),
-            )
+            base = _watched(botocore.session.Session(), self._clock)
+            config = botocore.config.Config(**self._config)
+            client = partial(base.create_client, region_name=self.region, config=config)
+            fetcher = _assuming(AssumeRoleCredentialFetcher, client, base.get_credentials(), self._settings)
             credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
             self._core.register_component("credential_provider", Provider(lambda: credentials))
         return self._core
@@ -186,16 +190,12 @@ class AsyncClients:
 
     async def _ready(self) -> AioSession:
         if self._session is None:
-            session = self._watched()
+            session = _watched(AioSession(), self._clock)
             if self._settings.role_arn:
-                base = self._watched()
-                fetcher = AioAssumeRoleCredentialFetcher(
-                    lambda service, **kwargs: base.create_client(
-                        service, region_name=self._region, endpoint_url=self._settings.endpoint_url, **kwargs
-                    ),
-                    _required(await base.get_credentials(), self._settings.role_arn),
-                    self._settings.role_arn,
-                    extra_args=_assume_role_arguments(self._settings),
+                base = _watched(AioSession(), self._clock)
+                client = partial(base.create_client, region_name=self._region)
+                fetcher = _assuming(
+                    AioAssumeRoleCredentialFetcher, client, await base.get_credentials(), self._settings
                 )
                 credentials = AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
 
@@ -205,11 +205,6 @@ class AsyncClients:
                 session.register_component("credential_provider", Provider(assumed))
             self._session = session
         return self._session
-
-    def _watched(self) -> AioSession:
-        session = prepared(AioSession())
-        watch(session, self._clock)
-        return session
 
     async def credentials(self) -> Any:
         """Credentials that are valid now, of the role if there is one; None where there are none.
@@ -246,17 +241,20 @@ class AsyncClients:
         return client
 
 
-def _assume_role_arguments(settings: AwsSettings) -> dict[str, str]:
+def _watched(session: SessionT, clock: Clock) -> SessionT:
+    watch(prepared(session), clock)
+    return session
+
+
+def _assuming(fetcher: Any, client: Callable[..., Any], credentials: Any, settings: AwsSettings) -> Any:
+    """What assumes the role of the settings: a fetcher of botocore's or aiobotocore's, which calls STS with a client of the same."""
+    if credentials is None:
+        raise ConfigurationError(
+            f"kinesis-efo option 'roleArn' is {settings.role_arn!r}, but there are no AWS credentials to assume it with; "
+            "give the process credentials that may do so, by a role, a profile or its environment"
+        )
     arguments = {"RoleSessionName": settings.role_session_name}
     if settings.external_id:
         arguments["ExternalId"] = settings.external_id
-    return arguments
-
-
-def _required(credentials: Any, role_arn: str) -> Any:
-    if credentials is None:
-        raise ConfigurationError(
-            f"kinesis-efo option 'roleArn' is {role_arn!r}, but there are no AWS credentials to assume it with; "
-            "give the process credentials that may do so, by a role, a profile or its environment"
-        )
-    return credentials
+    at = partial(client, endpoint_url=settings.endpoint_url)
+    return fetcher(at, credentials, settings.role_arn, extra_args=arguments)

@@ -95,18 +95,20 @@ class _Moment:
         self._seen = self._look()
         return self._expired or self._seen != self._stamps
 
-    def fits(self, found: Any, kept: Any) -> bool:
-        """Whether credentials may take the place of others. A file that is just being written lets the SDK look elsewhere: whoever it
-        would be then is taken only where AWS has refused the old ones."""
-        return self._expired or found.method == kept.method
+    def taken(self, found: Any, kept: Any) -> Any:
+        """What is used from now on: what was found, or the credentials as they are if that is None or does not fit.
 
-    def found(self, credentials: Any) -> None:
-        """Note what came of it; None: nothing, or an error, as while a file is being written."""
+        A file that is just being written lets the SDK look elsewhere: whoever it would be then is taken only if AWS has refused the
+        old ones.
+        """
+        fits = found is not None and (self._expired or found.method == kept.method)
         self._expired = False
-        if credentials is not None:
-            # Of before they were read: what is written meanwhile is looked at again.
-            self._stamps = self._seen
-            logger.info("credentials were read again (%s)", credentials.method)
+        if not fits:
+            return kept
+        # Of before they were read: what is written meanwhile is looked at again.
+        self._stamps = self._seen
+        logger.info("credentials were read again (%s)", found.method)
+        return found
 
     def _look(self) -> list[tuple[int, ...] | None]:
         return [_stamp(file) for file in self._files]
@@ -141,10 +143,7 @@ class _Watched:
                 except BotoCoreError as error:
                     found = None
                     _missed(error)
-                if found is not None and not self._moment.fits(found, self._found):
-                    found = None
-                self._moment.found(found)
-                self._found = found or self._found
+                self._found = self._moment.taken(found, self._found)
         return self._found.get_frozen_credentials()
 
 
@@ -169,10 +168,7 @@ class _AsyncWatched:
                 except BotoCoreError as error:
                     found = None
                     _missed(error)
-                if found is not None and not self._moment.fits(found, self._found):
-                    found = None
-                self._moment.found(found)
-                self._found = found or self._found
+                self._found = self._moment.taken(found, self._found)
         return await self._found.get_frozen_credentials()
 
 

@@ -1,4 +1,4 @@
-"""Parses sizes, durations and times in the spelling that Spark users know.
+"""Parses sizes, durations and times in the spelling that Spark users know, and writes sizes in the units that they mean.
 
 Spark reads `256m` as mebibytes and `200ms` as a duration (its `JavaUtils`); a number alone is bytes or milliseconds.
 """
@@ -9,6 +9,9 @@ import re
 from datetime import UTC, datetime
 
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_NEXT_UNIT = 1023.95
+"""What would be rounded up to 1024.0."""
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION = re.compile(r"(\d{1,12})\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _DURATION_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -26,6 +29,18 @@ def parse_size(text: str) -> int:
     if not (match := _SIZE.fullmatch(text.strip())):
         raise ValueError(text)
     return int(match[1]) * _SIZE_FACTOR[match[2].lower()]
+
+
+def format_size(count: int) -> str:
+    """A number of bytes, in the units that options mean: `256m` is 256 MiB.
+
+    >>> format_size(parse_size("256m")), format_size(1000), format_size((1 << 30) - 1)
+    ('256.0 MiB', '1000 B', '1.0 GiB')
+    """
+    value, power = float(count), 0
+    while value >= _NEXT_UNIT and power < len(SIZE_UNITS) - 1:
+        value, power = value / 1024, power + 1
+    return f"{value:.1f} {SIZE_UNITS[power]}" if power else f"{count} B"
 
 
 def parse_duration(text: str) -> int:

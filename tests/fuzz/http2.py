@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from hpack import Encoder
 
-from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection, NotHttp2
+from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
+from kinesis_efo.http2.faults import NotHttp2
 from kinesis_efo.http2.response import LEAST_WINDOW, Response
 from tests.support.virtual_time import LoopClock, VirtualTimeLoop
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
 import re
 import ssl
 import threading
@@ -467,6 +469,47 @@ def test_a_file_of_credentials_that_changed_is_read_again_within_a_minute(
     call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, rotated, a_minute_later])
     signed = [(key, token) for key, token, _ in aws.signed]
     assert signed == [("FIRST", "ofFIRST"), ("FIRST", "ofFIRST"), ("SECOND", "ofSECOND")]
+
+
+@either
+def test_a_file_that_changed_once_is_read_again_once(
+    aws: Aws, call: Steps, keys: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = HandClock()
+    caplog.set_level(logging.INFO, "kinesis_efo.credentials")
+
+    def later() -> None:
+        clock.now += 61
+
+    def rotated() -> None:
+        keys("SECOND")
+        later()
+
+    call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, rotated, later, later])
+    assert [key for key, *_ in aws.signed] == ["FIRST", "SECOND", "SECOND", "SECOND"]
+    assert len([line for line in caplog.messages if "read again" in line]) == 1
+
+
+@either
+def test_keys_of_elsewhere_do_not_take_the_place_of_a_file_that_is_gone_for_a_moment(
+    aws: Aws, call: Steps, keys: Callable[[str], None], environment: pytest.MonkeyPatch
+) -> None:
+    clock = HandClock()
+
+    def gone() -> None:
+        Path(os.environ["AWS_SHARED_CREDENTIALS_FILE"]).unlink()
+        environment.setenv("AWS_ACCESS_KEY_ID", "ELSEWHERE")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "s")
+        clock.now += 61
+
+    def there_again() -> None:
+        environment.delenv("AWS_ACCESS_KEY_ID")
+        environment.delenv("AWS_SECRET_ACCESS_KEY")
+        keys("SECOND")
+        clock.now += 61
+
+    call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, gone, there_again])
+    assert [key for key, *_ in aws.signed] == ["FIRST", "FIRST", "SECOND"]
 
 
 @either

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -306,3 +307,54 @@ def test_a_manifest_that_cannot_come_is_not_waited_for(location: str, code: str)
     with pytest.raises(ManifestError, match=code):
         Patience(RETRY, LoopClock()).load(location, partial(load_manifest, location, session))
     assert session.asked == 1
+
+
+def tries(settings: RetrySettings) -> list[float]:
+    """When a call is tried that never succeeds, seconds after the first."""
+    at: list[float] = []
+
+    async def main() -> None:
+        clock = LoopClock()
+        began = clock.monotonic()
+
+        async def ask() -> None:
+            at.append(clock.monotonic() - began)
+            raise FAULTS["throttled"]()
+
+        with pytest.raises(ClientError, match="Throttling"):
+            await Patience(settings, clock, lambda: 1.0).call("ListShards", ask)
+
+    run(main())
+    return at
+
+
+def test_as_many_retries_as_the_option_says() -> None:
+    assert tries(RetrySettings(max_retries=3)) == [0, 1, 2.5, 4.75]
+    assert tries(RetrySettings(max_retries=0)) == [0]
+
+
+def test_the_last_try_comes_no_later_than_the_retry_timeout() -> None:
+    assert tries(RetrySettings(timeout=2.5)) == [0, 1, 2.5]
+    assert tries(RetrySettings(timeout=2.4)) == [0, 1]
+
+
+def test_nothing_is_said_of_a_call_that_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        clock = LoopClock()
+        assert await Patience(RETRY, clock).call("ListShards", partial(asyncio.sleep, 1, "answer")) == "answer"
+        await clock.sleep(100)
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert caplog.messages == []
+
+
+def test_a_manifest_in_a_file_is_loaded_once() -> None:
+    patience = Patience(RETRY, LoopClock())
+    assert patience.load("manifest.json", lambda: "loaded") == "loaded"
+
+    def broken() -> None:
+        raise ManifestError("missing") from ConnectionResetError()
+
+    with pytest.raises(ManifestError, match="missing"):
+        patience.load("manifest.json", broken)

@@ -7,8 +7,8 @@ from typing import Any
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import AlreadyRunningError
+from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable
-from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.leases.watch import watch
 from kinesis_efo.manifest import Manifest

@@ -35,6 +35,7 @@ from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, s
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey
+from kinesis_efo.units import format_size
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class Progress:
         at = f", at {_text(self.arrived)}" if self.arrived is not None else ""
         until = f" of {_text(self.stretch.until)}" if self.stretch.until is not None else ""
         behind = f", {self.behind / 1000:.0f} s behind the tip" if self.behind else ""
-        return f"{self.stretch.key}: {self.records:,} records, {self.bytes / 1e6:.1f} MB{at}{until}{behind}"
+        return f"{self.stretch.key}: {self.records:,} records, {format_size(self.bytes)}{at}{until}{behind}"
 
 
 def pace_of(rate: int) -> Pace:
@@ -229,17 +230,16 @@ class Reading:
             FrameError: An answer of Kinesis cannot be decoded.
         """
         loop = asyncio.new_event_loop()
+        portions: asyncio.Queue[Portion | None] = asyncio.Queue(_WAITING_EVENTS)
+        reading = loop.create_task(self._read(portions))
         thread = threading.Thread(target=loop.run_forever, name="kinesis-efo batch", daemon=True)
         thread.start()
-        portions: asyncio.Queue[Portion | None] = asyncio.Queue(_WAITING_EVENTS)
-        reading = asyncio.run_coroutine_threadsafe(self._read(portions), loop)
         try:
             while (portion := asyncio.run_coroutine_threadsafe(portions.get(), loop).result()) is not None:
                 yield from self._rows(portion)
             reading.result()
         finally:
-            reading.cancel()
-            asyncio.run_coroutine_threadsafe(_quiet(), loop).result()
+            asyncio.run_coroutine_threadsafe(_end(reading), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
@@ -266,8 +266,15 @@ class Reading:
         try:
             clients = AsyncClients(self._options.aws, self._manifest.region)
             async with asyncio.TaskGroup() as group:
-                for each in progress:
-                    group.create_task(self._read_one(clients, each, portions.put))
+                tasks = [group.create_task(self._read_one(clients, each, portions.put)) for each in progress]
+            for task in tasks:
+                # A group passes over a task that was cancelled from within, whose rows are missing.
+                task.result()
+        except asyncio.CancelledError:
+            # Nobody takes anything any more, and there may be no room for the end.
+            if portions.full():
+                portions.get_nowait()
+            raise
         except BaseExceptionGroup as errors:
             raise first_of(errors) from None
         finally:
@@ -336,7 +343,7 @@ class Reading:
         """Wait until whatever belongs to a stretch can be read.
 
         An event does not say when it was sent, only the answer that opens a subscription does. So one that says that nothing more is
-        there is believed where its subscription was opened behind the end of the stretch.
+        there is believed if its subscription was opened behind the end of the stretch.
         """
         if stretch.until is not None:
             clock = KinesisClock(self._clock, warns=False)
@@ -345,10 +352,11 @@ class Reading:
             await clock.sleep(max(0.0, stretch.until / 1000 + SETTLED_SECONDS + 1 - clock.answered))
 
 
-async def _quiet() -> None:
-    """Wait for every other task of the loop, which have been cancelled or are done."""
-    me = asyncio.current_task()
-    others = [task for task in asyncio.all_tasks() if task is not me]
+async def _end(reading: asyncio.Task[None]) -> None:
+    """End a read, and then what it has left behind: a task that is cancelled twice does not close its clients."""
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)

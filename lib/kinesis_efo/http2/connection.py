@@ -19,19 +19,18 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
-from hyperframe.frame import Frame, GoAwayFrame, HeadersFrame, WindowUpdateFrame
+from hyperframe.frame import Frame, GoAwayFrame, HeadersFrame
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.http2.facts import HttpFacts, tls_version
+from kinesis_efo.http2.faults import ConnectionLost, NotHttp2, NotProcessed
 from kinesis_efo.http2.frames import GOAWAY, HEADER_BYTES, FrameSplitter, MalformedFrame
+from kinesis_efo.http2.keeping import PING_SECONDS, Keeping
 from kinesis_efo.http2.response import LEAST_WINDOW, Response, WindowOverflow
+from kinesis_efo.http2.sending import Outbox
 
 logger = logging.getLogger(__name__)
 
-PING_SECONDS: Final = 5.0
-"""After so long without a byte, the other side is asked for one; it has as long again to answer."""
-IDLE_SECONDS: Final = 15.0
-"""A connection without requests is closed after so long."""
 MOST_STREAMS: Final = 32
 """Requests on one connection, also where the service allows more: they are lost together."""
 
@@ -42,23 +41,6 @@ _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
 # What arrives is given back at once: streams have windows of their own, and one that is not read must not stop others.
 _CONNECTION_WINDOW: Final = 1 << 30
-_MOST_UNSENT: Final = 1 << 20
-
-
-class NotHttp2(Exception):
-    """The other side does not speak HTTP/2."""
-
-
-class NoAnswer(NotHttp2):
-    """The other side says nothing, or hangs up: services that only know HTTP/1.1 do so, and those that are down."""
-
-
-class NotProcessed(ConnectionError):
-    """The service did not begin with the request: it may be sent again, on another connection."""
-
-
-class ConnectionLost(ConnectionError):
-    """The connection is gone, with all that it carried."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -77,7 +59,6 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, clock: Clock, changed: Callable[[Connection], None], scratch: bytearray) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.active = 0
-        self._clock = clock
         self._changed = changed
         self._scratch = memoryview(scratch)
         self._transport: asyncio.Transport | None = None
@@ -99,21 +80,17 @@ class Connection(asyncio.BufferedProtocol):
         self._ceiling = MOST_STREAMS
         self._draining = False
         self._lost: Exception | None = None
-        self._last_byte = self._last_use = clock.monotonic()
-        self._room_to_send: asyncio.Event = asyncio.Event()
-        self._keeping: asyncio.Task[None] | None = None
+        self._outbox = Outbox(self._h2, self.abort)
+        self._keeping = Keeping(self, clock)
         self._hanging_up: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
-        self._holding = False
-        self._flushing = False
-        self._unsent = bytearray()
 
     # -- for requests
 
     @property
     def places(self) -> int:
         """Requests that can begin now."""
-        if self._draining or self._lost is not None or not self.ready.done():
+        if self.closed or not self.ready.done():
             return 0
         return max(0, self.most_streams - self.active)
 
@@ -152,11 +129,8 @@ class Connection(asyncio.BufferedProtocol):
     def give_place(self) -> None:
         """Give back a place that is not needed, or not any more."""
         self.active -= 1
-        self._last_use = self._clock.monotonic()
-        if self._draining and not self.active:
-            self.close()
-        else:
-            self._changed(self)
+        self._keeping.used()
+        self._part()
 
     async def request(
         self, headers: Sequence[tuple[str, str]], body: bytes, share: Callable[[], int], silence: float | None
@@ -184,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
                 response = self._responses[stream_id] = Response(self, stream_id, share, silence)
             except H2Error as wrong:
                 raise NotProcessed(f"the connection takes no more requests: {wrong!r}") from wrong
-            await self._send(response, body)
+            await self._outbox.send(response, body)
             await response.opened()
         except BaseException:
             if response is None:
@@ -194,30 +168,24 @@ class Connection(asyncio.BufferedProtocol):
             raise
         return response
 
-    async def _send(self, response: Response, body: bytes) -> None:
-        view = memoryview(body)
-        while view and not response.over:
-            self._room_to_send.clear()
-            most = min(self._h2.local_flow_control_window(response.stream_id), self._h2.max_outbound_frame_size)
-            if most <= 0:
-                self._flush()
-                await self._room_to_send.wait()
-                continue
-            self._h2.send_data(response.stream_id, bytes(view[:most]), end_stream=most >= len(view))
-            view = view[most:]
-        self._flush()
-
     def open_window(self, stream_id: int, size: int) -> None:
         """See `Carrier`."""
-        # Behind the headers that open the stream.
-        self._unsent += self._h2.data_to_send()
-        self._unsent += WindowUpdateFrame(stream_id, window_increment=size).serialize()
-        self._flush_soon()
+        self._outbox.open_window(stream_id, size)
 
     def cancel(self, stream_id: int) -> None:
         """See `Carrier`."""
         self._forget(stream_id)
-        self._flush()
+        self._outbox.flush()
+
+    @property
+    def in_use(self) -> bool:
+        """See `Kept`."""
+        return bool(self.active) or not self.ready.done()
+
+    def ping(self) -> None:
+        """See `Kept`."""
+        self._h2.ping(b"still up")
+        self._outbox.flush()
 
     async def wait_gone(self) -> None:
         """Wait until nothing is left of it."""
@@ -248,8 +216,8 @@ class Connection(asyncio.BufferedProtocol):
         if security is not None and security.selected_alpn_protocol() != "h2":
             # Whoever dialled sees this, too. Not a word of HTTP/2 to whom did not agree on it.
             return
-        self._flush()
-        self._keeping = asyncio.ensure_future(self._keep())
+        self._outbox.open(self._transport)
+        self._keeping.start()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """See `asyncio.BufferedProtocol`."""
@@ -257,17 +225,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
-        self._last_byte = self._clock.monotonic()
+        self._keeping.heard()
         if self._lost is not None:
             return
-        self._holding = True
+        self._outbox.holding = True
         try:
             self._splitter.feed(self._scratch[:nbytes])
         except (MalformedFrame, WindowOverflow, H2Error, HyperframeError, ValueError) as wrong:
             self._break(wrong, bytes(self._scratch[: min(nbytes, 60)]))
         finally:
-            self._holding = False
-        self._flush()
+            self._outbox.holding = False
+        self._outbox.flush()
 
     def eof_received(self) -> bool:
         """See `asyncio.BufferedProtocol`."""
@@ -333,10 +301,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._ceiling = MOST_STREAMS
                 if not self.ready.done():
                     self.ready.set_result(None)
-                self._room_to_send.set()
+                self._outbox.room.set()
                 self._changed(self)
             case h2.events.WindowUpdated():
-                self._room_to_send.set()
+                self._outbox.room.set()
 
     def _begin(self, stream_id: int, headers: Sequence[tuple[str, str]]) -> None:
         response = self._responses.get(stream_id)
@@ -366,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
             with suppress(H2Error):
                 # Refused where both sides have ended it; a service may answer before it has all of the request.
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
-            self._room_to_send.set()
+            self._outbox.room.set()
             self.give_place()
 
     def _go_away(self, raw: bytes) -> None:
@@ -378,39 +346,20 @@ class Connection(asyncio.BufferedProtocol):
         self._draining = True
         for stream_id in [each for each in self._responses if each > said.last_stream_id]:
             self._end(stream_id, NotProcessed(f"the service closes the connection: {why}"))
-        if not self.active:
+        self._part()
+
+    # -- the end
+
+    def _part(self) -> None:
+        """Close the connection if the service wants that and no request needs it any more."""
+        if self._draining and not self.active:
             self.close()
         else:
             self._changed(self)
 
-    # -- sending
-
-    def _flush_soon(self) -> None:
-        # Readers wake up together: what they say is sent in one piece, too.
-        if not self._flushing:
-            self._flushing = True
-            self.ready.get_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        # What is said while frames are read is sent after the last of them, in one piece.
-        self._flushing = False
-        transport = self._transport
-        if self._holding or transport is None or self._lost is not None:
-            return
-        self._unsent += self._h2.data_to_send()
-        if self._unsent:
-            transport.write(bytes(self._unsent))
-            self._unsent.clear()
-            if transport.get_write_buffer_size() > _MOST_UNSENT:
-                self.abort(ConnectionLost("the service does not read what it is sent"))
-
-    # -- the end
-
     def _break(self, wrong: Exception, bytes_read: bytes) -> None:
         what = f"the other side violates HTTP/2: {str(wrong) or type(wrong).__name__}"
-        if not self.ready.done():
-            self.ready.set_exception(NotHttp2(f"{what}; it says {bytes_read!r}"))
-            self.ready.exception()
+        self._never_ready(NotHttp2(f"{what}; it says {bytes_read!r}"))
         if not isinstance(wrong, H2Error):
             # Where the fault is one that `h2` found, it has said so already.
             self._h2.close_connection(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR))
@@ -418,8 +367,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hang_up(self, why: ConnectionLost) -> None:
         """Close the connection once the other side has read why, or has had time to."""
-        self._holding = False
-        self._flush()
+        self._outbox.holding = False
+        self._outbox.flush()
         self._lose(why)
         if self._transport is not None:
             self._transport.close()
@@ -431,49 +380,19 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost is not None:
             return
         self._lost = why
-        if not self.ready.done():
-            self.ready.set_exception(why)
-            # Whoever waits has it; where nobody does, it is no news.
-            self.ready.exception()
+        self._never_ready(why)
         for stream_id in list(self._responses):
             # Each its own: whoever raises an exception writes its trace into it.
             self._end(stream_id, ConnectionLost(str(why)))
-        self._room_to_send.set()
-        if self._keeping is not None:
-            self._keeping.cancel()
+        self._outbox.close()
+        self._keeping.stop()
         self._changed(self)
 
-    async def _keep(self) -> None:
-        """Look after the connection. Where that fails, it goes: nobody would notice that it is dead."""
-        try:
-            await self._look_after()
-        except Exception as error:
-            self.abort(ConnectionLost(f"the connection could not be looked after: {type(error).__name__}: {error}"))
-
-    async def _look_after(self) -> None:
-        """Ask for a sign of life where none came, and close the connection where nobody needs it."""
-        while True:
-            now = self._clock.monotonic()
-            quiet = now - self._last_byte
-            unused = now - self._last_use if self.ready.done() and not self.active else 0.0
-            if unused >= IDLE_SECONDS:
-                self.close()
-                return
-            if quiet < PING_SECONDS:
-                await self._clock.sleep(min(PING_SECONDS - quiet, max(0.1, IDLE_SECONDS - unused)))
-            else:
-                await self._ping()
-
-    async def _ping(self) -> None:
-        asked = self._clock.monotonic()
-        self._h2.ping(b"still up")
-        self._flush()
-        await self._clock.sleep(PING_SECONDS)
-        # Where this process stood still, the answer may be here already, unread.
-        for _ in range(3):
-            await asyncio.sleep(0)
-        if self._last_byte < asked:
-            self.abort(ConnectionLost(f"no answer to a PING for {PING_SECONDS:g} s"))
+    def _never_ready(self, why: Exception) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(why)
+            # Those who wait have it; if nobody does, it is no news.
+            self.ready.exception()
 
 
 def _name(code: int | ErrorCodes | None) -> str:

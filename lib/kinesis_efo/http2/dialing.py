@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from kinesis_efo.http2.connection import Connection, NoAnswer, NotHttp2
+from kinesis_efo.http2.connection import Connection
+from kinesis_efo.http2.faults import NoAnswer, NotHttp2
 
 ANSWER_SECONDS: Final = 2.0
 """A service in the clear that does not answer HTTP/2 within this time speaks HTTP/1.1."""

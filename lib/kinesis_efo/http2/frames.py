@@ -86,11 +86,7 @@ class FrameSplitter:
             elif not self._whole and end - at >= HEADER_BYTES:
                 at = self._begin(view, at)
             else:
-                stop = min(end, at + self._wanted - len(self._whole))
-                self._whole += view[at:stop]
-                at = stop
-                if len(self._whole) == self._wanted:
-                    self._collected()
+                at = self._collect(view, at)
 
     def _begin(self, view: memoryview, at: int) -> int:
         """Read the header of a frame; returns where its contents begin, or the frame where it has to be collected."""
@@ -110,7 +106,7 @@ class FrameSplitter:
         return self._collect(view, at)
 
     def _collect(self, view: memoryview, at: int) -> int:
-        stop = min(len(view), at + self._wanted)
+        stop = min(len(view), at + self._wanted - len(self._whole))
         self._whole += view[at:stop]
         if len(self._whole) == self._wanted:
             self._collected()

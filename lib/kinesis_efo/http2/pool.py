@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from kinesis_efo.http2.connection import Connection, ConnectionLost
+from kinesis_efo.http2.connection import Connection
+from kinesis_efo.http2.faults import ConnectionLost
 
 _MOST_OPENING: Final = 16
 """Connections that are opened at a time: each takes several round trips, and some CPU for TLS."""

@@ -26,8 +26,9 @@ from botocore.httpsession import ProxyConfiguration, create_urllib3_context, get
 from hpack import HeaderTuple, NeverIndexedHeaderTuple
 
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection, NoAnswer, NotHttp2, NotProcessed
+from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
 from kinesis_efo.http2.dialing import Origin, Proxy, ProxyRefused, dial
+from kinesis_efo.http2.faults import NoAnswer, NotHttp2, NotProcessed
 from kinesis_efo.http2.pool import Changed, Pool
 from kinesis_efo.http2.response import LARGEST_WINDOW, Response
 from kinesis_efo.raw_bodies import HttpSession
@@ -137,13 +138,13 @@ class Http2Session(HttpSession):
 
     async def _ask(self, request: Any, origin: Origin, proxy_url: str | None) -> Response:
         pool = self._pool(origin, proxy_url)
-        head, body = _head(request), _body(request)
+        head = _head(request)
         tries = 0
         while True:
             tries += 1
             connection = await pool.place()
             try:
-                response = await connection.request(head, body, self._share, self._read_seconds)
+                response = await connection.request(head, request.body, self._share, self._read_seconds)
             except NotProcessed:
                 if tries == _TRIES:
                     raise
@@ -275,14 +276,3 @@ def _head(request: Any) -> list[tuple[str, str]]:
 
 def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _body(request: Any) -> bytes:
-    body = request.body
-    if body is None:
-        return b""
-    if isinstance(body, str):
-        return body.encode()
-    if isinstance(body, bytes | bytearray):
-        return bytes(body)
-    raise TypeError(f"the body of a subscription must be bytes; got {type(body).__name__}")

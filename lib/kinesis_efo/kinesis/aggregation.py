@@ -48,7 +48,7 @@ def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRec
         hash_range: First and last hash key of the shard, to drop what the KCL drops; None keeps everything.
 
     Returns:
-        The records; an empty list where the aggregate belongs to another shard; None where the data is no aggregate or a
+        The records; an empty list where the aggregate belongs to another shard; None if the data is no aggregate or a
         corrupt one, and so a record like any other.
     """
     if len(data) <= len(MAGIC) + _DIGEST or not data.startswith(MAGIC):

@@ -49,7 +49,7 @@ def read_marks(payload: bytes, step: int) -> tuple[Mark, ...]:
         step: Milliseconds that the records of one mark may be apart.
 
     Returns:
-        The marks, in the order of the records. None where a record does not say when it arrived, or cannot be read: whoever
+        The marks, in the order of the records. None if a record does not say when it arrived, or cannot be read: whoever
         decodes the event says so.
 
     >>> payload = b'{"Records":[%b,%b,%b]}' % tuple(
@@ -83,7 +83,7 @@ def read_marks(payload: bytes, step: int) -> tuple[Mark, ...]:
 
 
 def last_arrival(payload: bytes) -> float | None:
-    """When the last record of an event arrived, epoch milliseconds; None where it does not say.
+    """When the last record of an event arrived, epoch milliseconds; None if it does not say.
 
     >>> last_arrival(b'{"Records":[{"ApproximateArrivalTimestamp":1.7E9,"Data":""}]}')
     1700000000000.0

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.arrivals import read_marks
+from kinesis_efo.kinesis.events import last_record
 from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.kinesis.transport import EventStream
 from kinesis_efo.positions import Position, PositionKind
@@ -19,16 +20,30 @@ class Found(NamedTuple):
     """What one subscription has told.
 
     Attributes:
-        position: Behind the last record before the time; None where there was none.
+        position: Behind the last record before the time; None if there was none.
         complete: Whether nothing else lies before the time. If not, the subscription ended too soon: go on behind `position`.
+        record: The number of that last record; None if none was seen.
     """
 
     position: Position | None
     complete: bool
+    record: int | None = None
+
+
+class End(NamedTuple):
+    """Where a shard is to be left.
+
+    Attributes:
+        position: The position.
+        record: The number of the last record up to there; None if it is not known, or there is none.
+    """
+
+    position: Position
+    record: int | None = None
 
 
 def look_from(epoch_ms: int, position: Position) -> list[Position]:
-    """Where to look for the last record before a time, one after the other; nowhere where the query has passed it.
+    """Where to look for the last record before a time, one after the other; nowhere if the query has passed it.
 
     Args:
         epoch_ms: The time, epoch milliseconds.
@@ -46,19 +61,21 @@ def look_from(epoch_ms: int, position: Position) -> list[Position]:
     return [*(Position.at_timestamp(time) for time in times if time > begins), position]
 
 
-async def last_before(events: EventStream, epoch_ms: int, now: Callable[[], float]) -> Found:
+async def last_before(events: EventStream, epoch_ms: int, now: Callable[[], float], *, timed: bool = True) -> Found:
     """Read events up to the first record that arrived at a time or later, or to the tip.
 
     Args:
         events: The events of a shard; closed when this returns.
         epoch_ms: The time, epoch milliseconds.
         now: Monotonic time, seconds.
+        timed: Whether each record has to say when it arrived. If not, those that do not say it count as earlier.
 
     Raises:
         FrameError: A record does not say when it arrived.
         Exception: The transport's.
     """
     last: Position | None = None
+    record: int | None = None
     quiet = Quiet()
     try:
         async for event in events:
@@ -66,20 +83,24 @@ async def last_before(events: EventStream, epoch_ms: int, now: Callable[[], floa
             quiet.heard(head, now())
             if head.records:
                 marks = read_marks(event.payload, 0)
-                if not marks:
+                if not marks and timed:
                     raise FrameError(
                         "a record does not say when it arrived, so that the shard cannot be read up to a time. Give kinesis-efo option "
                         "'endingPosition' AFTER:<sequence number> for it"
                     )
                 for mark in marks:
                     if mark.latest >= epoch_ms:
-                        return Found(last, complete=True)
-                    last = Position.after(mark.through)
+                        return Found(last, complete=True, record=record)
+                    record, last = mark.through, Position.after(mark.through)
+                if not marks:
+                    # That of an earlier event would say that what comes here need not be read.
+                    known = last_record(event.payload)
+                    record = None if known is None else known.number
             if not head.still:
                 last = event.through
             # One event is believed that nothing is left: an end that is too early loses nothing.
             if head.continuation is None or not head.millis_behind or quiet.believed():
-                return Found(last, complete=True)
+                return Found(last, complete=True, record=record)
     finally:
         events.close()
-    return Found(last, complete=False)
+    return Found(last, complete=False, record=record)

@@ -38,14 +38,15 @@ class KinesisClock:
         # How far Kinesis' clock is ahead of the monotonic one, at least and at most.
         self._bounds: tuple[float, float] | None = None
 
-    def watch(self, client: Any) -> None:
+    def watch(self, client: Any, service: str = "kinesis") -> None:
         """Follow the answers that a client gets, refusals included.
 
         Args:
-            client: A `kinesis` client of botocore or aiobotocore.
+            client: A client of botocore or aiobotocore.
+            service: Its service. Another than Kinesis is good for ages that people read, not for positions.
         """
-        client.meta.events.register("request-created.kinesis", self._note_sent)
-        client.meta.events.register("after-call.kinesis", self._note_answer)
+        client.meta.events.register(f"request-created.{service}", self._note_sent)
+        client.meta.events.register(f"after-call.{service}", self._note_answer)
 
     @property
     def knows(self) -> bool:

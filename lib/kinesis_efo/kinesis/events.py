@@ -41,12 +41,12 @@ class EventHead(NamedTuple):
     """What the fetcher needs to know of an event.
 
     Attributes:
-        continuation: Sequence number behind which reading goes on; None where the shard ends.
+        continuation: Sequence number behind which reading goes on; None if the shard ends.
         millis_behind: How far the event lags behind the shard's tip, in milliseconds.
         records: Number of Kinesis records in it; aggregated ones count once.
-        children: The children of the shard; only where it ends.
+        children: The children of the shard; only if it ends.
         still: Whether the position stays: an answer of GetRecords without records does not say up to where there are none.
-        last: The number of its last record; None where it has none, or that cannot be read.
+        last: The number of its last record; None if it has none, or that cannot be read.
         stuck: Whether GetRecords gave back the iterator that it was asked with.
     """
 
@@ -156,10 +156,10 @@ _NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d{1,%d})"' % _MOST_DIGI
 
 
 def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
-    """An event's last record; None where it has none.
+    """An event's last record; None if it has none.
 
     Numbers are found in the text, so that the records need not be decoded: quotes within keys and data are escaped. The last record's
-    stands last. Only where it seems to be a KPL aggregate, it is decoded.
+    stands last. Only if it seems to be a KPL aggregate, it is decoded.
 
     Args:
         payload: JSON as it came in the frame.
@@ -291,7 +291,7 @@ def read_answer(body: bytes, asked: str | None = None) -> Answer:
 
 
 def first_number(payload: bytes) -> int | None:
-    """The number of an event's first record; None where it has none."""
+    """The number of an event's first record; None if it has none."""
     found = _NUMBER.search(payload)
     return int(found[1]) if found else None
 

@@ -98,7 +98,7 @@ class FrameDecoder:
 
     @property
     def awaited(self) -> int:
-        """Length of the frame that is on its way, bytes; 0 where its first bytes have not arrived."""
+        """Length of the frame that is on its way, bytes; 0 if its first bytes have not arrived."""
         return self._prelude[0] if self._prelude else 0
 
     @property

@@ -99,7 +99,7 @@ class Lineage:
         )
 
     def startable(self, positions: Mapping[str, Position]) -> list[str]:
-        """Shards that may be started now, at the trim horizon. Where nothing was started yet, these are the roots.
+        """Shards that may be started now, at the trim horizon. If nothing was started yet, these are the roots.
 
         A shard may start once all its parents, two after a merge, were read to their end. Parents that ListShards does not
         know any more were trimmed, and count as read. Nothing starts twice: no shard of the offset, and no ancestor of one.

@@ -22,7 +22,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.events import Answer, Event, read_answer
 from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.kinesis.recovery import Limits
-from kinesis_efo.kinesis.transport import EventStream, Room, Unlimited, as_time, starting_position
+from kinesis_efo.kinesis.transport import EventStream, Quota, Unlimited, as_time, starting_position
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
 from kinesis_efo.raw_bodies import RAW_BODY, keep_answers
@@ -106,7 +106,7 @@ class Pace:
         Args:
             answer: The answer.
             now: When, seconds on the monotonic clock.
-            interval: Seconds to the next call where there was no more.
+            interval: Seconds to the next call if there was no more.
         """
         wait = max(self.call_seconds, answer.bytes / self.bytes_per_second, 0.0 if answer.millis_behind else interval)
         self.next_call = now + wait
@@ -136,14 +136,14 @@ class PollingTransport:
         self._paces: dict[tuple[str, str], Pace] = {}
         keep_answers(client, "GetRecords")
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> EventStream:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> EventStream:
         """See `Transport`."""
         return await self._open(stream, shard_id, starting_position(position), room)
 
     async def latest_tip(
         self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
     ) -> Position:
-        """See `Transport`. GetRecords gives no position where there are no records, so this looks for the last record."""
+        """See `Transport`. GetRecords gives no position if there are no records, so this looks for the last record."""
         for seconds in _LOOK_BACK_SECONDS:
             since = {"Type": "AT_TIMESTAMP", "Timestamp": as_time(round((self._clock.time() - seconds) * 1000))}
             try:
@@ -158,7 +158,7 @@ class PollingTransport:
                     return last
         return position
 
-    async def _open(self, stream: StreamRef, shard_id: str, start: dict[str, Any], room: Room) -> PolledEvents:
+    async def _open(self, stream: StreamRef, shard_id: str, start: dict[str, Any], room: Quota) -> PolledEvents:
         request = {"ShardIteratorType": start["Type"]}
         if "SequenceNumber" in start:
             request["StartingSequenceNumber"] = start["SequenceNumber"]
@@ -187,8 +187,8 @@ class PolledEvents:
         iterator: Where to begin.
         pace: The pace of the shard.
         clock: Time.
-        interval: Returns the seconds between two calls where there was no more.
-        room: Room for the answers.
+        interval: Returns the seconds between two calls if there was no more.
+        room: Quota for the answers.
 
     Attributes:
         received: Bytes received so far.
@@ -202,7 +202,7 @@ class PolledEvents:
         pace: Pace,
         clock: Clock,
         interval: Callable[[], float],
-        room: Room,
+        room: Quota,
     ) -> None:
         self.received = 0
         self._room = room
@@ -262,7 +262,7 @@ class PolledEvents:
 
 
 async def _last(events: PolledEvents) -> Position | None:
-    """The position behind the last event right now; None where there is none."""
+    """The position behind the last event right now; None if there is none."""
     last: Position | None = None
     quiet = Quiet()
     try:

@@ -43,7 +43,7 @@ class Presence:
         return await self._shards.get()
 
     async def end(self, shard_id: str) -> tuple[int, tuple[ChildShard, ...]] | None:
-        """The last number of a shard and its children; None where it is open, or not listed.
+        """The last number of a shard and its children; None if it is open, or not listed.
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.

@@ -13,21 +13,23 @@ from typing import Final
 from kinesis_efo.kinesis.events import EventHead
 
 QUIET_ANSWERS: Final = 3
-"""So many answers of GetRecords in a row must bring no record."""
+"""Answers of GetRecords in a row that must bring no record."""
 
 QUIET_EVENTS: Final = 2
-"""So many events of SubscribeToShard: they come every five seconds."""
+"""The same for events of SubscribeToShard, which come every five seconds."""
 
 QUIET_SECONDS: Final = 2.0
 """So much time must lie between the first of them and the last."""
 
 _REMEMBERED: Final = 64
+_STEP_SECONDS: Final = QUIET_SECONDS / 16
+"""Of answers that come faster, one is remembered for each step. So those that are remembered reach back for longer than they have to."""
 
 
 class Quiet:
     """The answers in a row that brought no record.
 
-    They are believed where they say that nothing is left, and where the lag that they tell does not shrink although the iterator moves.
+    They are believed if they say that nothing is left, or if the lag that they tell does not shrink although the iterator moves.
     One that shrinks is progress, and begins the row anew: the reader goes through a time without records.
 
     Attributes:
@@ -67,6 +69,8 @@ class Quiet:
             return
         self.answers += 1
         if not (behind and head.stuck):
+            if len(self._counted) > 1 and now - self._counted[-2] < _STEP_SECONDS:
+                self._counted.pop()
             self._counted.append(now)
         self.heard_at, self._behind = now, behind
         self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS

@@ -38,12 +38,12 @@ class Limits:
         between_calls: Least time between two calls for a shard: Kinesis allows one per second.
         after_success: Least time from a successful call to the next: Kinesis refuses an earlier one.
         opening: Longest time for a call; one that takes longer hangs, for example because no connection is free.
-        silence: A connection without an event for so long is dead: Kinesis sends one every 5 s even where a shard is idle.
-        full: A sink may be full for so long. Then the subscription is closed on purpose, before it breaks.
+        silence: A connection without an event for this long is dead: Kinesis sends one every 5 s even if a shard is idle.
+        full: How long a sink may be full. Then the subscription is closed on purpose, before it breaks.
         too_short: A subscription that ends sooner, without an event, did not simply expire.
         patience: How long a consumer may take to become ACTIVE; also the window in which take-overs are counted.
         takeovers: So many of them in that window are fatal.
-        shortest_retention: Every stream keeps its records for at least so long: nothing behind a younger position is gone.
+        shortest_retention: Every stream keeps its records for at least this long: nothing behind a younger position is gone.
     """
 
     between_calls: float = 1.0
@@ -188,7 +188,7 @@ class Recovery:
     async def _find_missing(self, fault: Fault, position: Position) -> float:
         """Find out whether stream, shard or consumer is missing, or none of them: Kinesis reports all three alike.
 
-        Right after a reshard, or where a part of Kinesis lags behind, it reports so although all of them exist.
+        Right after a reshard, or if a part of Kinesis lags behind, it reports so although all of them exist.
         """
         where = f"stream {self._stream.name!r}, shard {self._shard_id}"
         try:

@@ -1,6 +1,6 @@
 """Tells which records of a shard were trimmed before they were read, by the time that a position stands for.
 
-Where the trim horizon has passed a position, Kinesis silently begins at the horizon. A sequence number holds the second in which
+If the trim horizon has passed a position, Kinesis silently begins at the horizon. A sequence number holds the second in which
 it was given out, and the second of its shard's creation. AWS does not promise that layout, but the KCL reads it, too
 (SequenceNumberValidator). A number that does not fit the layout is taken for recent. Times are compared with Kinesis' clock.
 """
@@ -27,7 +27,7 @@ _ASK_AGAIN: Final = 60.0
 class Retention:
     """Tells whether records behind a position of one stream may be gone, and raises or warns.
 
-    It reports every loss that sequence numbers and the stream's present retention show. It may also report one where the shard was
+    It reports every loss that sequence numbers and the stream's present retention show. It may also report one if the shard was
     idle all the while: Kinesis does not tell whether there were records.
 
     Args:
@@ -35,7 +35,7 @@ class Retention:
         lister: Knows the stream's retention; only asked for positions older than `shortest`.
         clock: Kinesis'.
         fail: Whether a loss fails the query; else it is logged, once per shard.
-        shortest: Every stream keeps its records for at least so long; seconds.
+        shortest: Every stream keeps its records for at least this long; seconds.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Retention:
         Args:
             shard_id: The shard.
             position: How far it was read.
-            read_until: What arrived before this time was read, epoch seconds, where that is known. Where it is later than the
+            read_until: What arrived before this time was read, epoch seconds, if that is known. Where it is later than the
                 position's time, it counts instead: an idle shard's position may stand still.
             grace: Seconds by which the horizon may have passed the position without counting as a loss.
 
@@ -151,7 +151,7 @@ class Retention:
 
 
 def written_at(number: int, shard_id: str, latest: float) -> float | None:
-    """The time at which a sequence number was given out, in epoch seconds; None where the number does not fit the layout.
+    """The time at which a sequence number was given out, in epoch seconds; None if the number does not fit the layout.
 
     Args:
         number: Sequence number of a record or a continuation.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
@@ -16,7 +16,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.backoff import Backoff
-from kinesis_efo.kinesis.before import Found, last_before, look_from
+from kinesis_efo.kinesis.before import End, Found, last_before, look_from
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal, replaced
 from kinesis_efo.kinesis.lineage import Lineage, Shard, announced
@@ -33,6 +33,10 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+
+_TIP_MILLIS: Final = 5_000
+"""A shard's tip is looked for up to so long after now, as exactly as Kinesis' time is known, and no further: whoever reads more slowly than
+records arrive would never come to it."""
 
 
 class Stream:
@@ -132,7 +136,7 @@ class Stream:
         return await self._waited("ListShards", ask)
 
     def shard(self, shard_id: str) -> Shard | None:
-        """A shard as ListShards returned it; None where it is not listed yet, or not any more."""
+        """A shard as ListShards returned it; None if it is not listed yet, or not any more."""
         return self._shards.get(shard_id)
 
     def describe(self, shard_id: str) -> str:
@@ -140,7 +144,7 @@ class Stream:
         return self.stats.get(shard_id, SubscriptionStats()).describe(self._clock.monotonic())
 
     def hash_range(self, shard_id: str) -> tuple[int, int] | None:
-        """The hash keys of a shard, also of a child that only its parent's last event announced; None where they are not known."""
+        """The hash keys of a shard, also of a child that only its parent's last event announced; None if they are not known."""
         return self.lineage[shard_id].hash_range if shard_id in self.lineage else None
 
     def with_descendants(self, shard_ids: Iterable[str]) -> list[Shard]:
@@ -191,7 +195,7 @@ class Stream:
         Args:
             shard_id: The shard.
             position: How far it was read.
-            read_until: What arrived before this time was read, epoch seconds, where that is known.
+            read_until: What arrived before this time was read, epoch seconds, if that is known.
 
         Raises:
             DataLossError, StreamError: As `check_loss`.
@@ -199,7 +203,7 @@ class Stream:
         await self._listed(self._retention.check(shard_id, position, read_until))
 
     async def is_past(self, shard_id: str, number: int) -> bool:
-        """Whether retention has taken a record; False where that is not known.
+        """Whether retention has taken a record; False if that is not known.
 
         Args:
             shard_id: The shard.
@@ -262,7 +266,7 @@ class Stream:
             shard_id: The shard.
             start: Where to begin.
             sink: Receives the events.
-            read_until: What arrived before this time lies at or before `start`, epoch seconds, where that is known.
+            read_until: What arrived before this time lies at or before `start`, epoch seconds, if that is known.
             may_open: Awaited before each SubscribeToShard; None: this reader always may open one.
 
         Raises:
@@ -284,8 +288,8 @@ class Stream:
         self.stats[shard_id] = subscription.stats
         return subscription
 
-    async def tip(self, shard_id: str, position: Position) -> Position:
-        """The position at which a shard ends right now.
+    async def tip(self, shard_id: str, position: Position) -> End:
+        """Where a shard ends right now: after its last records, if they came so lately that the last one is known.
 
         Args:
             shard_id: The shard.
@@ -294,33 +298,47 @@ class Stream:
         Raises:
             StreamError: It cannot be subscribed to.
         """
-        return await self._asked(shard_id, partial(self._context.transport.latest_tip, self._ref, shard_id, position))
+        if not self.polled:
+            now = round(self._clock.time() * 1000)
+            for start in look_from(now, position)[:-1]:
+                end = await self._look(shard_id, start, now + _TIP_MILLIS, timed=False)
+                if end is not None and end.record is not None:
+                    return end
+        tip = await self._asked(shard_id, partial(self._context.transport.latest_tip, self._ref, shard_id, position))
+        return End(tip, tip.sequence_number if self.polled and tip != position else None)
 
-    async def end_before(self, shard_id: str, epoch_ms: int, position: Position) -> Position:
-        """The position in front of the first record of a shard that arrived at a time or later; `SHARD_END` where none did.
+    async def end_before(self, shard_id: str, epoch_ms: int, position: Position) -> End:
+        """The position in front of the first record of a shard that arrived at a time or later; `SHARD_END` if none did.
 
         Args:
             shard_id: The shard.
             epoch_ms: The time, epoch milliseconds; not in the future.
-            position: How far it has been read. Returned where nothing is left before the time.
+            position: How far it has been read. Returned if nothing is left before the time.
 
         Raises:
             StreamError: It cannot be subscribed to.
         """
-        transport = self._context.transport
+        for start in look_from(epoch_ms, position):
+            if (end := await self._look(shard_id, start, epoch_ms)) is not None:
+                return end
+        return End(position)
+
+    async def _look(self, shard_id: str, start: Position, epoch_ms: int, *, timed: bool = True) -> End | None:
+        """The end of a shard at a time, as it is read from a position on; None if nothing lies between."""
 
         async def look(start: Position, opened: Callable[[], None]) -> Found:
-            events = await transport.subscribe(self._ref, shard_id, start, Unlimited())
+            events = await self._context.transport.subscribe(self._ref, shard_id, start, Unlimited())
             opened()
-            return await last_before(events, epoch_ms, self._clock.monotonic)
+            return await last_before(events, epoch_ms, self._clock.monotonic, timed=timed)
 
-        for start in look_from(epoch_ms, position):
+        end: End | None = None
+        while True:
             found = await self._asked(shard_id, partial(look, start))
-            while not found.complete and found.position is not None:
-                found = await self._asked(shard_id, partial(look, found.position))
             if found.position is not None:
-                return found.position
-        return position
+                start = found.position
+                end = End(start, end.record if found.record is None and end is not None else found.record)
+            if found.complete or found.position is None:
+                return end
 
     async def _asked(self, shard_id: str, ask: Callable[[Callable[[], None]], Awaitable[T]]) -> T:
         """Ask by a subscription of its own, as often as it takes. `ask` says when that is open: the next one counts from then."""

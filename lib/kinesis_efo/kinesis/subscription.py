@@ -19,7 +19,7 @@ from kinesis_efo.kinesis.faults import classify
 from kinesis_efo.kinesis.recovery import ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State, SubscriptionStats
-from kinesis_efo.kinesis.transport import EventStream, NoRoom, Room
+from kinesis_efo.kinesis.transport import EventStream, NoRoom, Quota
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 logger = logging.getLogger(__name__)
@@ -29,10 +29,10 @@ AT_HORIZON_SECONDS: Final = 600.0
 got away from there."""
 
 _LOOK_SECONDS: Final = 10.0
-"""So often, who waits for a time asks Kinesis' clock, of which each answer tells more."""
+"""How often Kinesis' clock is asked while a time is waited for: each answer tells more of it."""
 
 
-class EventSink(Room, Protocol):
+class EventSink(Quota, Protocol):
     """Receives the events of a shard, and has the room that they need. A full one is the back-pressure."""
 
     def release(self) -> None:
@@ -40,7 +40,7 @@ class EventSink(Room, Protocol):
         ...
 
     async def admit(self, event: Event) -> None:
-        """Take the next event, with the room that was taken for it. Waits for room where none was."""
+        """Take the next event, with the room that was taken for it. Waits for room if there was none."""
         ...
 
 
@@ -113,11 +113,12 @@ class ShardSubscription:
         self._limits = context.limits
         self._clock = context.clock
         self._recovery: Recovery = self._history.recovery
-        self._last_sign = self._clock.monotonic()
-        self._deadline = 0.0
-        self._if_overdue = State.CLOSED
-        self._overdue = False
-        self._heard = 0
+        self._last_sign: float
+        self._deadline: float
+        self._if_overdue: State
+        self._overdue: bool
+        self._heard: int
+        self._alarm: asyncio.TimerHandle
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
         self._room: asyncio.Future[None] | None = None
 
@@ -212,13 +213,13 @@ class ShardSubscription:
         logger.info("%s: subscribed at %s", self._name, self.position)
         before = self.stats.events
         self._expect(self._limits.silence, State.CLOSED)
-        watch = asyncio.ensure_future(self._watch(stream))
+        self._watch(stream)
         ended = "stopped"
         try:
             fault, ended = await self._read(stream, opened)
             return fault
         finally:
-            watch.cancel()
+            self._alarm.cancel()
             stream.close()
             if self._room is None:
                 self._sink.release()
@@ -260,7 +261,6 @@ class ShardSubscription:
                 return None, "the shard is closed"
 
     def _pause(self) -> tuple[None, str]:
-        self.stats.state = State.PAUSED
         self.stats.paused += 1
         return None, "the buffer was full"
 
@@ -337,15 +337,15 @@ class ShardSubscription:
 
     @property
     def share(self) -> int:
-        """See `Room`."""
+        """See `Quota`."""
         return self._sink.share
 
     def take(self, size: int) -> bool:
-        """See `Room`."""
+        """See `Quota`."""
         return self._sink.take(size)
 
     async def wait(self, size: int) -> None:
-        """See `Room`. Waiting for room is no silence. After a while the subscription is closed, and keeps its place in line."""
+        """See `Quota`. Waiting for room is no silence. After a while the subscription is closed, and keeps its place in line."""
         self._expect(inf, State.PAUSED)
         self._room = asyncio.ensure_future(self._sink.wait(size))
         await within(self._clock, self._limits.full, asyncio.wait((self._room,)))
@@ -362,23 +362,22 @@ class ShardSubscription:
         self._if_overdue = if_overdue
         self._deadline = self._clock.monotonic() + seconds
 
-    async def _watch(self, stream: EventStream) -> None:
+    def _watch(self, stream: EventStream) -> None:
         """Close the connection when the next event, or room in the sink, takes too long.
 
-        One task per subscription is cheaper than a timer per event. It never oversleeps: no limit is shorter than its naps, so
-        nothing that began during a nap is overdue at its end.
+        One timer per subscription, which is set anew when it goes off, is cheaper than one per event. It never comes too late: no
+        limit is shorter than its naps, so nothing that began during a nap is overdue at its end.
         """
-        nap = min(self._limits.silence, self._limits.full)
-        while True:
-            left = self._deadline - self._clock.monotonic()
-            if left > 0:
-                await self._clock.sleep(min(left, nap))
-            elif self._if_overdue is State.CLOSED and stream.received != self._heard:
-                # Slow, not dead: a large event is on its way.
-                self._heard = stream.received
-                self._deadline += self._limits.silence
-            else:
-                break
+        left = self._deadline - self._clock.monotonic()
+        if left <= 0 and self._if_overdue is State.CLOSED and stream.received != self._heard:
+            # Slow, not dead: a large event is on its way.
+            self._heard = stream.received
+            self._deadline += self._limits.silence
+            left += self._limits.silence
+        if left > 0:
+            nap = min(left, self._limits.silence, self._limits.full)
+            self._alarm = asyncio.get_running_loop().call_later(nap, self._watch, stream)
+            return
         self._overdue = True
         self.stats.state = self._if_overdue
         stream.close()

@@ -49,7 +49,7 @@ class ShardLister(Protocol):
         ...
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
-        """The shards that were open at a time; None where that is before retention, or before the stream.
+        """The shards that were open at a time; None if that is before retention, or before the stream.
 
         Args:
             stream_arn: The stream.
@@ -214,7 +214,7 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
 
 
 async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
-    """Which stream an ARN names now. Where Kinesis does not tell when it was created, as without a permission, that is left out.
+    """Which stream an ARN names now. If Kinesis does not tell when it was created, as without a permission, that is left out.
 
     Args:
         lister: Knows the streams.

@@ -32,7 +32,7 @@ def subscription_config(
     """Configuration of the client for subscriptions, besides `max_pool_connections`: the number of shards and some more, since a
     call that finds no free connection waits for ever.
 
-    The subscription retries, not the client. Kinesis sends an event every 5 s even where a shard is idle, so that 35 s of silence
+    The subscription retries, not the client. Kinesis sends an event every 5 s even if a shard is idle, so that 35 s of silence
     mean a dead connection. Little is in hand before anybody can ask for room: Kinesis sends at once, but no more than the window
     of HTTP/2 allows, or than the system receives.
 
@@ -67,7 +67,7 @@ class NoRoom(Exception):
     """There was no room for so long that the subscription is closed for a while."""
 
 
-class Room(Protocol):
+class Quota(Protocol):
     """Room for the events of one subscription. A transport asks for it before it reads what needs it."""
 
     @property
@@ -96,16 +96,16 @@ class Room(Protocol):
 
 
 class Unlimited:
-    """Room for everything; implements `Room`."""
+    """Room for everything; implements `Quota`."""
 
     share = 1 << 62
 
     def take(self, size: int) -> bool:  # noqa: ARG002
-        """See `Room`."""
+        """See `Quota`."""
         return True
 
     async def wait(self, size: int) -> None:
-        """See `Room`."""
+        """See `Quota`."""
 
 
 class EventStream(Protocol):
@@ -135,7 +135,7 @@ class EventStream(Protocol):
 class Transport(Protocol):
     """Subscribes to shards."""
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> EventStream:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> EventStream:
         """Subscribe to a shard.
 
         Args:
@@ -161,7 +161,7 @@ class Transport(Protocol):
         Args:
             stream: The stream, and the consumer to subscribe.
             shard_id: The shard.
-            position: How far it has been read; returned where nothing lies behind it.
+            position: How far it has been read; returned if nothing lies behind it.
             opened: Called when the subscription is open.
 
         Raises:
@@ -181,7 +181,7 @@ class BotoTransport:
         self._client = client
         keep_answers(client, OPERATION, instead=_INITIAL_RESPONSE)
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> EventStream:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> EventStream:
         """See `Transport`."""
         return await self._open(stream, shard_id, starting_position(position), room)
 
@@ -217,7 +217,7 @@ class BotoTransport:
         )
 
     async def _open(
-        self, stream: StreamRef, shard_id: str, starting_position: dict[str, Any], room: Room
+        self, stream: StreamRef, shard_id: str, starting_position: dict[str, Any], room: Quota
     ) -> BotoEventStream:
         response = await self._client.subscribe_to_shard(
             ConsumerARN=stream.consumer_arn, ShardId=shard_id, StartingPosition=starting_position
@@ -233,14 +233,14 @@ class BotoEventStream:
 
     Args:
         body: The response, whose headers were received: aiohttp's, or that of HTTP/2.
-        room: Room for the events.
+        room: Quota for the events.
 
     Attributes:
         received: Bytes received so far.
         http: How they are carried.
     """
 
-    def __init__(self, body: Any, room: Room) -> None:
+    def __init__(self, body: Any, room: Quota) -> None:
         self.received = 0
         self._body = body
         self._room = room

@@ -19,7 +19,7 @@ from kinesis_efo.http2.session import session_class
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.frames import encode_frame
-from kinesis_efo.kinesis.transport import BotoEventStream, BotoTransport, Room, Unlimited, subscription_config
+from kinesis_efo.kinesis.transport import BotoEventStream, BotoTransport, Quota, Unlimited, subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON
 from tests.support.http2_peer import Http2Peer, Request
@@ -99,7 +99,7 @@ class Client:
         self.boto = boto
         self.transport = BotoTransport(boto)
 
-    async def subscribe(self, room: Room | None = None, shard: int = 0) -> BotoEventStream:
+    async def subscribe(self, room: Quota | None = None, shard: int = 0) -> BotoEventStream:
         found = await self.transport.subscribe(STREAM, f"shardId-{shard:012}", TRIM_HORIZON, room or Unlimited())
         assert isinstance(found, BotoEventStream)
         return found

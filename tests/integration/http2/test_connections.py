@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutE
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
-from kinesis_efo.http2.connection import ConnectionLost
+from kinesis_efo.http2.faults import ConnectionLost
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.transport import BotoEventStream
 from tests.support.http2_peer import EVENT_STREAM, Request, http2_peer
@@ -281,7 +281,7 @@ def test_a_connection_that_is_lost_while_requests_wait_for_their_headers() -> No
 
 async def heard(clock: HandClock, *streams: BotoEventStream) -> None:
     """Wait until nobody has an answer to a PING to expect."""
-    await until(lambda: all(clock.monotonic() - stream._body._carrier._last_byte < 5 for stream in streams))
+    await until(lambda: all(clock.monotonic() - stream._body._carrier._keeping._heard_at < 5 for stream in streams))
 
 
 def test_a_service_that_answers_no_ping_is_dead_after_ten_seconds_also_where_all_streams_are_idle() -> None:

@@ -12,7 +12,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from hpack import Encoder
 
-from kinesis_efo.http2.connection import ConnectionLost
+from kinesis_efo.http2.faults import ConnectionLost
 from kinesis_efo.kinesis.faults import Verdict, classify
 from tests.support.http2_peer import EVENT_STREAM, Peer, Request, http2_peer
 
@@ -302,7 +302,7 @@ def test_a_window_of_one_stream_that_is_opened_too_far_ends_that_stream() -> Non
 
 
 def test_a_service_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinesis_efo.http2.connection._MOST_UNSENT", 64 << 10)
+    monkeypatch.setattr("kinesis_efo.http2.sending._MOST_UNSENT", 64 << 10)
 
     async def main() -> None:
         pings = frame(PING, 0, 0, b"are you?") * 5000

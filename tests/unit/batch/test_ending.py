@@ -127,6 +127,7 @@ def test_rows_belong_to_a_stretch_by_their_own_time_whatever_their_order() -> No
     assert kept(hour, NINE, NINE + 1) == []
     assert kept(stretch(), 5, NINE - 1, NINE) == ["10", "11"]
     assert kept(stretch(Position.at_timestamp(EIGHT), SHARD_END), EIGHT - 1, EIGHT, NINE) == ["11", "12"]
+    assert kept(stretch(Position.at_timestamp(EIGHT), SHARD_END), EIGHT, NINE) == ["10", "11"]
     assert kept(stretch(Position.after(9), Position.after(12)), 5, NINE) == ["10", "11"]
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kinesis_efo.batch.planning import StreamPlanner, tip_at, tip_for_kinesis
+from kinesis_efo.batch.planning import plan as planned_read
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.distribution import Distribution
-from kinesis_efo.errors import ConfigurationError, DataLossError
+from kinesis_efo.errors import ConfigurationError, DataLossError, ManifestError
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.manifest import StreamRef
@@ -38,6 +40,8 @@ class Kinesis:
         self._retention = retention
         self._created = created
         self.asked: list[float] = []
+        self.distributes: Distribution | Exception = Distribution.KEYED
+        self.distributions_asked = 0
 
     async def shards(self, stream_arn: str) -> list[Shard]:
         return SHARDS
@@ -55,7 +59,10 @@ class Kinesis:
         return int(self._created)
 
     async def distribution(self, stream_arn: str) -> Distribution:
-        return Distribution.KEYED
+        self.distributions_asked += 1
+        if isinstance(self.distributes, Exception):
+            raise self.distributes
+        return self.distributes
 
 
 def at(hours: float) -> str:
@@ -107,6 +114,7 @@ def test_an_end_in_the_future_is_refused(end: str) -> None:
     assert "'endingPosition' must not lie in the future" in message
     assert "is 2023-11-14T23:13:20.000Z, and for Kinesis it is 2023-11-14T22:13:21.000Z" in message
     assert "spark.readStream does" in message
+    assert "of shard" not in message
 
 
 def test_an_end_that_this_machines_clock_takes_for_now_is_waited_for() -> None:
@@ -118,7 +126,8 @@ def test_a_number_that_was_not_given_out_yet_is_refused() -> None:
         return 2 << 184 | int(NOW) << 148 | int(written) << 36 | 1 << 4 | 2
 
     later, earlier = number(NOW + HOUR), number(NOW - HOUR)
-    assert "must not lie in the future" in refused(endingPosition=in_orders(LEFT, f"AFTER:{later}"))
+    message = refused(endingPosition=in_orders(LEFT, f"AFTER:{later}"))
+    assert f"must not lie in the future: AFTER:{later} of shard {LEFT} is 2023-11-14T23:13:20.000Z, and" in message
     assert plan(endingPosition=in_orders(LEFT, f"AFTER:{earlier}"))[LEFT].end == Position.after(earlier)
 
 
@@ -176,6 +185,64 @@ def test_a_named_shard_that_was_trimmed_is_a_loss() -> None:
     assert set(plan(startingPosition=gone, failOnDataLoss="false")) == {PARENT, LEFT, RIGHT}
 
 
+def test_a_named_shard_begins_at_the_horizon_if_its_time_is_gone_and_others_where_they_are_named() -> None:
+    positions = json.dumps({"orders": {PARENT: at(-25), LEFT: "AFTER:7", RIGHT: at(-0.5)}})
+    with pytest.raises(DataLossError, match="the read begins at 2023-11-13T21:13:20"):
+        plan(startingPosition=positions)
+    found = plan(startingPosition=positions, failOnDataLoss="false")
+    assert {shard: str(stretch.start) for shard, stretch in found.items()} == {
+        PARENT: "TRIM_HORIZON",
+        LEFT: "AFTER:7",
+        RIGHT: at(-0.5),
+    }
+
+
+def test_of_many_shards_some_are_named() -> None:
+    def message(count: int) -> str:
+        shards = [Shard(f"shardId-{index:012}", (), (0, 9), first=1) for index in range(count)]
+        ends = {"endingPosition": in_orders("shardId-000000000099", "AFTER:7")}
+        parsed = BatchOptions.parse({"manifest": "m.json", **ends})
+        planner = StreamPlanner(ORDERS, "m.json", parsed, tip_at(NOW), Kinesis(), NOW)
+        with pytest.raises(ConfigurationError) as caught:
+            asyncio.run(planner.plan(shards))
+        return str(caught.value)
+
+    assert message(8).endswith("shardId-000000000006, shardId-000000000007")
+    assert message(9).endswith("shardId-000000000007 and 1 more")
+
+
+@pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])
+def test_positions_of_streams_that_are_not_read_are_refused_before_anything_is_asked(option: str) -> None:
+    manifest: Any = SimpleNamespace(streams={"orders": ORDERS}, source="m.json")
+    parsed = BatchOptions.parse({"manifest": "m.json", option: json.dumps({"orders": at(-1), "clicks": at(-1)})})
+    with pytest.raises(
+        ManifestError, match=rf"option '{option}' names 'clicks', but the read is of 'orders' \(from m.json\)"
+    ):
+        asyncio.run(planned_read(manifest, parsed, tip_at(NOW)))
+
+
+@pytest.mark.parametrize(
+    ("option", "distributes", "strict"),
+    [
+        ("strict", Distribution.KEYED, True),
+        ("strict", Distribution.AUTO, False),
+        ("strict", ConnectionResetError("not known"), False),
+        ("true", Distribution.KEYED, False),
+    ],
+    ids=str,
+)
+def test_aggregates_of_other_shards_are_left_out_only_if_that_is_wanted_and_keys_decide(
+    option: str, distributes: Distribution | Exception, strict: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinesis = Kinesis()
+    kinesis.distributes = distributes
+    found = plan(kinesis, deaggregate=option)
+    assert {stretch.hash_range is not None for stretch in found.values()} == {strict}
+    assert kinesis.distributions_asked == (option == "strict")
+    warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warned) == (option == "strict" and not strict)
+
+
 # -- what time it is for Kinesis
 
 
@@ -186,6 +253,10 @@ def kinesis_clock(skew: float) -> KinesisClock:
     clock.watch(client)
     client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT"})
     return clock
+
+
+def test_the_tip_lies_a_second_behind_the_load() -> None:
+    assert tip_at(8.0) == Position.at_timestamp(9_000)
 
 
 @pytest.mark.parametrize("skew", [-200.0, -3.0, 0.0, 0.9, 40.0, 290.0])

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from hyperframe.frame import SettingsFrame
 
-from kinesis_efo.http2.connection import PING_SECONDS, RECEIVE_BYTES, Connection, ConnectionLost, NotHttp2, NotProcessed
+from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
+from kinesis_efo.http2.faults import ConnectionLost, NotHttp2, NotProcessed
+from kinesis_efo.http2.keeping import PING_SECONDS
 from tests.support.virtual_time import LoopClock, run
 
 PREFACE = b"PRI * HTTP/2.0"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kinesis_efo.http2.connection import PING_SECONDS, RECEIVE_BYTES, Connection
+from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
+from kinesis_efo.http2.keeping import PING_SECONDS
 from tests.support.virtual_time import LoopClock, run
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.http2.connection import ConnectionLost
+from kinesis_efo.http2.faults import ConnectionLost
 from kinesis_efo.http2.pool import Pool
 from tests.support.virtual_time import run
 

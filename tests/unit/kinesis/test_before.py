@@ -50,27 +50,34 @@ def found(*events: Event) -> Found:
 
 
 @pytest.mark.parametrize(
-    ("events", "position"),
+    ("events", "position", "record"),
     [
-        ([event(20, 10.0, 20.0), event(30, 30.0, 50.0)], Position.after(28)),
-        ([event(20, 10.0, 20.0), event(30, 50.0)], Position.after(20)),
-        ([event(20), event(30, 60.0)], Position.after(20)),
-        ([event(20, 60.0)], None),
-        ([event(20, 10.0, behind=0)], Position.after(20)),
-        ([event(0, behind=0, still=True)], None),
-        ([event(20, 10.0), event(None)], SHARD_END),
+        ([event(20, 10.0, 20.0), event(30, 30.0, 50.0)], Position.after(28), 28),
+        ([event(20, 10.0, 20.0), event(30, 50.0)], Position.after(20), 19),
+        ([event(20), event(30, 60.0)], Position.after(20), None),
+        ([event(20, 60.0)], None, None),
+        ([event(20, 10.0, behind=0)], Position.after(20), 19),
+        ([event(0, behind=0, still=True)], None, None),
+        ([event(20, 10.0), event(25), event(None)], SHARD_END, 19),
     ],
 )
 def test_the_end_is_in_front_of_the_first_record_of_the_time_or_at_the_tip(
-    events: list[Event], position: Position | None
+    events: list[Event], position: Position | None, record: int | None
 ) -> None:
-    assert found(*events) == Found(position, complete=True)
+    assert found(*events) == Found(position, complete=True, record=record)
 
 
 def test_a_subscription_that_ends_too_soon_is_gone_on_with() -> None:
-    assert found(event(20, 10.0), event(30, 20.0)) == Found(Position.after(30), complete=False)
+    assert found(event(20, 10.0), event(30, 20.0)) == Found(Position.after(30), complete=False, record=29)
 
 
 def test_a_record_without_a_time_cannot_be_placed() -> None:
     with pytest.raises(FrameError, match="does not say when it arrived"):
         found(event(20, None))
+
+
+def test_without_a_need_for_times_the_last_record_is_known_all_the_same() -> None:
+    """A range that is said to be over at an earlier record would leave out the rest."""
+    stream = Events(event(20, 10.0), event(30, None, None, behind=0))
+    answer = asyncio.run(last_before(stream, 50_000, time.monotonic, timed=False))
+    assert answer == Found(Position.after(30), complete=True, record=29)

@@ -42,6 +42,12 @@ def test_it_goes_on_by_the_monotonic_clock_when_this_machines_clock_jumps() -> N
 def test_before_the_first_answer_there_is_this_machines_clock() -> None:
     clock = KinesisClock(FixedClock(5.0))
     assert (clock.time(), clock.latest, clock.answered, clock.skew) == (5.0, 5.0, 5.0, 0.0)
+    assert not clock.knows
+
+
+def test_this_machines_time_is_told_beside_kinesis() -> None:
+    clock, _, _ = heard(40.0)
+    assert (clock.knows, clock.here, clock.time()) == (True, NOW + 40, NOW)
 
 
 @pytest.mark.parametrize("headers", [{}, {"date": "soon"}])

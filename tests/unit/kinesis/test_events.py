@@ -17,6 +17,7 @@ from kinesis_efo.kinesis.events import (
     ChildShard,
     Event,
     EventHead,
+    first_number,
     has_record,
     last_record,
     reached,
@@ -247,3 +248,20 @@ def test_the_last_record_of_what_cannot_be_decoded_is_whole() -> None:
     aggregate = b64encode(MAGIC).decode()
     broken = f'{{"Records":[{{"Data":"{aggregate}","SequenceNumber":"42"}}'.encode()
     assert last_record(broken) == LastRecord(42, 0)
+
+
+def test_the_first_records_number_is_found_where_there_is_one() -> None:
+    records = [{"SequenceNumber": str(number), "Data": "eA==", "PartitionKey": "7"} for number in (42, 43)]
+    event = {"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": records}
+    assert first_number(json.dumps(event).encode()) == 42
+    assert first_number(json.dumps(event | {"Records": []}).encode()) is None
+
+
+def test_hash_keys_of_as_many_digits_as_numbers_may_have() -> None:
+    def end(last: str) -> bytes:
+        child = {**CHILD, "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": last}}
+        return event(ContinuationSequenceNumber=None, ChildShards=[child])
+
+    assert read_head(end("9" * 200)).children[0].ending_hash == 10**200 - 1
+    with pytest.raises(FrameError, match="at most 200 digits"):
+        read_head(end("9" * 201))

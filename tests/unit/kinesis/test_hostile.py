@@ -15,6 +15,7 @@ from kinesis_efo.kinesis.batches import MAX_ROWS
 from kinesis_efo.kinesis.events import read_answer, read_head
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey
+from tests.support.decoders import decoder as decoder
 
 KEY = ShardKey("orders", "shardId-000000000000")
 MIB = 1 << 20

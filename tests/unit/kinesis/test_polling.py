@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from kinesis_efo.errors import (
     AccessRefusedError,
@@ -19,7 +20,7 @@ from kinesis_efo.errors import (
     StreamNotFoundError,
 )
 from kinesis_efo.kinesis.events import ChildShard, Event, read_answer
-from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, PollingTransport, polling_limits
+from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.subscription import ShardSubscription
@@ -345,7 +346,194 @@ async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
     assert world.records == 1
 
 
+@virtual
+async def test_closing_before_anything_was_read_ends_at_once_and_asks_nothing() -> None:
+    world = PolledWorld(10)
+    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
+    events.close()
+    assert await anext(aiter(events), None) is None
+    assert world.client.limits_asked == []
+
+
+@virtual
+async def test_each_answer_is_asked_for_once_its_events_are_taken() -> None:
+    world = PolledWorld(10)
+    world.client.end_with_records = True
+    world.stream.split(0)
+    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
+    told = [event.through async for event in events]
+    assert told == [Position.after(world.stream[0].records[-1][0]), SHARD_END]
+    assert len(world.client.limits_asked) == 1, "the end came with the last records"
+
+
+@virtual
+async def test_what_was_received_is_counted_in_bytes() -> None:
+    world = PolledWorld(10, 20)
+    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
+    first = await anext(aiter(events))
+    assert events.received == len(first.payload)
+    world.stream.put(0, 10)
+    second = await anext(aiter(events))
+    assert events.received == len(first.payload) + len(second.payload) > len(first.payload)
+
+
+class NarrowRoom:
+    """Room that is given when the test says so."""
+
+    share = 0
+
+    def __init__(self, *, free: bool) -> None:
+        self.free = free
+        self.taken: list[int] = []
+        self.waited: list[int] = []
+        self.grown = asyncio.Event()
+
+    def take(self, size: int) -> bool:
+        self.taken.append(size)
+        return self.free
+
+    async def wait(self, size: int) -> None:
+        self.waited.append(size)
+        await self.grown.wait()
+
+
+@virtual
+async def test_room_is_taken_for_the_largest_answer_at_first_and_for_a_usual_one_then() -> None:
+    world = PolledWorld(*[10] * 3000)
+    room = NarrowRoom(free=True)
+    events = aiter(await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, room))
+    await anext(events)
+    await anext(events)
+    assert room.taken == [14 << 20, 3 << 19]
+    assert room.waited == [], "there was room"
+
+
+@virtual
+async def test_nothing_is_asked_for_before_there_is_room() -> None:
+    world = PolledWorld(10)
+    room = NarrowRoom(free=False)
+    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, room)
+    reading = asyncio.ensure_future(anext(aiter(events)))
+    await asyncio.sleep(100)
+    assert (room.waited, world.client.limits_asked) == ([14 << 20], [])
+    room.grown.set()
+    assert (await reading).head.records == 1
+
+
+def test_bodies_of_get_records_are_kept() -> None:
+    client = PolledClient(ModelStream(), LoopClock())
+    kept: list[str] = []
+    client.meta.events.register = lambda event, *_, **__: kept.append(event)
+    PollingTransport(client, LoopClock(), 1.0)
+    assert set(kept) == {"before-send.kinesis.GetRecords", "after-call.kinesis.GetRecords"}
+
+
+def test_a_call_without_an_answer_counts_for_the_pace() -> None:
+    pace = Pace()
+    pace.asking(100.0)
+    assert pace.next_call == 100.2
+
+
+# -- the tip
+
+
+async def tip_of(world: PolledWorld, position: Position = TRIM_HORIZON) -> tuple[Position, int]:
+    """The tip, and how many times it was opened to be looked for."""
+    opened: list[float] = []
+    tip = await world.transport.latest_tip(REF, SHARD, position, lambda: opened.append(world.clock.monotonic()))
+    return tip, len(opened)
+
+
+@virtual
+async def test_the_tip_is_the_last_record_however_long_ago_it_came() -> None:
+    world = PolledWorld(*[10] * 2500)
+    last = Position.after(world.stream[0].records[-1][0])
+    # The last record came 26 s after the beginning.
+    await asyncio.sleep(40)
+    assert await tip_of(world) == (last, 1)
+    await asyncio.sleep(3500)
+    world.client.opened.clear()
+    assert await tip_of(world) == (last, 4)
+    asked = [(at, request) for at, _, request in world.client.opened]
+    assert {request["ShardIteratorType"] for _, request in asked} == {"AT_TIMESTAMP"}
+    back = [1_700_000_000 + at - request["Timestamp"].timestamp() for at, request in asked]
+    assert back == pytest.approx([30, 300, 3000, 30_000], abs=0.001)
+
+
+@virtual
+async def test_the_tip_of_a_shard_that_has_nothing_is_where_one_stands() -> None:
+    world = PolledWorld()
+    assert await tip_of(world, Position.after(77)) == (Position.after(77), 7)
+
+
+@virtual
+async def test_the_tip_of_a_closed_shard_is_its_end_if_that_comes_with_the_last_records() -> None:
+    world = PolledWorld(10)
+    world.client.end_with_records = True
+    world.stream.split(0)
+    assert await tip_of(world) == (SHARD_END, 1)
+
+
+@virtual
+async def test_the_tip_of_a_closed_shard_without_records_is_its_end() -> None:
+    world = PolledWorld()
+    world.stream.split(0)
+    assert await tip_of(world) == (SHARD_END, 1)
+
+
+@virtual
+async def test_a_server_that_says_behind_for_ever_has_a_tip() -> None:
+    world = PolledWorld(10)
+    world.client.lag = [5_000]
+    assert await tip_of(world) == (Position.after(world.stream[0].records[-1][0]), 1)
+    world = PolledWorld()
+    world.client.lag = [5_000]
+    assert await tip_of(world, Position.after(7)) == (Position.after(7), 7)
+
+
+@virtual
+async def test_a_clock_that_is_fast_looks_further_back_for_the_tip() -> None:
+    world = PolledWorld(10)
+    asked: list[dict[str, Any]] = []
+    iterator = world.client.get_shard_iterator
+
+    async def in_the_future_at_first(**request: Any) -> dict[str, Any]:
+        asked.append(request)
+        if len(asked) < 3:
+            raise refused("InvalidArgumentException", "the timestamp is in the future", operation="GetShardIterator")
+        return await iterator(**request)
+
+    world.client.get_shard_iterator = in_the_future_at_first  # type: ignore[method-assign]
+    assert await tip_of(world) == (Position.after(world.stream[0].records[-1][0]), 1)
+    assert len(asked) == 3
+
+
+@virtual
+async def test_another_refusal_is_not_taken_for_a_fast_clock() -> None:
+    world = PolledWorld(10)
+
+    async def deny(**_: Any) -> dict[str, Any]:
+        raise refused("AccessDeniedException", "not authorized", operation="GetShardIterator")
+
+    world.client.get_shard_iterator = deny  # type: ignore[method-assign]
+    with pytest.raises(ClientError, match="not authorized"):
+        await tip_of(world)
+
+
 # -- errors
+
+
+@virtual
+async def test_a_timeout_of_the_connection_is_an_error_and_not_an_end() -> None:
+    world = PolledWorld(10)
+
+    def late(_: str) -> None:
+        raise TimeoutError("the connection")
+
+    world.client.faults = late
+    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited())
+    with pytest.raises(TimeoutError, match="the connection"):
+        await anext(aiter(events))
 
 
 @pytest.mark.parametrize("together", [1, 3])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kinesis_efo.kinesis.events import EventHead
-from kinesis_efo.kinesis.quiet import Quiet
+from kinesis_efo.kinesis.quiet import QUIET_ANSWERS, QUIET_EVENTS, QUIET_SECONDS, Quiet
 
 
 def polled(behind: int = 0, records: int = 0, *, stuck: bool = False) -> EventHead:
@@ -74,6 +77,41 @@ def test_a_lag_that_shrinks_is_progress_and_one_that_stays_is_not() -> None:
 def test_a_lag_with_an_iterator_that_does_not_move_says_nothing() -> None:
     assert not heard((polled(behind=9000, stuck=True), at) for at in range(10)).believed()
     assert heard((polled(stuck=True), at) for at in range(3)).believed(), "at the tip it need not move"
+
+
+@pytest.mark.parametrize("pause", [0.001, 0.03, 0.1, 0.124, 0.126, 0.2, 5.0])
+@pytest.mark.parametrize("make", [polled, pushed])
+def test_however_fast_answers_come_they_are_believed_after_two_seconds(
+    make: Callable[[], EventHead], pause: float
+) -> None:
+    quiet, asked_at = Quiet(), 3.0
+    for number in range(1 + round(10 / pause)):
+        at = number * pause
+        quiet.heard(make(), at)
+        since = at - asked_at
+        if since < QUIET_SECONDS or since < pause:
+            assert not quiet.believed(asked_at), "not sooner"
+        elif since >= QUIET_SECONDS + 0.2 and since >= 4 * pause:
+            assert quiet.believed(asked_at), "and not much later"
+
+
+@given(st.lists(st.floats(0, 3), min_size=1, max_size=300), st.floats(0, 1), st.sampled_from([polled, pushed]))
+def test_what_is_not_remembered_makes_it_no_more_than_a_step_later(
+    pauses: list[float], place: float, make: Callable[[], EventHead]
+) -> None:
+    times = list(accumulate(pauses))
+    asked_at = times[int(place * (len(times) - 1))]
+    quiet = heard((make(), at) for at in times)
+    later = [at for at in times if at >= asked_at]
+    needed = QUIET_ANSWERS if make is polled else QUIET_EVENTS
+    if quiet.believed(asked_at):
+        assert len(later) >= needed
+        assert later[-1] - later[0] >= QUIET_SECONDS
+    # One that is not remembered stands for another that came less than a step after it.
+    steps = sorted({int(8 * at) for at in later})
+    if later[-1] - later[0] >= QUIET_SECONDS + 0.125 and len(steps) > 2 * needed:
+        assert quiet.believed(asked_at)
+    assert len(quiet._counted) <= 64
 
 
 def test_it_tells_how_long_it_lasts() -> None:

@@ -1013,3 +1013,210 @@ async def test_room_that_was_waited_for_is_given_back_where_the_next_opening_fai
     await running
     assert held[0] == len(payload(1)), "the failed opening kept its room"
     assert sink.continuations == [1, None]
+
+
+@virtual
+async def test_the_room_of_an_event_that_did_not_come_is_given_back_when_the_subscription_ends() -> None:
+    world = ScriptedWorld([payload(1), Wait(10)], [END])
+    released: list[float] = []
+    world.sink.release = lambda: released.append(world.elapsed)  # type: ignore[method-assign]
+    await world.ends()
+    assert released == [10.0, 10.0]
+
+
+@virtual
+async def test_room_that_came_at_last_is_no_reason_to_wait_again() -> None:
+    """Nor to keep the room of what comes later."""
+    world = ScriptedWorld([Large(payload(1))], [Large(payload(1)), Wait(10)], [Wait(10)], [END])
+    world.sink = sink = NarrowSink(world.clock)
+    released: list[float] = []
+    release = sink.release
+
+    def noted() -> None:
+        released.append(world.elapsed)
+        release()
+
+    sink.release = noted  # type: ignore[method-assign]
+    running = asyncio.ensure_future(world.subscribe().run())
+    await asyncio.sleep(100)
+    sink.open.set()
+    await running
+    assert released == [110.0, 120.0, 120.0], "at the end of each subscription, but for the one that waits for it"
+
+
+# -- what is told of it
+
+
+async def state_after(world: ScriptedWorld, seconds: float) -> State:
+    """What the subscription does so long after its start."""
+    running = asyncio.ensure_future(world.subscription.run())
+    await asyncio.sleep(seconds)
+    state: State = world.subscription.stats.state
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert world.subscription.stats.state is State.CLOSED
+    return state
+
+
+@virtual
+async def test_its_state_says_what_it_waits_for() -> None:
+    assert await state_after(ScriptedWorld(Opening(10)), 5) is State.OPENING
+    assert await state_after(ScriptedWorld([Silence()]), 5) is State.STREAMING
+    # 1 s after the error, and 4 s more until Kinesis allows the next call.
+    reset = [ConnectionResetError("reset")]
+    assert await state_after(ScriptedWorld(reset), 0.5) is State.WAITING
+    assert await state_after(ScriptedWorld(reset), 3) is State.WAITING
+    assert await state_after(ScriptedWorld([payload(1)], [Silence()]), 3) is State.WAITING
+    ahead = Position.at_timestamp(1_700_001_060_000)
+    assert await state_after(ScriptedWorld([Silence()], start=ahead), 30) is State.WAITING
+    assert await state_after(ScriptedWorld([Silence()], start=ahead), 61) is State.STREAMING
+    world = ScriptedWorld([Large(payload(1))])
+    world.sink = NarrowSink(world.clock)
+    world.subscription = world.subscribe()
+    assert await state_after(world, 100) is State.PAUSED
+
+
+# -- silence
+
+
+@virtual
+async def test_the_silence_of_a_subscription_begins_when_it_is_run_and_with_each_event_that_was_taken() -> None:
+    world = ScriptedWorld([Wait(10)], [END])
+    await asyncio.sleep(100)
+    await world.ends()
+    assert (world.stats.failures, world.stats.renewed) == ({}, 1)
+    # The sink takes 19 s for the event, and 20 s more bring nothing.
+    world = await ScriptedWorld([payload(1)], [Wait(20)], [END], delays={0: 19}).ends()
+    assert (world.stats.failures, world.stats.renewed) == ({}, 2)
+
+
+@virtual
+async def test_nothing_is_opened_before_it_may_be() -> None:
+    world = ScriptedWorld([payload(1)], [END])
+    asked: list[float] = []
+
+    async def may_open() -> None:
+        asked.append(world.elapsed)
+        await asyncio.sleep(100)
+
+    world.subscription = world.subscribe(may_open=may_open)
+    await world.ends()
+    assert asked == [0, 105], "before each call, once Kinesis allows it"
+    assert [at - world.began for at, _ in world.transport.calls] == [100, 205]
+
+
+@virtual
+async def test_a_retention_that_cannot_be_asked_for_while_reading_is_a_failure_like_others() -> None:
+    busy = refused("LimitExceededException", operation="DescribeStreamSummary")
+    topology = ScriptedTopology([SHARD], retention=(busy, 48 * 3600))
+    late = payload(aged(DAY), 1, behind=DAY * 1000)
+    script = [late, Wait(10), late, END]
+    world = ScriptedWorld(script, script, start=Position.after(aged(60)), topology=topology, fail_on_data_loss=True)
+    await world.ends()
+    assert dict(world.stats.failures) == {"LimitExceededException": 1}
+
+
+@virtual
+async def test_reading_that_goes_on_at_the_horizon_may_be_minutes_late_from_there() -> None:
+    late = payload(aged(DAY + 500), 1, behind=(DAY + 500) * 1000)
+    world = ScriptedWorld([late], [END], start=Position.after(aged(2 * DAY)), fail_on_data_loss=False)
+    await world.ends()
+    assert world.transport.positions == ["TRIM_HORIZON", str(Position.after(aged(DAY + 500)))]
+
+
+@virtual
+async def test_a_subscription_of_less_than_a_second_without_an_event_did_not_simply_expire() -> None:
+    world = await ScriptedWorld([Wait(0.9)], [END]).ends()
+    assert world.stats.failures == {"FrameError": 1}
+    world = await ScriptedWorld([Wait(1.1)], [END]).ends()
+    assert world.stats.failures == {}
+
+
+# -- waiting for room
+
+
+async def with_room_after(seconds: float, *scripts: Script) -> tuple[ScriptedWorld, NarrowSink, list[float]]:
+    """A shard that is read to its end by a sink that has room after some time; and when room was given back."""
+    world = ScriptedWorld(*scripts)
+    world.sink = sink = NarrowSink(world.clock)
+    released: list[float] = []
+    release = sink.release
+
+    def noted() -> None:
+        released.append(world.elapsed)
+        release()
+
+    sink.release = noted  # type: ignore[method-assign]
+    world.subscription = world.subscribe()
+    running = asyncio.ensure_future(world.subscription.run())
+    await asyncio.sleep(seconds)
+    sink.open.set()
+    await running
+    return world, sink, released
+
+
+@virtual
+async def test_room_that_is_there_is_not_waited_for() -> None:
+    world = ScriptedWorld([Large(payload(1)), END])
+    world.sink = sink = NarrowSink(world.clock)
+    sink.open.set()
+    sink.wait = None  # type: ignore[method-assign, assignment]
+    subscription = world.subscribe()
+    await subscription.run()
+    assert (sink.continuations, subscription.stats.failures) == ([1, None], {})
+
+
+@virtual
+async def test_waiting_for_room_is_no_silence() -> None:
+    world, sink, _ = await with_room_after(38, [Wait(20), Large(payload(1)), END])
+    assert (sink.continuations, world.stats.failures, world.stats.opened) == ([1, None], {}, 1)
+
+
+@virtual
+async def test_room_that_comes_in_time_is_given_back_at_the_end_of_the_same_subscription() -> None:
+    world, sink, released = await with_room_after(5, [Large(payload(1)), Wait(10)], [END])
+    assert (sink.continuations, world.stats.paused) == ([1, None], 0)
+    assert released == [15, 15]
+
+
+@virtual
+async def test_silence_after_the_room_has_come_is_silence() -> None:
+    world = ScriptedWorld([Silence()], [END])
+    world.sink = sink = NarrowSink(world.clock)
+    world.subscription = subscription = world.subscribe()
+    subscribe = world.transport.subscribe
+
+    async def silent(*arguments: Any) -> Any:
+        stream = await subscribe(*arguments)
+
+        class Stalling:
+            received, close, closed = 0, stream.close, False
+
+            def __aiter__(self) -> Any:
+                return self
+
+            async def __anext__(self) -> Any:
+                await subscription.wait(10)
+                return await anext(stream)
+
+        return Stalling() if len(world.transport.calls) == 1 else stream
+
+    world.transport.subscribe = silent  # type: ignore[method-assign]
+    running = asyncio.ensure_future(subscription.run())
+    await asyncio.sleep(5)
+    sink.open.set()
+    await running
+    assert world.stats.failures == {"TimeoutError": 1}
+    assert [at - world.began for at, _ in world.transport.calls] == [0, 41], "after 35 s without a byte, and a pause"
+
+
+@virtual
+async def test_its_share_is_the_sinks() -> None:
+    assert ScriptedWorld().subscription.share == OpenSink.share
+
+
+@virtual
+async def test_how_far_it_is_behind_is_what_the_last_event_said() -> None:
+    world = ScriptedWorld([payload(5, 3, behind=900), payload(6, 3, behind=700), Silence()])
+    await state_after(world, 5)
+    assert world.stats.millis_behind == 700

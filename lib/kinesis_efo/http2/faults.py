@@ -1,0 +1,17 @@
+"""What can be wrong with a connection of HTTP/2, and whether a request may be sent again."""
+
+
+class NotHttp2(Exception):
+    """The other side does not speak HTTP/2."""
+
+
+class NoAnswer(NotHttp2):
+    """The other side says nothing, or hangs up: services that only know HTTP/1.1 do so, and those that are down."""
+
+
+class NotProcessed(ConnectionError):
+    """The service did not begin with the request: it may be sent again, on another connection."""
+
+
+class ConnectionLost(ConnectionError):
+    """The connection is gone, with all that it carried."""

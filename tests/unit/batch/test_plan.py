@@ -1,0 +1,148 @@
+"""The plan of all streams, in virtual time: what is asked of which client, what is waited for, and what time it is."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kinesis_efo.batch import planning
+from kinesis_efo.batch.planning import plan, tip_at
+from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.errors import AlreadyRunningError, TableUnavailableError
+from kinesis_efo.kinesis.clock import KinesisClock
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.options import BatchOptions
+from tests.support.fake_clients import FakeClients
+from tests.support.transports import refused
+from tests.support.virtual_time import LoopClock, run
+
+START = 1_700_001_000.0
+"""The epoch time at which virtual time begins."""
+
+REFS = {
+    name: StreamRef(name, f"dev-{name}", f"arn:aws:kinesis:eu-west-1:123456789012:stream/dev-{name}", None)
+    for name in ("orders", "clicks")
+}
+MANIFEST = Manifest("lake", "dev", "eu-west-1", "leases", REFS, "m.json", {name: f"dev-{name}" for name in REFS})
+
+
+class Kinesis:
+    """Streams of one shard each."""
+
+    def __init__(self) -> None:
+        self.faults: list[Exception] = []
+
+    def __call__(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if self.faults:
+            raise self.faults.pop(0)
+        if operation == "describe_stream_summary":
+            created = datetime.fromtimestamp(START - 10**6, UTC)
+            return {"StreamDescriptionSummary": {"RetentionPeriodHours": 24, "StreamCreationTimestamp": created}}
+        assert operation == "list_shards"
+        shard = {
+            "ShardId": f"shardId-{len(arguments['StreamARN']):012}",
+            "SequenceNumberRange": {"StartingSequenceNumber": "1"},
+            "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
+        }
+        return {"Shards": [shard]}
+
+
+class Planned:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *faults: Exception,
+        ahead: float = 0.0,
+        loaded: float = START,
+        here: bool = True,
+        **options: str,
+    ) -> None:
+        kinesis = Kinesis()
+        kinesis.faults = list(faults)
+        clock = LoopClock()
+        self.clients = FakeClients(clock, kinesis, ahead)
+        monkeypatch.setattr(planning, "AsyncClients", self.clients)
+        self.options = BatchOptions.parse({"manifest": "m.json", **options})
+
+        async def main() -> tuple[list[Stretch], float]:
+            began = clock.monotonic()
+            found = await plan(MANIFEST, self.options, tip_at(loaded), clock, here=here)
+            return found, clock.monotonic() - began
+
+        self.found, self.seconds = run(main())
+
+
+def test_every_stream_is_asked_for_once_and_the_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = Planned(monkeypatch)
+    assert [stretch.key.stream for stretch in planned.found] == ["orders", "clicks"]
+    assert [call["StreamARN"] for call in planned.clients.calls("list_shards")] == [
+        ref.stream_arn for ref in REFS.values()
+    ]
+    assert planned.clients.made == [(planned.options.source.aws, "eu-west-1")]
+    assert [(client.service, client.open) for client in planned.clients.clients] == [("kinesis", False)]
+    assert planned.seconds == 0
+
+
+def test_what_passes_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    throttled = refused("LimitExceededException", operation="ListShards")
+    planned = Planned(monkeypatch, throttled, throttled, throttled)
+    assert len(planned.found) == 2
+    assert len(planned.clients.calls("list_shards")) == 5
+
+
+@pytest.mark.parametrize("ahead", [-100.0, 100.0])
+def test_the_tip_is_told_by_kinesis_clock(ahead: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = Planned(monkeypatch, ahead=ahead)
+    for stretch in planned.found:
+        assert stretch.until is not None
+        assert abs(stretch.until / 1000 - (START + ahead + 1)) <= 2
+    elsewhere = Planned(monkeypatch, ahead=100.0, here=False)
+    assert {stretch.end for stretch in elsewhere.found} == {tip_at(START)}, "this machine says nothing about another"
+
+
+@pytest.mark.parametrize(("ahead", "seconds"), [(0.0, 2.0), (1.0, 1.0), (-2.0, 4.0), (10.0, 0.0)])
+def test_a_start_that_is_the_future_for_kinesis_is_waited_for(
+    ahead: float, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = {"orders": f"AT_TIMESTAMP:{round((START + 2) * 1000)}"}
+    planned = Planned(monkeypatch, ahead=ahead, loaded=START + 2, startingPosition=json.dumps(starts))
+    assert planned.seconds == pytest.approx(seconds)
+
+
+def test_a_consumer_is_checked_before_kinesis_is_asked_and_again_if_the_table_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    async def check(*arguments: Any) -> None:
+        assert arguments[1].open
+        asked.append(arguments)
+        if len(asked) == 1:
+            raise TableUnavailableError("throttled")
+
+    monkeypatch.setattr(planning, "check_consumers", check)
+    planned = Planned(monkeypatch, readMode="efo")
+    assert len(asked) == 2
+    manifest, _, lease_timeout, clock = asked[-1]
+    assert (manifest, lease_timeout) == (MANIFEST, planned.options.source.lease_timeout)
+    assert isinstance(clock, KinesisClock)
+    assert [(client.service, client.open) for client in planned.clients.clients] == [
+        ("dynamodb", False),
+        ("kinesis", False),
+    ]
+
+
+def test_nothing_is_asked_of_kinesis_if_a_query_reads_with_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(*_: Any) -> None:
+        raise AlreadyRunningError("a query reads")
+
+    monkeypatch.setattr(planning, "check_consumers", check)
+    clients = FakeClients(LoopClock(), Kinesis())
+    monkeypatch.setattr(planning, "AsyncClients", clients)
+    options = BatchOptions.parse({"manifest": "m.json", "readMode": "efo"})
+    with pytest.raises(AlreadyRunningError, match="a query reads"):
+        run(plan(MANIFEST, options, tip_at(START), LoopClock()))
+    assert [(client.service, client.open) for client in clients.clients] == [("dynamodb", False)]

@@ -1,0 +1,301 @@
+"""Whole reads of a task with clients that answer at once: all shards, every client closed, one error of several."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import threading
+import time
+from dataclasses import replace
+from hashlib import md5
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinesis_efo.batch import reading
+from kinesis_efo.batch.reading import Reading
+from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import AccessRefusedError
+from kinesis_efo.local.wire import event_frame, event_payload
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.options import BatchOptions, SourceOptions
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.raw_bodies import RAW_BODY
+from tests.support.aggregates import aggregated
+from tests.support.fake_clients import FakeClients
+from tests.support.transports import refused
+
+ORDERS = StreamRef("orders", "dev-orders", "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders", None)
+MANIFEST = Manifest("lake", "dev", "eu-west-1", "leases", {"orders": ORDERS}, "m.json", {"orders": "dev-orders"})
+STRETCHES = [Stretch(ShardKey("orders", f"shardId-{n:012}"), (0, 9), TRIM_HORIZON, SHARD_END) for n in range(3)]
+SOURCE = BatchOptions.parse({"manifest": "m.json"}).source
+EFO_ORDERS = replace(ORDERS, consumer_arn=f"{ORDERS.stream_arn}/consumer/lake:1700000000")
+EFO_MANIFEST = replace(MANIFEST, streams={"orders": EFO_ORDERS})
+HASHES = {"StartingHashKey": "0", "EndingHashKey": "9"}
+MIDDLE, LAST = (1 << 127) - 1, (1 << 128) - 1
+
+
+def kinesis(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Three records in each shard, which ends with them."""
+    if operation == "get_shard_iterator":
+        return {"ShardIterator": arguments["ShardId"]}
+    shard = arguments["ShardIterator"]
+    records = [{"Data": "eA==", "PartitionKey": shard, "SequenceNumber": str(n)} for n in (10, 11, 12)]
+    children = [{"ShardId": "c", "ParentShards": [shard], "HashKeyRange": HASHES}]
+    return {RAW_BODY: json.dumps({"Records": records, "MillisBehindLatest": 0, "ChildShards": children}).encode()}
+
+
+def denied(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    shard = arguments["ShardId"]
+    raise refused("AccessDeniedException", f"no {shard}", operation="GetShardIterator")
+
+
+def clients(monkeypatch: pytest.MonkeyPatch, answer: Any) -> FakeClients:
+    made = FakeClients(SystemClock(), answer)
+    monkeypatch.setattr(reading, "AsyncClients", made)
+    return made
+
+
+def is_over(made: FakeClients) -> bool:
+    running = [thread.name for thread in threading.enumerate() if "kinesis-efo batch" in thread.name]
+    return not running and not any(client.open for client in made.clients)
+
+
+def test_all_shards_are_read_and_every_client_is_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = clients(monkeypatch, kinesis)
+    caplog.set_level(logging.INFO, "kinesis_efo.batch")
+    rows = [
+        row for batch in Reading(STRETCHES, MANIFEST, SOURCE).batches() for row in batch["partitionKey"].to_pylist()
+    ]
+    assert sorted(rows) == sorted(3 * [stretch.key.shard for stretch in STRETCHES])
+    assert is_over(made)
+    assert made.made == [(SOURCE.aws, "eu-west-1")]
+    assert len(made.clients) == 6, "a client for control and one for reading, for each shard"
+    assert {call["ShardIteratorType"] for call in made.calls("get_shard_iterator")} == {"TRIM_HORIZON"}
+    assert len([line for line in caplog.messages if "complete after" in line]) == 3
+
+
+def test_rows_behind_the_number_at_which_a_stretch_ends_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients(monkeypatch, kinesis)
+    some = replace(STRETCHES[0], end=Position.after(11))
+    [batch] = Reading([some], MANIFEST, SOURCE).batches()
+    assert batch["sequenceNumber"].to_pylist() == ["10", "11"]
+
+
+def test_of_several_errors_one_is_raised_and_every_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = clients(monkeypatch, denied)
+    with pytest.raises(AccessRefusedError, match="no shardId-"):
+        list(Reading(STRETCHES, MANIFEST, SOURCE).batches())
+    assert is_over(made)
+
+
+def endless(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """One more record with each answer."""
+    if operation == "get_shard_iterator":
+        return {"ShardIterator": "0"}
+    after = int(arguments["ShardIterator"])
+    record = {"Data": "eA==", "PartitionKey": "k", "SequenceNumber": str(after + 1)}
+    body = {"Records": [record], "MillisBehindLatest": 5_000, "NextShardIterator": str(after + 1)}
+    return {RAW_BODY: json.dumps(body).encode()}
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_whoever_wants_no_more_closes_it_while_it_waits_to_be_taken_from(
+    shards: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kinesis_efo.batch")
+    loop = asyncio.new_event_loop()
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: loop)
+    made = clients(monkeypatch, endless)
+    fast = BatchOptions.parse({"manifest": "m.json", "batch.maxRate": "1g"}).source
+    batches = Reading(STRETCHES[:shards], MANIFEST, fast).batches()
+    next(batches)
+    # One is taken, two are in line, and each shard waits with another.
+    deadline = time.monotonic() + 10
+    while len(made.calls("get_records")) < 3 + shards:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    closing = threading.Thread(target=batches.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive(), "it waits for ever"
+    assert is_over(made)
+    assert loop.is_closed()
+    assert len(made.calls("get_records")) == 3 + shards
+    assert "complete" not in caplog.text
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_shard_whose_reading_is_cancelled_from_within_ends_the_read_with_an_error(
+    shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group of tasks takes that for its end, with the other shards' rows alone."""
+
+    def cancelled(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if operation == "get_records" and arguments["ShardIterator"] == STRETCHES[0].key.shard:
+            raise asyncio.CancelledError
+        return kinesis(operation, arguments)
+
+    made = clients(monkeypatch, cancelled)
+    with pytest.raises(asyncio.CancelledError):
+        list(Reading(STRETCHES[:shards], MANIFEST, SOURCE).batches())
+    assert is_over(made)
+
+
+LIMIT = 20.0
+
+
+class QuickClock:
+    """A clock that does not wait; implements `Clock`. What takes longer than `LIMIT` is a limit, which nothing here comes to."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_001_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds > LIMIT:
+            await asyncio.get_running_loop().create_future()
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+BEGAN = QuickClock().now
+UNTIL = Position.at_timestamp(round(BEGAN * 1000))
+END = event_payload([], None, 0, [{"ShardId": "c", "ParentShards": [], "HashKeyRange": HASHES}])
+
+
+class Subscribed:
+    """A shard that sends the same events to each subscription, by Kinesis' clock.
+
+    Attributes:
+        at: When each operation was called.
+    """
+
+    def __init__(self, clock: QuickClock, *events: bytes) -> None:
+        self.clock = clock
+        self.events = events
+        self.at: list[tuple[str, float]] = []
+
+    def __call__(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        self.at.append((operation, self.clock.now))
+        if operation == "describe_stream_summary":
+            return {"StreamDescriptionSummary": {"RetentionPeriodHours": 24}}
+        chunks = [b"".join(map(event_frame, self.events)), b""]
+
+        async def readany() -> bytes:
+            return chunks.pop(0)
+
+        body = SimpleNamespace(content=SimpleNamespace(readany=readany), close=lambda: None)
+        return {RAW_BODY: body}
+
+
+def efo(
+    monkeypatch: pytest.MonkeyPatch, stretch: Stretch, ahead: float = 0.0
+) -> tuple[list[str], FakeClients, Subscribed]:
+    """The numbers that are read of a stretch with a subscription, the clients, and what Kinesis was asked."""
+    clock = QuickClock()
+    records = [
+        json.dumps(
+            {"SequenceNumber": str(n), "PartitionKey": "k", "Data": "eA==", "ApproximateArrivalTimestamp": BEGAN - 9}
+        )
+        for n in (10, 11)
+    ]
+    kinesis = Subscribed(clock, event_payload([record.encode() for record in records], "11", 0), END)
+    made = FakeClients(clock, kinesis, ahead)
+    monkeypatch.setattr(reading, "AsyncClients", made)
+    source = BatchOptions.parse({"manifest": "m.json", "readMode": "efo"}).source
+    read = Reading([stretch], EFO_MANIFEST, source, clock, word_every=inf)
+    return [row for batch in read.batches() for row in batch["sequenceNumber"].to_pylist()], made, kinesis
+
+
+def test_with_efo_a_shard_is_read_with_one_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, made, kinesis = efo(monkeypatch, STRETCHES[0])
+    assert read == ["10", "11"]
+    assert [operation for operation, _ in kinesis.at] == ["subscribe_to_shard"], (
+        "an end that is no time is not waited for"
+    )
+    [call] = made.calls("subscribe_to_shard")
+    assert (call["ConsumerARN"], call["ShardId"]) == (EFO_ORDERS.consumer_arn, STRETCHES[0].key.shard)
+    assert [client.config and client.config.read_timeout for client in made.clients] == [None, 35]
+    assert is_over(made)
+
+
+@pytest.mark.parametrize(("ahead", "waits"), [(0.0, 2.0), (5.0, 0.0), (-10.0, 12.0)])
+def test_a_subscription_is_opened_once_all_that_belongs_to_the_stretch_can_be_read_by_kinesis_clock(
+    ahead: float, waits: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, _, kinesis = efo(monkeypatch, replace(STRETCHES[0], end=UNTIL), ahead)
+    assert read == ["10", "11"]
+    assert kinesis.at == [("describe_stream_summary", BEGAN), ("subscribe_to_shard", BEGAN + waits)]
+
+
+def test_that_nothing_is_left_is_believed_by_kinesis_clock_and_not_by_this_machines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = QuickClock()
+    answers = 0
+
+    def nothing(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        nonlocal answers
+        if operation == "get_shard_iterator":
+            return {"ShardIterator": "i"}
+        answers += 1
+        if answers == 20:
+            made.ahead = 0.0
+        return {RAW_BODY: b'{"Records": [], "MillisBehindLatest": 0, "NextShardIterator": "j"}'}
+
+    made = FakeClients(clock, nothing, ahead=-100_000.0)
+    monkeypatch.setattr(reading, "AsyncClients", made)
+    read = Reading([replace(STRETCHES[0], end=UNTIL)], MANIFEST, SOURCE, clock, word_every=inf)
+    assert list(read.batches()) == []
+    assert answers > 20, "the end was not yet there for Kinesis"
+
+
+@pytest.mark.parametrize(("hashes", "rows", "left"), [((0, MIDDLE), 0, 1), ((MIDDLE + 1, LAST), 3, 0), (None, 3, 0)])
+def test_what_belongs_to_another_shard_is_left_out_and_told_unless_the_shard_has_no_hash_range(
+    hashes: tuple[int, int] | None, rows: int, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [parcel] = aggregated(("b", b"%d" % number) for number in range(3))
+    assert int.from_bytes(md5(b"b").digest()) > MIDDLE
+    data = base64.b64encode(bytes(parcel["Data"])).decode()  # type: ignore[arg-type]
+
+    def answer(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if operation == "get_shard_iterator":
+            return {"ShardIterator": "i"}
+        record = {"Data": data, "PartitionKey": "a", "SequenceNumber": "10"}
+        children = [{"ShardId": "c", "ParentShards": ["p"], "HashKeyRange": HASHES}]
+        return {RAW_BODY: json.dumps({"Records": [record], "MillisBehindLatest": 0, "ChildShards": children}).encode()}
+
+    def read(source: SourceOptions) -> tuple[int, list[tuple[ShardKey, int]]]:
+        clients(monkeypatch, answer)
+        told: list[tuple[ShardKey, int]] = []
+        stretch = replace(STRETCHES[0], hash_range=hashes)
+        batches = Reading([stretch], MANIFEST, source, left_out=lambda *each: told.append(each)).batches()
+        return sum(batch.num_rows for batch in batches), told
+
+    assert read(SOURCE) == (rows, [(STRETCHES[0].key, left)] if left else [])
+    off = BatchOptions.parse({"manifest": "m.json", "deaggregate": "false"}).source
+    assert read(off) == (1, []), "the aggregate itself"
+
+
+def test_errors_beside_the_one_that_is_raised_are_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients(monkeypatch, denied)
+    with pytest.raises(AccessRefusedError) as raised:
+        list(Reading(STRETCHES, MANIFEST, SOURCE).batches())
+    said = [str(raised.value), *caplog.messages]
+    for stretch in STRETCHES:
+        assert any(f"no {stretch.key.shard}" in each for each in said)

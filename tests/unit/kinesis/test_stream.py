@@ -1,0 +1,606 @@
+"""One stream for its readers: what it lists, what it calls lost, and how it asks for the end of a shard."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from kinesis_efo.distribution import Distribution
+from kinesis_efo.errors import (
+    AccessRefusedError,
+    DataLossError,
+    RetriesExhaustedError,
+    StreamReplacedError,
+    SubscriptionError,
+)
+from kinesis_efo.kinesis.before import End
+from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.local.sequence import Numbering
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from tests.support.transports import Opening, OpenSink, ScriptedTransport, Wait, payload, refused
+from tests.support.virtual_time import LoopClock, run
+
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
+REF = StreamRef("orders", "dev-orders", ARN, f"{ARN}/consumer/lake:1")
+POLLED = StreamRef("orders", "dev-orders", ARN, None)
+HOUR = 3600.0
+NOW = 1_700_001_000
+"""Where virtual time begins, epoch seconds."""
+AGES_AGO = NOW - 100 * 24 * 3600
+
+
+def name(index: int) -> str:
+    return f"shardId-{index:012d}"
+
+
+def number(index: int, age: float = 0.0, created: int = AGES_AGO) -> int:
+    """The number of a record that came so many seconds before the test."""
+    return int(Numbering(index, created).record(int((NOW - age) * 1e9)))
+
+
+def after(index: int, age: float = 0.0) -> Position:
+    return Position.after(number(index, age))
+
+
+def shard(index: int, *parents: int, created: int = AGES_AGO) -> Shard:
+    return Shard(
+        name(index), tuple(map(name, parents)), (index * 10, index * 10 + 9), number(index, NOW - created, created)
+    )
+
+
+class Lister:
+    """Lists what it is told to; the first calls may fail."""
+
+    def __init__(self, *shards: Shard) -> None:
+        self.listed = list(shards)
+        self.later: list[Shard] | None = None
+        self.faults: list[Exception] = []
+        self.asked: list[str] = []
+        self.opened_at: list[int] = []
+        self.who = Distribution.KEYED
+
+    def _pass(self, what: str) -> None:
+        self.asked.append(what)
+        if self.faults:
+            raise self.faults.pop(0)
+
+    async def shards(self, stream_arn: str) -> list[Shard]:
+        assert stream_arn == ARN
+        self._pass("shards")
+        found = self.listed
+        if self.later is not None:
+            self.listed, self.later = self.later, None
+        return found
+
+    async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
+        self._pass("shards_open_at")
+        self.opened_at.append(epoch_ms)
+        return self.listed
+
+    async def created(self, stream_arn: str) -> int:
+        self._pass("created")
+        return 42
+
+    async def retention(self, stream_arn: str) -> float:
+        self._pass("retention")
+        return 24 * HOUR
+
+    async def distribution(self, stream_arn: str) -> Distribution:
+        self._pass("distribution")
+        return self.who
+
+
+def stream(
+    lister: Lister,
+    transport: Any = None,
+    retry: RetrySettings | None = None,
+    *,
+    fail: bool = True,
+    ref: StreamRef = REF,
+) -> Stream:
+    settings = retry or RetrySettings()
+    return Stream(ref, transport, lister, settings, "manifest.json", LoopClock(), fail_on_data_loss=fail)  # type: ignore[arg-type]
+
+
+# -- what it lists
+
+
+def test_nothing_is_known_before_the_first_list() -> None:
+    async def main() -> None:
+        made = stream(Lister(shard(0)))
+        assert (made.shard(name(0)), made.hash_range(name(0)), made.listings) == (None, None, 0)
+        assert made.with_descendants([name(0)]) == []
+        await made.refresh()
+        assert made.shard(name(0)) == shard(0)
+        assert (made.hash_range(name(0)), made.hash_range(name(9)), made.listings) == ((0, 9), None, 1)
+
+    run(main())
+
+
+@pytest.mark.parametrize("consumer", [REF.consumer_arn, None])
+def test_it_is_polled_if_it_has_no_consumer(consumer: str | None) -> None:
+    ref = StreamRef("orders", "dev-orders", ARN, consumer)
+    made = Stream(ref, None, Lister(), RetrySettings(), "manifest.json", LoopClock())  # type: ignore[arg-type]
+    assert made.polled is (consumer is None)
+
+
+def test_only_a_start_waits_for_a_list() -> None:
+    async def main() -> None:
+        lister = Lister(shard(0))
+        made, clock = stream(lister), LoopClock()
+        lister.faults = [refused("LimitExceededException", operation="ListShards") for _ in range(3)]
+        with pytest.raises(SubscriptionError, match="LimitExceeded"):
+            await made.refresh()
+        assert (lister.asked, clock.monotonic()) == (["shards"], 1000)
+        await made.refresh(patient=True)
+        assert len(lister.asked) == 4
+        assert clock.monotonic() > 1000
+
+    run(main())
+
+
+def test_shards_with_all_their_descendants() -> None:
+    async def main() -> None:
+        made = stream(Lister(shard(9), shard(0), shard(2, 1), shard(1, 0), shard(3, 9), shard(4, 8, 2)))
+        await made.refresh()
+        found = made.with_descendants([name(1), name(7)])
+        assert [each.shard_id for each in found] == [name(2), name(1), name(4)], "in the order of the list"
+        assert made.with_descendants([]) == []
+
+    run(main())
+
+
+CHILDREN = (ChildShard(name(1), (name(0),), 10, 14), ChildShard(name(2), (name(0),), 15, 19))
+
+
+def test_children_that_were_announced_are_known_before_they_are_listed_and_after_a_list_without_them() -> None:
+    async def main() -> None:
+        made = stream(Lister(shard(0)))
+        await made.refresh()
+        made.learn(name(0), CHILDREN)
+        for _ in range(2):
+            assert made.hash_range(name(1)) == (10, 14)
+            assert made.lineage.children(name(0)) == [name(1), name(2)]
+            assert made.children(name(0)) == CHILDREN
+            assert made.shard(name(1)) is None, "not listed"
+            await made.refresh()
+
+    run(main())
+
+
+def test_what_was_announced_by_a_shard_that_is_gone_is_forgotten() -> None:
+    async def main() -> None:
+        lister = Lister(shard(0))
+        made = stream(lister)
+        await made.refresh()
+        made.learn(name(0), CHILDREN)
+        lister.listed = [shard(5)]
+        await made.refresh()
+        assert (len(made.lineage), name(1) in made.lineage) == (1, False)
+
+    run(main())
+
+
+def test_it_is_asked_once_when_the_stream_was_created() -> None:
+    async def main() -> None:
+        lister = Lister()
+        made = stream(lister)
+        assert made.identity.created is None
+        lister.faults = [refused("AccessDeniedException", operation="DescribeStreamSummary")]
+        await made.identify()
+        assert made.identity.created is None, "not every role may ask"
+        await made.identify()
+        await made.identify()
+        assert made.identity.created == 42
+        assert lister.asked == ["created", "created"]
+
+    run(main())
+
+
+def test_who_decides_on_the_shard_is_told_or_not_known() -> None:
+    async def main() -> None:
+        lister = Lister()
+        lister.who = Distribution.AUTO
+        made = stream(lister)
+        assert await made.distribution() is Distribution.AUTO
+        lister.faults = [refused("AccessDeniedException", operation="DescribeStreamSummary")]
+        assert await made.distribution() is Distribution.UNKNOWN
+
+    run(main())
+
+
+def test_a_time_that_is_kept_is_where_a_new_query_starts_and_an_earlier_one_is_the_horizon() -> None:
+    async def main() -> None:
+        lister = Lister(shard(0), shard(1, 0))
+        made = stream(lister)
+        kept = Position.at_timestamp((NOW - 3600) * 1000)
+        assert await made.starting_positions(kept) == {name(0): kept, name(1): kept}
+        assert (lister.asked, lister.opened_at) == (["shards_open_at"], [kept.value])
+        lister.asked.clear()
+        gone = Position.at_timestamp((NOW - 30 * 24 * 3600) * 1000)
+        assert await made.starting_positions(gone) == {name(0): TRIM_HORIZON}
+        assert lister.asked == ["retention", "shards"]
+        lister.asked.clear()
+        assert await made.starting_positions(TRIM_HORIZON) == {name(0): TRIM_HORIZON}
+        assert lister.asked == ["shards"]
+
+    run(main())
+
+
+# -- what is lost
+
+
+def test_a_shard_that_is_not_listed_any_more_is_lost_once_a_new_list_says_so() -> None:
+    async def main() -> None:
+        lister = Lister(shard(5))
+        made = stream(lister)
+        await made.refresh()
+        with pytest.raises(DataLossError, match=f"{name(3)} does not exist any more"):
+            await made.check_loss({name(3): after(3), name(5): TRIM_HORIZON}, resumed=False)
+        assert lister.asked == ["shards", "shards"]
+
+    run(main())
+
+
+def test_a_shard_that_a_list_left_out_once_is_not_lost() -> None:
+    async def main() -> None:
+        lister = Lister(shard(5))
+        lister.later = [shard(3), shard(5)]
+        made = stream(lister)
+        await made.refresh()
+        await made.check_loss({name(3): after(3)}, resumed=False)
+        assert lister.asked == ["shards", "shards"]
+
+    run(main())
+
+
+def test_what_is_lost_is_told_once_and_not_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        lister = Lister(shard(5))
+        made = stream(lister, fail=False)
+        await made.refresh()
+        for _ in range(3):
+            await made.check_loss({name(3): after(3)}, resumed=False)
+        assert lister.asked == ["shards", "shards"]
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    [message] = caplog.messages
+    assert "going on without it" in message
+
+
+def test_the_unread_descendants_of_a_shard_are_lost_only_if_one_has_ended() -> None:
+    """Only an offset with a shard that was read to its end can have left a child of it behind."""
+
+    async def main() -> None:
+        # 0 was read to its end. Its child 1 was trimmed, whose child 3 is there.
+        lister = Lister(shard(3, 1), shard(4))
+        made = stream(lister)
+        await made.refresh()
+        with pytest.raises(DataLossError, match=name(1)):
+            await made.check_loss({name(0): SHARD_END}, resumed=False)
+        await made.check_loss({name(4): after(4)}, resumed=False)
+
+    run(main())
+
+
+def test_a_position_older_than_its_shard_is_of_an_earlier_stream() -> None:
+    async def main() -> None:
+        made = stream(Lister(shard(0, created=NOW - 3600)))
+        await made.refresh()
+        old = Position.after(number(0, 2 * 3600, AGES_AGO))
+        with pytest.raises(StreamReplacedError, match="deleted and created again since"):
+            await made.check_loss({name(0): old}, resumed=False)
+        with pytest.raises(StreamReplacedError, match="deleted and created again since"):
+            made.subscribe(name(0), old, OpenSink())  # type: ignore[arg-type]
+        made.subscribe(name(9), old, OpenSink())  # type: ignore[arg-type]  # of a shard that is not listed, nothing is known
+
+    run(main())
+
+
+def at_the_horizon(parent: Position = SHARD_END) -> tuple[Lister, dict[str, Position]]:
+    """A child that is older than the stream's retention, of which nothing was read."""
+    lister = Lister(shard(0), shard(1, 0, created=NOW - 40 * 24 * 3600))
+    return lister, {name(0): parent, name(1): TRIM_HORIZON}
+
+
+@pytest.mark.parametrize(
+    ("parent", "resumed", "lost"),
+    [(SHARD_END, True, True), (SHARD_END, False, False), (after(0), True, False), (None, True, False)],
+)
+def test_the_beginning_of_a_child_is_lost_if_nobody_read_for_longer_than_retention(
+    parent: Position | None, resumed: bool, lost: bool
+) -> None:
+    async def main() -> None:
+        lister, positions = at_the_horizon(parent or SHARD_END)
+        if parent is None:
+            del positions[name(0)]
+        made = stream(lister)
+        await made.refresh()
+        if not lost:
+            await made.check_loss(positions, resumed=resumed)
+            return
+        with pytest.raises(DataLossError, match=f"{name(1)} has not been read yet, although its parents have"):
+            await made.check_loss(positions, resumed=resumed)
+
+    run(main())
+
+
+def test_a_child_of_which_something_was_read_is_not_lost_from_its_beginning() -> None:
+    async def main() -> None:
+        lister, positions = at_the_horizon()
+        made = stream(lister)
+        await made.refresh()
+        read = Position.after(number(1, 60, NOW - 40 * 24 * 3600))
+        await made.check_loss(positions | {name(1): read}, resumed=True)
+        assert "retention" not in lister.asked
+
+    run(main())
+
+
+def test_a_position_is_checked_as_a_subscription_does() -> None:
+    async def main() -> None:
+        made = stream(Lister(shard(0)))
+        await made.check_position(name(0), after(0, 3600))
+        with pytest.raises(DataLossError, match=f"{name(0)} was read up to"):
+            await made.check_position(name(0), after(0, 30 * 24 * 3600))
+        await made.check_position(name(0), after(0, 30 * 24 * 3600), read_until=NOW - 60)
+
+    run(main())
+
+
+def test_whether_a_record_is_past_retention() -> None:
+    async def main() -> None:
+        lister = Lister(shard(0))
+        made = stream(lister)
+        old = number(0, 30 * 24 * 3600)
+        lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
+        assert await made.is_past(name(0), old) is False, "it is not known"
+        assert await made.is_past(name(0), old) is True
+        assert await made.is_past(name(0), number(0, 60)) is False
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("positions", "through", "error"),
+    [
+        # From its horizon on, a shard without parents holds what the range's end says.
+        ({name(1): TRIM_HORIZON, name(0): after(0)}, after(1, 60), None),
+        (
+            {name(1): TRIM_HORIZON, name(0): after(0)},
+            after(1, 30 * 24 * 3600),
+            "is to be read again from its beginning",
+        ),
+        # A child was to be read from its first record on.
+        ({name(0): after(0)}, after(1, 60), "although its parents have"),
+        ({name(1): TRIM_HORIZON, name(0): SHARD_END}, after(1, 60), "although its parents have"),
+    ],
+)
+def test_what_is_gone_of_a_range_from_the_horizon_that_was_planned(
+    positions: dict[str, Position], through: Position, error: str | None
+) -> None:
+    async def main() -> None:
+        lister, _ = at_the_horizon()
+        made = stream(lister)
+        await made.refresh()
+        lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
+        if error is None:
+            await made.check_replay(name(1), through, positions)
+            return
+        with pytest.raises(DataLossError, match=error):
+            await made.check_replay(name(1), through, positions)
+        assert lister.asked.count("retention") == 2, "it waits for what passes"
+
+    run(main())
+
+
+def test_the_range_of_a_shard_that_is_not_listed_is_left_to_its_reader() -> None:
+    async def main() -> None:
+        lister = Lister()
+        await stream(lister).check_replay(name(7), after(7, 30 * 24 * 3600), {})
+        assert lister.asked == []
+
+    run(main())
+
+
+# -- the end of a shard
+
+
+class Tips(ScriptedTransport):
+    """Tells tips, after some failures."""
+
+    def __init__(self, *answers: Exception | Position) -> None:
+        super().__init__(LoopClock())
+        self.answers = list(answers)
+
+    async def latest_tip(
+        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
+    ) -> Position:
+        self.calls.append((self._clock.monotonic(), str(position)))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        opened()
+        await asyncio.sleep(2)
+        return answer
+
+
+def test_the_next_subscription_comes_five_seconds_after_the_one_that_asked_for_the_tip() -> None:
+    async def main() -> None:
+        transport = Tips(Position.after(7), Position.after(7))
+        made = stream(Lister(), transport, ref=POLLED)
+        assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 7)
+        assert await made.tip(name(0), Position.after(7)) == End(Position.after(7)), "nothing came since"
+        assert transport.calls == [(1000, "TRIM_HORIZON"), (1005, "AFTER:7")]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        refused("LimitExceededException"),
+        refused("ResourceInUseException", "Another active subscription exists for this consumer: 123:dev-orders:lake"),
+        refused("ResourceInUseException", "Consumer arn is not ACTIVE, instead in state CREATING"),
+        ConnectionResetError("reset"),
+    ],
+    ids=str,
+)
+def test_a_tip_is_asked_for_again_if_that_may_help(fault: Exception) -> None:
+    async def main() -> None:
+        transport = Tips(fault, fault, Position.after(7))
+        made = stream(Lister(), transport, ref=POLLED)
+        assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 7)
+        times = [at for at, _ in transport.calls]
+        assert len(times) == 3
+        assert all(later > earlier for earlier, later in pairwise(times)), "after a pause"
+
+    run(main())
+
+
+def test_a_tip_that_cannot_be_had_is_an_error_with_its_reason() -> None:
+    async def main() -> None:
+        transport = Tips(refused("AccessDeniedException", "User: arn:aws:sts::1:assumed-role/job/me"))
+        with pytest.raises(AccessRefusedError, match="AccessDenied"):
+            await stream(Lister(), transport, ref=POLLED).tip(name(0), TRIM_HORIZON)
+        assert len(transport.calls) == 1
+        transport = Tips(*[refused("LimitExceededException")] * 4)
+        with pytest.raises(RetriesExhaustedError, match=r"4 in .* LimitExceededException"):
+            await stream(Lister(), transport, RetrySettings(max_retries=3), ref=POLLED).tip(name(0), TRIM_HORIZON)
+
+    run(main())
+
+
+TIME = NOW * 1000
+
+
+def event(*records: tuple[int, float], to: int | None, behind: int = 1000) -> bytes:
+    """An event of records, each with its number and the seconds before the time at which it arrived."""
+    body = json.loads(payload(to, children=() if to is not None else [name(1)], behind=behind))
+    body["Records"] = [
+        {
+            "Data": "eA==",
+            "PartitionKey": "k",
+            "SequenceNumber": str(number),
+            "ApproximateArrivalTimestamp": TIME / 1000 - before,
+        }
+        for number, before in records
+    ]
+    return json.dumps(body).encode()
+
+
+def end_before(*scripts: Any, position: Position = TRIM_HORIZON) -> tuple[End, list[str], list[float]]:
+    """Where the shard stood at the time, and which positions were asked for, and how far apart."""
+
+    async def main() -> tuple[End, list[str], list[float]]:
+        transport = ScriptedTransport(LoopClock(), *scripts)
+        found = await stream(Lister(), transport).end_before(name(0), TIME, position)
+        assert all(each.closed for each in transport.streams)
+        return found, transport.positions, transport.gaps
+
+    return run(main())
+
+
+SOON = f"AT_TIMESTAMP:{TIME - 30_000}"
+LONG_AGO = f"AT_TIMESTAMP:{TIME - 600_000}"
+
+
+def test_the_end_before_a_time_lies_behind_the_last_record_before_it() -> None:
+    script = [event((1, 20), (2, 10), to=3), event((4, 1), (5, -1), to=6)]
+    assert end_before(script) == (End(Position.after(4), 4), [SOON], [])
+
+
+def test_it_is_looked_for_further_back_if_nothing_came_just_before() -> None:
+    nothing = [event((5, -1), to=6)]
+    found, asked, gaps = end_before(nothing, [event((1, 200), to=2), event((5, -1), to=6)])
+    assert (found, asked) == (End(Position.after(2), 1), [SOON, LONG_AGO])
+    assert gaps == [5.0]
+    assert end_before(nothing, nothing, [event((1, 9000), to=2), *nothing])[:2] == (
+        End(Position.after(2), 1),
+        [SOON, LONG_AGO, "TRIM_HORIZON"],
+    )
+
+
+def test_if_nothing_lies_before_the_time_it_is_where_one_stands() -> None:
+    nothing = [event((50, -1), to=60)]
+    at = Position.after(42)
+    assert end_before(nothing, nothing, nothing, position=at)[:2] == (End(at), [SOON, LONG_AGO, "AFTER:42"])
+
+
+def test_a_subscription_that_ends_too_soon_is_gone_on_with_behind_what_it_brought() -> None:
+    first, second = [event((1, 20), to=2), Wait(300)], [event((3, 5), to=4), event((5, -1), to=6)]
+    assert end_before(first, second)[:2] == (End(Position.after(4), 3), [SOON, "AFTER:2"])
+    idle = [Wait(5), event(to=4, behind=0)]
+    assert end_before(first, idle)[:2] == (End(Position.after(4), 1), [SOON, "AFTER:2"]), "it is still the last record"
+
+
+def test_one_that_ends_without_anything_does_not_go_on_for_ever() -> None:
+    found, asked, _ = end_before([Wait(1)], [Wait(1)], [Wait(1)], position=Position.after(42))
+    assert (found, asked) == (End(Position.after(42)), [SOON, LONG_AGO, "AFTER:42"])
+
+
+def test_the_end_of_a_closed_shard_that_lies_before_the_time() -> None:
+    assert end_before([event((1, 20), to=2), event(to=None, behind=0)])[0] == End(SHARD_END, 1)
+
+
+def test_an_opening_that_fails_is_repeated() -> None:
+    found, asked, _ = end_before(refused("LimitExceededException"), Opening(1, [event((1, 20), to=2, behind=0)]))
+    assert (found, asked) == (End(Position.after(2), 1), [SOON, SOON])
+
+
+def test_the_tip_of_a_shard_that_is_subscribed_to_is_the_last_record_of_the_last_minutes_or_what_kinesis_says() -> None:
+    """A subscription at LATEST tells no record. So one looks for it just before now."""
+
+    async def main() -> None:
+        transport = Tips(Position.after(99))
+        transport._scripts = [[event((1, 20), to=2, behind=0)]]
+        assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(2), 1)
+        assert transport.positions == [SOON]
+        transport = Tips(Position.after(99))
+        idle = [event(to=2, behind=0)]
+        transport._scripts = [idle, idle]
+        assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(99))
+        assert len(transport.positions) == 3
+        assert transport.positions[0] == SOON
+
+    run(main())
+
+
+def test_a_tip_is_found_however_fast_records_come() -> None:
+    """Whoever reads more slowly than records arrive is behind for ever. What came since the question may be left to the next run."""
+
+    async def main() -> None:
+        script = [event((1, 20), to=2), event((3, -4), to=4), event((5, -6), to=6), event((7, -8), to=8), Wait(300)]
+        transport = ScriptedTransport(LoopClock(), script)
+        assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(4), 3)
+        assert all(each.closed for each in transport.streams)
+
+    run(main())
+
+
+def test_a_subscription_waits_for_its_turn_after_a_question() -> None:
+    """The stream remembers when it last subscribed, whoever did."""
+
+    async def main() -> None:
+        transport = Tips(Position.after(7))
+        made = stream(Lister(), transport, ref=POLLED)
+        await made.tip(name(0), TRIM_HORIZON)
+        reading = asyncio.ensure_future(made.subscribe(name(0), Position.after(7), OpenSink()).run())  # type: ignore[arg-type]
+        await asyncio.sleep(10)
+        reading.cancel()
+        assert [at for at, _ in transport.calls] == [1000, 1005]
+        assert "streaming" in made.describe(name(0))
+        assert made.stats[name(0)].opened == 1
+
+    run(main())

@@ -1,7 +1,6 @@
 """The command group: lists the commands, imports each when it is called, and prints errors.
 
-A command's module holds a function with the command's name, or a Typer app for a group of commands. Importing it late keeps
-help and completion fast.
+A command's module holds its Typer app, `app`. Importing it late keeps help and completion fast.
 """
 
 from __future__ import annotations
@@ -97,14 +96,9 @@ class LazyGroup(TyperGroup):
 
 def load(name: str, entry: Entry) -> Any:
     """Import a command."""
-    found = getattr(importlib.import_module(entry.module), name.replace("-", "_"))
-    if isinstance(found, typer.Typer):
-        group = typer.main.get_group(found)
-        group.name = name
-        return readable(group)
-    single = typer.Typer(add_completion=False)
-    single.command(name)(found)
-    return readable(typer.main.get_command(single))
+    found = typer.main.get_command(importlib.import_module(entry.module).app)
+    found.name = name
+    return readable(found)
 
 
 app = typer.Typer(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
-from collections.abc import Callable
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias
 
 import typer
 
 from kinesis_efo.cli import times
 from kinesis_efo.cli.completion import manifest_files, stream_names
+from kinesis_efo.cli.declaring import Group
 from kinesis_efo.errors import ManifestError, UsageError
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.units import parse_duration
-
-R = TypeVar("R")
 
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 """The AWS SDK's environment variable that stands in for `--endpoint-url`."""
@@ -131,36 +128,7 @@ def aws_settings(
     return AwsSettings(region=region, endpoint_url=endpoint_url, role_arn=role_arn, external_id=external_id)
 
 
-def grouped(**groups: Callable[..., Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """A decorator for commands that receive groups of options as objects.
-
-    Typer reads a command's options from its signature, so the wrapper's signature has the options of each group in place of
-    the parameter.
-
-    Args:
-        groups: By parameter of the command, the function that makes its value. That function's parameters are the options.
-    """
-
-    def decorate(command: Callable[..., R]) -> Callable[..., R]:
-        own = inspect.signature(command, eval_str=True).parameters
-        options = {name: inspect.signature(make, eval_str=True).parameters for name, make in groups.items()}
-        shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, each in own.items() if name not in groups]
-        shown += [option for group in options.values() for option in group.values()]
-
-        def wrapper(**values: Any) -> R:
-            made = {name: make(**{each: values.pop(each) for each in options[name]}) for name, make in groups.items()}
-            return command(**made, **values)
-
-        wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
-        wrapper.__annotations__ = {each.name: each.annotation for each in shown}
-        wrapper.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-        return wrapper
-
-    return decorate
-
-
-with_aws = grouped(aws=aws_settings)
-"""Decorates a command that receives the AWS settings as its parameter `aws`."""
+Aws: TypeAlias = Annotated[AwsSettings, Group(aws_settings)]
 
 
 def seconds(option: str, text: str) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.declaring import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,5 +48,4 @@ def change_mode(
     return ChangeMode(arguments.seconds("--lease-timeout", lease_timeout), dry_run, force, yes, as_json)
 
 
-changes_leases = arguments.grouped(mode=change_mode, aws=arguments.aws_settings)
-"""Decorates a command that changes leases, and receives the parameters `mode` and `aws`."""
+Mode: TypeAlias = Annotated[ChangeMode, Group(change_mode)]

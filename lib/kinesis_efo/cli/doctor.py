@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.aws_errors import CALL_ERRORS
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.commands.doctor import Doctor
 from kinesis_efo.cli.findings import Details, report
 from kinesis_efo.cli.measuring import measure, refuse_live_readers
-from kinesis_efo.cli.measuring_options import Measuring
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import LeaseError, ManifestError, UsageError
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -25,38 +25,18 @@ from kinesis_efo.operate.restart import restart
 from kinesis_efo.options import AwsSettings
 
 
-def doctor(
-    *,
-    wanted: Measuring | None,
-    aws: AwsSettings,
-    manifest: str,
-    stream: list[str] | None,
-    polling: bool,
-    subscribe_anyway: bool,
-    checkpoint: str | None,
-    as_json: bool,
-) -> None:
-    """Carry out the command, with its options as `commands.doctor` declares them."""
-    if wanted is not None and polling:
+def doctor(given: Doctor) -> None:
+    """Carry out the command."""
+    if given.wanted is not None and given.polling:
         raise UsageError("--subscribe goes without --polling: a polled stream has no consumer to subscribe")
-    findings, details = asyncio.run(
-        _examine(manifest, stream, aws, wanted, checkpoint, polling=polling, anyway=subscribe_anyway)
-    )
-    report(as_json, findings, details)
+    findings, details = asyncio.run(_examine(given))
+    report(given.as_json, findings, details)
 
 
-async def _examine(
-    location: str,
-    streams: list[str] | None,
-    aws: AwsSettings,
-    wanted: Measuring | None,
-    checkpoint: str | None,
-    *,
-    polling: bool,
-    anyway: bool,
-) -> tuple[list[Finding], Details | None]:
-    programs = [machine.spark(), *machine.pythons(), machine.java()]
-    manifest, wrong = await _loaded(location, aws, streams) if "://" not in location else (None, None)
+async def _examine(given: Doctor) -> tuple[list[Finding], Details | None]:
+    location, aws = given.manifest, given.aws
+    programs = [machine.spark(), *machine.pythons(), machine.java(), machine.decoding()]
+    manifest, wrong = await _loaded(location, aws, given.stream) if "://" not in location else (None, None)
     try:
         region = aws.region or (manifest.region if manifest is not None else SyncClients(aws).region)
     except CALL_ERRORS as error:  # a profile that does not exist
@@ -66,7 +46,7 @@ async def _examine(
     async with Access(aws, region) as access:
         found = await obstacles(access)
         if manifest is None and wrong is None and not found:
-            manifest, wrong = await _loaded(location, aws, streams)
+            manifest, wrong = await _loaded(location, aws, given.stream)
         if found:
             read = wrong if manifest is None else _read(manifest)
             return [*found, *([read] if read else []), *programs], None
@@ -75,7 +55,7 @@ async def _examine(
             path = await machine.path_and_clock(access, SystemClock())
             return [await machine.identity(access), wrong, *path, *programs], None
     async with Access(aws, manifest.region) as access:
-        findings, details = await _checked(access, manifest, wanted, checkpoint, polling=polling, anyway=anyway)
+        findings, details = await _checked(access, manifest, given)
     return [*findings, *programs], details
 
 
@@ -95,11 +75,9 @@ def _read(manifest: Manifest) -> Finding:
     return Finding("manifest", Status.PASSED, f"{manifest.source}: {summary}")
 
 
-async def _checked(
-    access: Access, manifest: Manifest, wanted: Measuring | None, checkpoint: str | None, *, polling: bool, anyway: bool
-) -> tuple[list[Finding], Details | None]:
+async def _checked(access: Access, manifest: Manifest, given: Doctor) -> tuple[list[Finding], Details | None]:
     """The findings where AWS can be reached."""
-    clock = SystemClock()
+    clock, wanted = SystemClock(), given.wanted
     details: Details | None = None
     findings = [
         await machine.identity(access),
@@ -113,13 +91,13 @@ async def _checked(
     if wanted is not None:
         await refuse_live_readers(access, manifest, first, wanted, clock)
     measured = None if wanted is None else first
-    polled = [name for name, ref in manifest.streams.items() if polling or ref.polled]
+    polled = [name for name, ref in manifest.streams.items() if given.polling or ref.polled]
     findings += await _polled(access, manifest.select(polled))
     if with_consumer := [name for name in manifest.streams if name not in polled]:
-        findings += await _fanned_out(access, manifest.select(with_consumer), measured, anyway)
+        findings += await _fanned_out(access, manifest.select(with_consumer), measured, given.subscribe_anyway)
     findings += [await lease_checkup.lease_table(access, manifest), await lease_checkup.lease_writes(access, manifest)]
-    if checkpoint is not None:
-        findings += await restart(access, manifest, checkpoint, clock)
+    if given.checkpoint is not None:
+        findings += await restart(access, manifest, given.checkpoint, clock)
     if wanted is not None:
         subscribed, details = await measure(access, first, wanted, clock)
         findings += subscribed

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.commands.lag import Lag
 from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.lag_report import Report, data, view, within
 from kinesis_efo.cli.lease_access import Leases, opened
@@ -30,34 +31,26 @@ from kinesis_efo.operate.live import ask, brought_up_to_date
 from kinesis_efo.options import AwsSettings
 
 
-def lag(
-    *,
-    aws: AwsSettings,
-    manifest: list[str],
-    stream: list[str] | None,
-    again: bool,
-    interval: str,
-    count: int,
-    lease_timeout: str,
-    above: str | None,
-    as_json: bool,
-) -> None:
-    """Carry out the command, with its options as `commands.lag` declares them."""
-    timeout, pause = arguments.seconds("--lease-timeout", lease_timeout), arguments.seconds("--interval", interval)
-    threshold = None if above is None else arguments.seconds("--fail-above", above)
+def lag(given: Lag) -> None:
+    """Carry out the command."""
+    timeout, pause = (
+        arguments.seconds("--lease-timeout", given.lease_timeout),
+        arguments.seconds("--interval", given.interval),
+    )
+    threshold = None if given.above is None else arguments.seconds("--fail-above", given.above)
 
-    looks = [_Look(aws, location, stream, timeout, count) for location in manifest]
-    if again:
+    looks = [_Look(given.aws, location, given.stream, timeout, given.count) for location in given.manifest]
+    if given.again:
         try:
-            asyncio.run(_keep_looking(looks, min(pause, timeout), pause, as_json))
+            asyncio.run(_keep_looking(looks, min(pause, timeout), pause, given.as_json))
         except KeyboardInterrupt:
             raise output.stop(output.ExitCode.OK) from None
     reports = asyncio.run(_all(looks, timeout, lambda: output.remark(f"watching owners for up to {timeout:g} s")))
-    output.answer(as_json, data(reports), lambda: view(reports, output.terminal().width))
+    output.answer(given.as_json, data(reports), lambda: view(reports, output.terminal().width))
     for remark in _remarks(reports):
         output.remark(remark)
     if threshold is not None and not within(reports, threshold):
-        raise Ended(output.ExitCode.BEHIND, f"more than {above} behind, or not known to be less")
+        raise Ended(output.ExitCode.BEHIND, f"more than {given.above} behind, or not known to be less")
     if missing := [name for report in reports for name in report.missing]:
         raise Ended(output.ExitCode.INCOMPLETE, f"not all is shown: {', '.join(missing)} could not be asked for")
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from kinesis_efo.cli import arguments
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.leases.row import Lease, LeaseKeys
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest

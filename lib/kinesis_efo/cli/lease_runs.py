@@ -9,10 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from kinesis_efo.cli import output
-from kinesis_efo.cli.shapes import Shape, duration, size, written_out
+from kinesis_efo.cli.shapes import Shape, duration, written_out
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.operate.lag import State
+from kinesis_efo.units import format_size
 
 STATE_STYLES = {State.READING: "green", State.SILENT: "bold red", State.FREE: "yellow", State.UNSTARTED: "yellow"}
 
@@ -52,11 +53,28 @@ def runs_table(runs: Mapping[str, Lease], shape: Shape, now: float, states: Mapp
                 None if lag is None else f"{lag.shards:,}",
                 behind,
                 None if lag is None or lag.shard is None else shape.shard(lag.shard),
-                None if lag is None else size(lag.buffered),
+                None if lag is None else format_size(lag.buffered),
                 None if lag is None or lag.at is None else shape.ago(max(0.0, now - lag.at / 1000)),
             )
         )
     return output.table(columns, rows, "what runs said with their last renewal")
+
+
+def run_line(stream: str, run: Lease, now: float) -> str:
+    """A run's lease with what it says of its lag, in one line.
+
+    Args:
+        stream: Logical name of the stream.
+        run: The run's row.
+        now: The time, epoch seconds.
+    """
+    line = f"{stream}: {readable(run.owner) if run.owner else 'read by nobody'}"
+    if run.lag is None:
+        return line
+    line += f", {output.count(run.lag.shards, 'shard')}"
+    if run.lag.millis_behind is not None:
+        line += f", {duration(run.lag.millis_behind / 1000)} behind"
+    return line + ("" if run.lag.at is None else f", as it said {duration(max(0.0, now - run.lag.at / 1000))} ago")
 
 
 def lag_data(run: Lease) -> dict[str, Any] | None:

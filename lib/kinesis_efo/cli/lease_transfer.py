@@ -6,12 +6,11 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from math import floor
-from pathlib import Path
 
 import typer
 
 from kinesis_efo.cli import output
-from kinesis_efo.cli.change_mode import ChangeMode
+from kinesis_efo.cli.commands.leases import Export, ExportKcl, ImportKcl
 from kinesis_efo.cli.lease_access import Leases, opened
 from kinesis_efo.cli.lease_guard import Plan, change
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError, UsageError
@@ -22,14 +21,13 @@ from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.operate import lease_edits
 from kinesis_efo.operate.kcl_rows import KclRows, Naming, kcl_rows, stream_id
 from kinesis_efo.operate.lease_source import read_file, require_one_form, source_keys
-from kinesis_efo.options import AwsSettings
 
 
-def export(*, aws: AwsSettings, manifest: str, to: Path | None) -> None:
-    """Carry out the command, with its options as `commands.leases` declares them."""
+def export(given: Export) -> None:
+    """Carry out the command."""
 
     async def read() -> tuple[Leases, Scan]:
-        async with opened(aws, manifest) as application:
+        async with opened(given.aws, given.manifest) as application:
             return application, await application.table.scan()
 
     application, scan = asyncio.run(read())
@@ -43,69 +41,61 @@ def export(*, aws: AwsSettings, manifest: str, to: Path | None) -> None:
         "Items": [lease.to_item() for lease in rows],
     }
     text = json.dumps(document, indent=2)
-    if to is None:
+    if given.to is None:
         typer.echo(text)
         return
     try:
-        to.write_text(text + "\n")
+        given.to.write_text(text + "\n")
     except OSError as error:
-        raise ConfigurationError(f"--output {to} cannot be written: {error.strerror}") from None
-    output.remark(f"{output.count(len(rows), 'lease')} written to {to}")
+        raise ConfigurationError(f"--output {given.to} cannot be written: {error.strerror}") from None
+    output.remark(f"{output.count(len(rows), 'lease')} written to {given.to}")
 
 
-def import_kcl(
-    *,
-    aws: AwsSettings,
-    mode: ChangeMode,
-    manifest: str,
-    from_table: str | None,
-    from_file: Path | None,
-    stream: str | None,
-) -> None:
-    """Carry out the command, with its options as `commands.leases` declares them."""
-    if (from_table is None) == (from_file is None):
+def import_kcl(given: ImportKcl) -> None:
+    """Carry out the command."""
+    if (given.from_table is None) == (given.from_file is None):
         raise UsageError("import-kcl needs --from-table or --from-file, one of them")
 
     async def import_leases() -> None:
-        async with opened(aws, manifest) as application:
-            keys = source_keys(application.manifest, stream)
+        async with opened(given.aws, given.manifest) as application:
+            keys = source_keys(application.manifest, given.stream)
             now_ms = floor(await application.kinesis_time() * 1000)
-            file_scan = Scan() if from_file is None else Scan(read_file(from_file))
-            source = None if from_table is None else await _source_table(application, from_table)
+            file_scan = Scan() if given.from_file is None else Scan(read_file(given.from_file))
+            source = None if given.from_table is None else await _source_table(application, given.from_table)
 
             def plan(scan: Scan, source_scan: Scan) -> Plan:
                 _require_complete("an import", source_scan)
                 rows = (source_scan if source else file_scan).leases
-                require_one_form(rows, keys, str(from_table or from_file))
+                require_one_form(rows, keys, str(given.from_table or given.from_file))
                 found = lease_edits.imported(list(rows.values()), keys, scan.leases, application.keys, now_ms)
                 if len(found.skipped) == len(rows):
-                    raise ConfigurationError(_no_rows(application, found.skipped, str(from_table or from_file)))
+                    raise ConfigurationError(
+                        _no_rows(application, found.skipped, str(given.from_table or given.from_file))
+                    )
                 remarks = [f"not imported, of no stream of this application: {key}" for key in found.skipped]
                 remarks += [f"{key} begins now: KCL had stored no position" for key in found.begun_now]
                 return Plan(found.edits, remarks)
 
-            await change(application.table, plan, application.guards, mode, source)
+            await change(application.table, plan, application.guards, given.mode, source)
 
     asyncio.run(import_leases())
 
 
-def export_kcl(
-    *, aws: AwsSettings, mode: ChangeMode, manifest: str, table: str, multi_stream: bool, stream: list[str] | None
-) -> None:
-    """Carry out the command, with its options as `commands.leases` declares them."""
+def export_kcl(given: ExportKcl) -> None:
+    """Carry out the command."""
 
     async def export_leases() -> None:
-        async with opened(aws, manifest, stream) as application:
+        async with opened(given.aws, given.manifest, given.stream) as application:
             names = sorted(application.manifest.streams)
-            if not multi_stream and len(names) > 1:
+            if not given.multi_stream and len(names) > 1:
                 raise UsageError(
                     f"a KCL application without --multi-stream reads one stream, and this one reads {', '.join(names)}: "
                     "say with --stream which one, or give --multi-stream"
                 )
-            target = await _source_table(application, table, "--table")
+            target = await _source_table(application, given.table, "--table")
             scan = await application.table.scan()
             _require_complete("an export", scan)
-            made = {name: await _kcl_rows(application, scan, name, multi_stream=multi_stream) for name in names}
+            made = {name: await _kcl_rows(application, scan, name, multi_stream=given.multi_stream) for name in names}
 
             def plan(present: Scan, _: Scan) -> Plan:
                 _require_complete("an export", present)
@@ -119,7 +109,7 @@ def export_kcl(
                 return Plan(edits, [remark for _, found in made.values() for remark in found.remarks])
 
             # A run that goes on would be ahead of the rows at once.
-            await change(target, plan, lambda _lease: True, mode, application.table)
+            await change(target, plan, lambda _lease: True, given.mode, application.table)
 
     asyncio.run(export_leases())
 

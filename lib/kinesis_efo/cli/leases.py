@@ -14,12 +14,11 @@ from typing import Any
 from rich.console import Group
 
 from kinesis_efo.cli import output, times
-from kinesis_efo.cli.change_mode import ChangeMode
+from kinesis_efo.cli.commands.leases import List, Release, Reset
 from kinesis_efo.cli.lease_access import Leases, opened
 from kinesis_efo.cli.lease_guard import Plan, change
 from kinesis_efo.cli.lease_runs import lag_data, runs_table
 from kinesis_efo.cli.shapes import Shape
-from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.owner import readable
@@ -27,31 +26,29 @@ from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.strays import strays
 from kinesis_efo.operate import lease_edits
-from kinesis_efo.options import AwsSettings
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 
-def list_leases(
-    *, aws: AwsSettings, manifest: str, stream: list[str] | None, shard: list[str] | None, as_json: bool
-) -> None:
-    """Carry out the command, with its options as `commands.leases` declares them."""
+def list_leases(given: List) -> None:
+    """Carry out the command."""
 
-    async def read() -> tuple[list[tuple[ShardKey, Lease]], dict[str, Lease], list[str]]:
-        async with opened(aws, manifest, stream, shard) as application:
+    async def read() -> tuple[list[tuple[ShardKey, Lease]], dict[str, Lease], list[str], float]:
+        async with opened(given.aws, given.manifest, given.stream, given.shard) as application:
             scan = await application.table.scan()
             found = sorted(application.selected(scan).items())
             rows = [(application.keys.decode(key) or ShardKey("", key), lease) for key, lease in found]
             remarks = [f"not listed: {reason}" for reason in scan.unreadable.values()]
-            return rows, application.runs(scan), remarks + await _strays(application, rows)
+            now = application.access.table_clock.time()
+            return rows, application.runs(scan), remarks + await _strays(application, rows), now
 
-    rows, runs, remarks = asyncio.run(read())
+    rows, runs, remarks, now = asyncio.run(read())
     output.answer(
-        as_json,
+        given.as_json,
         {
             "runs": [_run_data(name, lease) for name, lease in runs.items()],
             "leases": [_data(key, lease, runs.get(key.stream)) for key, lease in rows],
         },
-        lambda: _view(rows, runs, Shape.of(output.terminal().width), SystemClock().time()),
+        lambda: _view(rows, runs, Shape.of(output.terminal().width), now),
     )
     for remark in remarks:
         output.remark(f"kinesis-efo: {remark}")
@@ -101,41 +98,41 @@ async def _strays(application: Leases, rows: list[tuple[ShardKey, Lease]]) -> li
     return remarks
 
 
-def release(*, aws: AwsSettings, mode: ChangeMode, manifest: str, stream: list[str] | None) -> None:
-    """Carry out the command, with its options as `commands.leases` declares them."""
+def release(given: Release) -> None:
+    """Carry out the command."""
 
     async def free() -> None:
-        async with opened(aws, manifest, stream) as application:
+        async with opened(given.aws, given.manifest, given.stream) as application:
 
             def plan(scan: Scan, _: Scan) -> Plan:
                 return Plan(lease_edits.releases(filter(application.guards, scan.leases.values())))
 
-            await change(application.table, plan, application.guards, mode)
+            await change(application.table, plan, application.guards, given.mode)
 
     asyncio.run(free())
 
 
-def reset(
-    *, aws: AwsSettings, mode: ChangeMode, manifest: str, to: str, stream: list[str] | None, shard: list[str] | None
-) -> None:
-    """Carry out the command, with its options as `commands.leases` declares them."""
-    target = _target(to, whole_streams=not shard)
+def reset(given: Reset) -> None:
+    """Carry out the command."""
+    target = _target(given.to, whole_streams=not given.shard)
 
     async def move() -> None:
-        async with opened(aws, manifest, stream, shard) as application:
+        async with opened(given.aws, given.manifest, given.stream, given.shard) as application:
             position = target or Position.at_timestamp(floor(await application.kinesis_time() * 1000))
-            wanted = {} if shard else await _initial_leases(application, position)
+            wanted = {} if given.shard else await _initial_leases(application, position)
 
             def plan(scan: Scan, _: Scan) -> Plan:
                 rows = application.selected(scan)
                 return Plan(
-                    lease_edits.moves(rows.values(), position) if shard else lease_edits.replacement(rows, wanted),
+                    lease_edits.moves(rows.values(), position)
+                    if given.shard
+                    else lease_edits.replacement(rows, wanted),
                     [
                         "A query that has a checkpoint goes on from it: this is for new ones, with startingPosition=LEASES."
                     ],
                 )
 
-            await change(application.table, plan, application.guards, mode)
+            await change(application.table, plan, application.guards, given.mode)
 
     asyncio.run(move())
 

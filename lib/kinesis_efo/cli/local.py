@@ -11,6 +11,7 @@ import typer
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.cli import local_process, output
+from kinesis_efo.cli.commands.local import Serve, Stop
 from kinesis_efo.cli.ending import Asked, End
 from kinesis_efo.cli.local_options import Wanted, merged, parse_settings, wanted, write_manifest
 from kinesis_efo.cli.local_process import ChildFailed, Ready
@@ -21,47 +22,33 @@ TLS_URL = "KINESIS_EFO_LOCAL_TLS_URL"
 """Names the TLS port for whoever wants it; no SDK reads it."""
 
 
-def serve(
-    *,
-    host: str,
-    port: int,
-    tls_port: int | None,
-    region: str | None,
-    stream: list[str] | None,
-    app: str | None,
-    manifest: Path | None,
-    manifest_out: Path | None,
-    data_dir: Path | None,
-    ready_file: list[Path] | None,
-    detach: bool,
-    env: bool,
-    max_concurrent_streams: int | None,
-    setting: list[str] | None,
-) -> None:
-    """Carry out the command, with its options as `commands.local` declares them."""
-    pairs = list(setting or [])
-    if max_concurrent_streams is not None:
-        pairs.append(f"max_concurrent_streams={max_concurrent_streams}")
-    asked = wanted(stream or [], app, manifest, manifest_out)
-    settings = merged(asked, parse_settings(pairs), region)
-    say: Callable[[str], None] = (lambda _: None) if env else output.remark
-    if detach:
+def serve(given: Serve) -> None:
+    """Carry out the command."""
+    pairs = list(given.setting or [])
+    if given.max_concurrent_streams is not None:
+        pairs.append(f"max_concurrent_streams={given.max_concurrent_streams}")
+    asked = wanted(given.stream or [], given.app, given.manifest, given.manifest_out)
+    settings = merged(asked, parse_settings(pairs), given.region)
+    say: Callable[[str], None] = (lambda _: None) if given.env else output.remark
+    if given.detach:
         options: dict[str, Sequence[object]] = {
-            "host": [host],
-            "port": [port],
-            "tls-port": [] if tls_port is None else [tls_port],
+            "host": [given.host],
+            "port": [given.port],
+            "tls-port": [] if given.tls_port is None else [given.tls_port],
             "region": [settings.region],
-            "stream": stream or [],
-            "app": [] if app is None else [app],
-            "manifest": [] if manifest is None else [manifest],
-            "manifest-out": [] if manifest_out is None else [manifest_out],
-            "data-dir": [] if data_dir is None else [data_dir],
-            "ready-file": ready_file or [],
+            "stream": given.stream or [],
+            "app": [] if given.app is None else [given.app],
+            "manifest": [] if given.manifest is None else [given.manifest],
+            "manifest-out": [] if given.manifest_out is None else [given.manifest_out],
+            "data-dir": [] if given.data_dir is None else [given.data_dir],
+            "ready-file": given.ready_file or [],
             "set": pairs,
         }
         _detach(options, asked, say)
         return
-    aws = LocalAws(settings=settings, host=host, port=port, tls_port=tls_port, data_dir=data_dir)
+    aws = LocalAws(
+        settings=settings, host=given.host, port=given.port, tls_port=given.tls_port, data_dir=given.data_dir
+    )
     end = End()
     with suppress(Asked), ExitStack() as stack:
         try:
@@ -69,35 +56,35 @@ def serve(
         except DataError as error:
             raise ConfigurationError(f"local cannot start: {error}") from None
         except OSError as error:
-            ports = str(port) if tls_port is None else f"{port} and {tls_port}"
-            flags = "--port" if tls_port is None else "--port, --tls-port"
+            ports = str(given.port) if given.tls_port is None else f"{given.port} and {given.tls_port}"
+            flags = "--port" if given.tls_port is None else "--port, --tls-port"
             raise ConfigurationError(
-                f"local cannot listen on {host}:{ports}: {error.strerror or error}; choose another {flags} or --host"
+                f"local cannot listen on {given.host}:{ports}: {error.strerror or error}; choose another {flags} or --host"
             ) from None
         stack.callback(_stop, aws)
-        tls = {} if tls_port is None else {TLS_URL: aws.tls_endpoint_url}
+        tls = {} if given.tls_port is None else {TLS_URL: aws.tls_endpoint_url}
         with end.at_once():
             declared = _declare(aws, asked) if asked else None
         ready = Ready.of_this_process(
             aws.endpoint_url, {**aws.environment, **tls}, declared, asked.names if asked else []
         )
         _show(ready, asked, say)
-        for path in ready_file or []:
+        for path in given.ready_file or []:
             stack.callback(path.unlink, missing_ok=True)
             ready.write(path)
         end.wait()
 
 
-def stop(*, port: int | None, every: bool) -> None:
-    """Carry out the command, with its options as `commands.local` declares them."""
+def stop(given: Stop) -> None:
+    """Carry out the command."""
     found = local_process.running(local_process.state_directory())
-    chosen = {path: ready for path, ready in found.items() if port in (None, ready.port)}
+    chosen = {path: ready for path, ready in found.items() if given.port in (None, ready.port)}
     if not chosen:
-        where = "" if port is None else f" on port {port}"
+        where = "" if given.port is None else f" on port {given.port}"
         raise ConfigurationError(
             f"no local AWS runs in the background{where}; start one with `kinesis-efo local --detach`"
         )
-    if len(chosen) > 1 and not every:
+    if len(chosen) > 1 and not given.every:
         ports = ", ".join(str(ready.port) for ready in chosen.values())
         raise ConfigurationError(
             f"several local AWS run in the background: name one with --port ({ports}), or say --all"

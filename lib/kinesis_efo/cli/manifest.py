@@ -12,27 +12,27 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.commands.manifest import Check, Show
 from kinesis_efo.cli.findings import report
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.manifest_schema import SCHEMA
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.checkup import consumer, stream
 from kinesis_efo.operate.lease_checkup import lease_table
-from kinesis_efo.options import AwsSettings
 
 
-def show(*, aws: AwsSettings, manifest: str, as_json: bool) -> None:
-    """Carry out the command, with its options as `commands.manifest` declares them."""
-    found = arguments.load(manifest, aws)
-    output.answer(as_json, {**found.document(found.lease_table), "source": found.source}, lambda: _view(found))
+def show(given: Show) -> None:
+    """Carry out the command."""
+    found = arguments.load(given.manifest, given.aws)
+    output.answer(given.as_json, {**found.document(found.lease_table), "source": found.source}, lambda: _view(found))
 
 
-def check(*, aws: AwsSettings, manifest: str, as_json: bool) -> None:
-    """Carry out the command, with its options as `commands.manifest` declares them."""
-    found = arguments.load(manifest, aws)
+def check(given: Check) -> None:
+    """Carry out the command."""
+    found = arguments.load(given.manifest, given.aws)
 
     async def examine() -> list[Any]:
-        async with Access(aws, found.region) as access:
+        async with Access(given.aws, found.region) as access:
             checks = [
                 check(access, ref)
                 for ref in found.streams.values()
@@ -40,7 +40,7 @@ def check(*, aws: AwsSettings, manifest: str, as_json: bool) -> None:
             ]
             return [*await asyncio.gather(*checks), await lease_table(access, found)]
 
-    report(as_json, asyncio.run(examine()))
+    report(given.as_json, asyncio.run(examine()))
 
 
 def schema() -> None:

@@ -11,34 +11,25 @@ import typer
 
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.cli import output
+from kinesis_efo.cli.commands.manifest import STDOUT, Init
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.manifest_search import Found, Search, Wanted, search
 from kinesis_efo.options import AwsSettings
 
 
-def init(
-    *,
-    aws: AwsSettings,
-    app: str,
-    stream: list[str],
-    table: str,
-    consumer: str | None,
-    environment: str,
-    out: str | None,
-    force: bool,
-) -> None:
-    """Carry out the command, with its options as `commands.manifest` declares them; without `out`, print to standard output."""
-    file = None if out is None else _file(out)
-    if file is not None and file.exists() and not force:
+def init(given: Init) -> None:
+    """Carry out the command."""
+    file = None if given.out == STDOUT else _file(given.out)
+    if file is not None and file.exists() and not given.force:
         raise _kept(file)
-    streams = [Wanted.parse(each) for each in stream]
+    streams = [Wanted.parse(each) for each in given.stream]
     _refuse_repeated(each.name for each in streams)
     _refuse_repeated(each.stream_name for each in streams)
-    wanted = Search(app, environment, _region(aws, streams), streams, consumer, table)
+    wanted = Search(given.app, given.environment, _region(given.aws, streams), streams, given.consumer, given.table)
 
     async def look() -> Found:
-        async with Access(aws, wanted.region) as access:
+        async with Access(given.aws, wanted.region) as access:
             return await search(access, wanted)
 
     found = asyncio.run(look())
@@ -46,8 +37,8 @@ def init(
     if file is None:
         typer.echo(text)
     else:
-        _write(file, f"{text}\n", force=force)
-        output.remark(f"kinesis-efo: wrote {file}: {output.count(len(streams), 'stream')}, lease table {table}")
+        _write(file, f"{text}\n", force=given.force)
+        output.remark(f"kinesis-efo: wrote {file}: {output.count(len(streams), 'stream')}, lease table {given.table}")
 
 
 def _file(out: str) -> Path:

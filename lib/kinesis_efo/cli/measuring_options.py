@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 from kinesis_efo.cli import arguments
+from kinesis_efo.cli.declaring import Group
 from kinesis_efo.errors import UsageError
 
 
@@ -54,3 +55,6 @@ def measuring(
     if take_over and not subscribe:
         raise UsageError("--take-over goes with --subscribe: give both")
     return wanted if subscribe else None
+
+
+Wanted: TypeAlias = Annotated[Measuring | None, Group(measuring)]

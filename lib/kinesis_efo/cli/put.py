@@ -16,6 +16,7 @@ from botocore.exceptions import ClientError
 from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
 from kinesis_efo.aws_errors import CALL_ERRORS, describe, is_foreign
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.commands.put import Put
 from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.status_line import StatusLine
 from kinesis_efo.cli.stream_choice import Choice, choose
@@ -33,38 +34,24 @@ class _Piece(NamedTuple):
     place: str
 
 
-def put(
-    *,
-    aws: AwsSettings,
-    stream: str,
-    files: list[Path] | None,
-    manifest: str | None,
-    whole: bool,
-    key: str | None,
-    key_field: str | None,
-    ordered: bool,
-    aggregate: bool,
-    skip_refused: bool,
-    retry_timeout: str,
-    as_json: bool,
-) -> None:
-    """Carry out the command, with its options as `commands.put` declares them."""
-    if key is not None and key_field is not None:
+def put(given: Put) -> None:
+    """Carry out the command."""
+    if given.key is not None and given.key_field is not None:
         raise UsageError("--key and --key-field exclude each other: give one of them")
-    if whole and not files:
+    if given.whole and not given.files:
         raise UsageError("--whole needs files: name at least one")
-    patience = arguments.seconds("--retry-timeout", retry_timeout)
-    chosen = choose(aws, stream, manifest)
+    patience = arguments.seconds("--retry-timeout", given.retry_timeout)
+    chosen = choose(given.aws, given.stream, given.manifest)
     settings = ProducerSettings(
-        ordered=ordered, aggregate=aggregate, fail_on_error=not skip_refused, retry_timeout=patience
+        ordered=given.ordered, aggregate=given.aggregate, fail_on_error=not given.skip_refused, retry_timeout=patience
     )
-    pieces = _whole_files(files or []) if whole else _lines(files or [])
-    in_region = replace(aws, region=aws.region or chosen.region)
+    pieces = _whole_files(given.files or []) if given.whole else _lines(given.files or [])
+    in_region = replace(given.aws, region=given.aws.region or chosen.region)
     _require_answer(in_region, chosen)
     producer = BlockingProducer(chosen.ref.stream_arn, settings=settings, aws=in_region)
     began = SystemClock().monotonic()
     try:
-        complete = _put_all(producer, pieces, _partition_key(key, key_field))
+        complete = _put_all(producer, pieces, _partition_key(given.key, given.key_field))
     except KinesisEfoError:
         _remark_written(producer, "the error")
         raise
@@ -74,7 +61,7 @@ def put(
     metrics = producer.metrics
     seconds = SystemClock().monotonic() - began
     output.answer(
-        as_json,
+        given.as_json,
         {
             "stream": chosen.ref.stream_name,
             "records": metrics.records_written,

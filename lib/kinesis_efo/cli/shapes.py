@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from rich.filesize import decimal
-
 ROOMY: Final = 120
 """Columns of a terminal from which on nothing is shortened."""
 
@@ -32,15 +30,6 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size}{unit}{whole % size // small:02}{lower}"
     raise AssertionError(whole)
-
-
-def size(count: int) -> str:
-    """A number of bytes.
-
-    >>> size(64_000_000)
-    '64.0 MB'
-    """
-    return decimal(count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.commands.shards import Shards
 from kinesis_efo.cli.failing import Ended
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology, explained
@@ -18,22 +19,23 @@ from kinesis_efo.manifest import Manifest
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.each_stream import Answers, of_each
 from kinesis_efo.operate.shard_tree import Entry, share, tree
-from kinesis_efo.options import AwsSettings
 
 
-def shards(*, aws: AwsSettings, manifest: str, stream: list[str] | None, open_only: bool, as_json: bool) -> None:
-    """Carry out the command, with its options as `commands.shards` declares them."""
-    found = arguments.load(manifest, aws, stream)
+def shards(given: Shards) -> None:
+    """Carry out the command."""
+    found = arguments.load(given.manifest, given.aws, given.stream)
 
     async def list_shards() -> Answers[list[Shard]]:
-        async with Access(aws, found.region) as access:
+        async with Access(given.aws, found.region) as access:
             topology = Topology(await access.client("kinesis"))
             return await of_each(
                 found.streams, lambda ref: explained(topology.shards(ref.stream_arn), ref, found.source)
             )
 
     listed = asyncio.run(list_shards())
-    output.answer(as_json, _data(found, listed, open_only), lambda: _view(found, listed.found, open_only))
+    output.answer(
+        given.as_json, _data(found, listed, given.open_only), lambda: _view(found, listed.found, given.open_only)
+    )
     for error in listed.missing.values():
         output.remark(f"not shown: {error}")
     if listed.missing:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import BinaryIO
 
 from kinesis_efo.cli import arguments, output, times
+from kinesis_efo.cli.commands.tail import Tail as Given
 from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.status_line import StatusLine
 from kinesis_efo.cli.stream_choice import Choice, choose
@@ -28,44 +29,37 @@ from kinesis_efo.operate.record_format import Format, Record, Wanted
 from kinesis_efo.operate.tailing import Tail, Until, stream_access
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.units import format_size
 
 _IN_USE = timedelta(minutes=3)
 _CONCURRENT_SHARDS = 32
 
 
-def tail(
-    *,
-    aws: AwsSettings,
-    stream: str,
-    manifest: str | None,
-    consumer_arn: str | None,
-    start: str | None,
-    last: int | None,
-    until: str | None,
-    shard: list[str] | None,
-    key: str | None,
-    grep: str | None,
-    how: Format,
-    limit: int | None,
-    stop_after: str | None,
-    take_over: bool,
-    as_json: bool,
-) -> None:
-    """Carry out the command, with its options as `commands.tail` declares them."""
-    if last is not None and start is not None:
+def tail(given: Given) -> None:
+    """Carry out the command."""
+    if given.last is not None and given.start is not None:
         raise UsageError("--last and --from exclude each other: give one of them")
-    for check, text in ((_start, start), (_until, until)):
+    for check, text in ((_start, given.start), (_until, given.until)):
         if text is not None:
             check(text, SystemClock().time())
-    seconds = None if stop_after is None else arguments.seconds("--for", stop_after)
-    wanted = Wanted(key, _pattern(grep))
-    chosen = choose(aws, stream, manifest, consumer_arn)
-    earliest, latest = asyncio.run(_kinesis_time(aws, chosen))
-    position = _start(start or "LATEST", earliest)
-    end = None if until is None else _until(until, latest)
-    printer = _Printer(Format.JSON if as_json else how, wanted, limit)
+    seconds = None if given.stop_after is None else arguments.seconds("--for", given.stop_after)
+    wanted = Wanted(given.key, _pattern(given.grep))
+    chosen = choose(given.aws, given.stream, given.manifest, given.consumer_arn)
+    earliest, latest = asyncio.run(_kinesis_time(given.aws, chosen))
+    position = _start(given.start or "LATEST", earliest)
+    end = None if given.until is None else _until(given.until, latest)
+    printer = _Printer(Format.JSON if given.as_json else given.how, wanted, given.limit)
     try:
-        asyncio.run(_run(aws, chosen, _Stretch(position, last, end, shard or ()), printer, seconds, take_over))
+        asyncio.run(
+            _run(
+                given.aws,
+                chosen,
+                _Stretch(position, given.last, end, given.shard or ()),
+                printer,
+                seconds,
+                given.take_over,
+            )
+        )
     except KeyboardInterrupt:
         pass  # the usual way to end it
     finally:
@@ -213,7 +207,7 @@ async def _show_status(tailing: Tail, printer: _Printer) -> None:
         behind = tailing.seconds_behind
         lag = "no event yet" if behind is None else f"{behind:.1f} s behind"
         printer.status.show(
-            f"{printer.printed:,} of {read:,} records | {rate:,}/s | {volume / 1e6:.2f} MB/s | "
+            f"{printer.printed:,} of {read:,} records | {rate:,}/s | {format_size(round(volume))}/s | "
             f"{output.count(tailing.open_shards, 'shard')} | {lag}"
         )
 

@@ -101,7 +101,9 @@ def test_what_is_gone_has_its_fix(run: Run, world: Callable[..., World]) -> None
     assert all(line["fix"] for line in _lines(found).values() if line["status"] == "failed")
 
 
-def test_a_query_that_runs_is_left_alone(run: Run, world: Callable[..., World]) -> None:
+def test_a_query_that_runs_is_left_alone_where_the_endpoint_may_know_no_dry_run(
+    run: Run, world: Callable[..., World]
+) -> None:
     here = world()
     lease = Lease(run_key("orders"), checkpoint=None).taken("host:1:a", "", 1)
     here.dynamodb.put_item(TableName=here.lease_table, Item=lease.to_item())
@@ -109,6 +111,7 @@ def test_a_query_that_runs_is_left_alone(run: Run, world: Callable[..., World]) 
     line = _lines(run("doctor", "--manifest", here.manifest, "--json"))["subscribing to orders"]
     assert line["status"] == "unknown"
     assert "host:1:a reads the stream" in line["detail"]
+    assert "may not know dry runs" in line["detail"]
     assert "SubscribeToShard" not in {call.operation for call in list(here.aws.kinesis.trace)[before:]}
     tried = run("doctor", "--manifest", here.manifest, "--subscribe-anyway", "--json")
     assert _lines(tried)["subscribing to orders"]["status"] == "passed"
@@ -150,10 +153,10 @@ def test_refused_subscriptions_are_counted(run: Run, world: Callable[..., World]
 
 @pytest.fixture
 def quickly() -> Iterator[None]:
-    """Fails if the test takes longer than a person at three in the morning waits."""
+    """Fails if the test takes longer than a person at three in the morning waits, even on a busy machine: the SDK waits a minute."""
     began = time.monotonic()
     yield
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
 
 
 @pytest.fixture
@@ -167,7 +170,7 @@ def _obstacle(found: Result) -> dict[str, str]:
     """The first finding, the only one that did not pass but for what concerns this machine."""
     first, *others = found.data["findings"]
     assert (found.code, first["status"], bool(first["fix"])) == (1, "failed", True)
-    assert [each["subject"] for each in others] == ["manifest", "Spark", "Spark's Python", "Java"]
+    assert [each["subject"] for each in others] == ["manifest", "Spark", "Spark's Python", "Java", "decoding"]
     return first  # type: ignore[no-any-return]
 
 
@@ -200,7 +203,13 @@ def test_no_region(run: Run, aws: Any, monkeypatch: pytest.MonkeyPatch, tmp_path
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     found = run("doctor", "--manifest", "ssm:///kinesis-efo/test/lake", "--json")
-    assert [each["subject"] for each in found.data["findings"]] == ["region", "Spark", "Spark's Python", "Java"]
+    assert [each["subject"] for each in found.data["findings"]] == [
+        "region",
+        "Spark",
+        "Spark's Python",
+        "Java",
+        "decoding",
+    ]
     assert "--region" in found.data["findings"][0]["fix"]
 
 
@@ -214,7 +223,7 @@ def test_an_endpoint_that_refuses(run: Run, world: Callable[..., World], remote:
     first = found.data["findings"][0] if remote else _obstacle(found)
     assert (first["subject"], url in first["detail"]) == ("HTTP path", True)
     assert "check region, DNS, proxy and firewall" in first["fix"]
-    assert len(found.data["findings"]) == (4 if remote else 5)
+    assert len(found.data["findings"]) == (5 if remote else 6)
 
 
 @pytest.mark.usefixtures("quickly")

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases import Lease
+from kinesis_efo.leases import Lease, run_key
+from kinesis_efo.leases.reached import Reached
+from kinesis_efo.marks import Mark
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from tests.integration.cli.conftest import Result
 from tests.support.world import World
@@ -20,9 +22,17 @@ Run = Callable[..., Result]
 FIRST, SECOND = (f"shardId-00000000000{number}" for number in range(2))
 
 
-def write(world: World, folder: Path, positions: dict[str, dict[str, Position]], *, finished: bool = True) -> Path:
+def write(
+    world: World,
+    folder: Path,
+    positions: dict[str, dict[str, Position]],
+    *,
+    finished: bool = True,
+    mark: Mark | None = None,
+) -> Path:
     """Write the checkpoint of a query as Spark writes one, with one micro-batch."""
-    offset = Offset({ShardKey(name, shard): at for name, shards in positions.items() for shard, at in shards.items()})
+    known = {ShardKey(name, shard): at for name, shards in positions.items() for shard, at in shards.items()}
+    offset = Offset(known, mark=mark)
     text = json.dumps(offset.to_dict(world.consumers), separators=(",", ":"))
     for name, content in (("offsets", f'v1\n{{"conf":{{}}}}\n{text}'), ("commits", "v1\n{}")):
         (folder / name).mkdir(parents=True)
@@ -180,6 +190,27 @@ def test_a_checkpoint_that_is_behind_the_leases(run: Run, world: Callable[..., W
         assert found[0] == status, found
     assert f"ahead of the checkpoint in 1 of 1 shards ({FIRST} is at AFTER:{third}" in found[1]
     assert "If it is from a backup, give the query a new output directory" in found[2]
+
+
+@pytest.mark.parametrize(("moved", "status"), [(11, "unknown"), (12, "passed")])
+def test_a_checkpoint_that_had_been_further_whatever_other_queries_have_read(
+    run: Run, world: Callable[..., World], tmp_path: Path, moved: int, status: str
+) -> None:
+    w = world({"orders": 1, "clicks": 1})
+    first, further = numbers(w, "orders", 2)
+    positions = {"orders": {FIRST: Position.after(first)}, "clicks": {FIRST: TRIM_HORIZON}}
+    here = write(w, tmp_path / "c", positions, mark=Mark("7c1f", moved))
+    run_row = Lease(run_key("clicks"), checkpoint=None, marks=(Reached(Mark("7c1f", 12), 1_790_000_000_000),))
+    other_query = Lease(f"orders:{FIRST}").moved(Position.after(further))
+    for row in (run_row, other_query):
+        w.dynamodb.put_item(TableName=w.lease_table, Item=row.to_item())
+    found = said(run, w, here)
+    assert found["checkpoint"][0] == status
+    assert {found["restart of orders"][0], found["restart of clicks"][0]} == {"passed"}, "the rows are another query's"
+    if status == "unknown":
+        assert "this checkpoint had been further by 1 micro-batch, at 2026-09-21 14:13:20 UTC" in found["checkpoint"][1]
+        assert "(option asyncProgressTrackingEnabled)" in found["checkpoint"][1]
+        assert "or give the query a new output directory" in found["checkpoint"][2]
 
 
 def test_which_of_two_sources_is_meant_is_asked(run: Run, world: Callable[..., World], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,9 +78,10 @@ def test_a_run_that_answers_is_believed_more_than_its_table(run: Run, world: Cal
     assert row["positionAgeSeconds"] < 10
     assert "orders: 1 shard, 0.0s behind, 0 unread; positions from the run itself" in shown.out
     # Without the run, the table is all there is, and it says how old it is.
-    _put(here, Lease(key, checkpoint=TRIM_HORIZON, written=time.time() - 90))
+    _put(here, Lease(key, checkpoint=TRIM_HORIZON, written=time.time() - 100))
     shown = run("lag", "--manifest", here.manifest)
-    assert "40 unread; positions from the lease table, up to 1m3" in shown.out
+    # AWS' clock has whole seconds, and a busy machine takes some to ask.
+    assert re.search(r"40 unread; positions from the lease table, up to 1m[345]", shown.out)
 
 
 def test_a_run_that_cannot_be_asked_costs_little_time_and_is_named(run: Run, world: Callable[..., World]) -> None:
@@ -222,7 +224,7 @@ def test_what_a_run_says_of_itself_is_shown_with_whether_it_is_alive(run: Run, w
         {"stream": "orders", "owner": "orders-host", "state": "reading", "asked": False, "lag": told},
     ]
     lines = [line.split()[:-2] for line in shown.out.splitlines()]
-    numbers = ["8,000", "2.5s", "shardId-000000000123", "64.0", "MB"]
+    numbers = ["8,000", "2.5s", "shardId-000000000123", "61.0", "MiB"]
     assert ["orders", "reading", "orders-host", *numbers] in lines
     assert ["clicks", "silent", "clicks-host", *numbers] in lines
     listed = run("leases", "list", "--manifest", here.manifest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,8 @@ import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases import Lease, run_key
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.leases import Lag, Lease, run_key
 from kinesis_efo.positions import Position
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_manifest import Refusing
@@ -387,3 +389,14 @@ def test_a_kcl_application_finds_parents_and_children(run: Run, world: Callable[
 
 def _table(here: World, name: str) -> dict[str, Any]:
     return {item["leaseKey"]["S"]: item for item in here.dynamodb.scan(TableName=name)["Items"]}
+
+
+def test_ages_are_told_by_the_clock_of_aws(
+    run: Run, world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world()
+    _put(here, Lease(run_key("orders"), owner="a", checkpoint=None, lag=Lag(1, 0, at=round(time.time() * 1000))))
+    monkeypatch.setattr(SystemClock, "time", lambda _self: time.time() + 3600)
+    found = run("leases", "list", "--manifest", here.manifest)
+    assert found.code == 0, found.err
+    assert re.search(r" (\d+m)?[\d.]+s ago", found.out), found.out

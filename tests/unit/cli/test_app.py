@@ -182,6 +182,30 @@ def _complete(words: str) -> list[str]:
     return found.stdout.split()
 
 
+PROBE = """
+import typer
+from typing import Annotated
+from kinesis_efo.cli.declaring import Group, command
+from kinesis_efo.cli.extras import needed_by
+from kinesis_efo.errors import ManifestError
+
+app = typer.Typer(add_completion=False)
+
+def doubled(*, times: int = 2, name: Annotated[str, typer.Option("--label")] = "x") -> str:
+    return times * name
+
+@command(app.command())
+class Probe:
+    '''Probes.'''
+
+    label: Annotated[str, Group(doubled)]
+    depth: int = 1
+
+    def __call__(self) -> None:
+        {}
+"""
+
+
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of a command called `probe`."""
@@ -191,37 +215,39 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "probe_command.py"
 
 
-def test_a_function_is_a_command(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command.write_text("def probe(depth: int = 1) -> None:\n    '''Probes.'''\n    print('depth', depth + 1)\n")
+def test_a_class_is_a_command(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.write_text(PROBE.format("print('depth', self.depth + 1)"))
     code, out, _ = _run(capsys, "probe", "--depth", "4")
     assert (code, out) == (0, "depth 5\n")
 
 
+def test_a_group_of_options_is_one_field(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.write_text(PROBE.format("print(self.label)"))
+    assert _run(capsys, "probe", "--times", "3", "--label", "ab")[:2] == (0, "ababab\n")
+    assert _run(capsys, "probe")[:2] == (0, "xx\n")
+    _, out, _ = _run(capsys, "probe", "--help")
+    assert out.index("Probes.") < out.index("--depth") < out.index("--times"), "what is its own comes first"
+
+
 def test_a_typer_app_is_a_group(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command.write_text(
-        "import typer\nprobe = typer.Typer()\n"
-        "@probe.command()\ndef show() -> None:\n    print('shown')\n"
-        "@probe.command()\ndef check() -> None:\n    print('checked')\n"
+        "import typer\napp = typer.Typer(add_completion=False)\n"
+        "@app.command()\ndef show() -> None:\n    print('shown')\n"
+        "@app.command()\ndef check() -> None:\n    print('checked')\n"
     )
     code, out, _ = _run(capsys, "probe", "check")
     assert (code, out) == (0, "checked\n")
 
 
 def test_a_missing_package_names_the_extra(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command.write_text(
-        "from kinesis_efo.cli.extras import needed_by\n"
-        "def probe() -> None:\n    with needed_by('probe', 'local'):\n        import no_such_package\n"
-    )
+    command.write_text(PROBE.format("with needed_by('probe', 'local'): import no_such_package"))
     code, _, err = _run(capsys, "probe")
     assert code == 1
     assert "kinesis-efo probe needs the package 'no_such_package': pip install 'kinesis-efo[local]'" in err
 
 
 def test_a_missing_module_of_ours_is_a_defect(command: Path) -> None:
-    command.write_text(
-        "from kinesis_efo.cli.extras import needed_by\n"
-        "def probe() -> None:\n    with needed_by('probe', 'local'):\n        import kinesis_efo.no_such_module\n"
-    )
+    command.write_text(PROBE.format("with needed_by('probe', 'local'): import kinesis_efo.no_such_module"))
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         cli.main(["probe"])
 
@@ -229,9 +255,7 @@ def test_a_missing_module_of_ours_is_a_defect(command: Path) -> None:
 def test_an_error_of_the_library_is_one_message(
     command: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command.write_text(
-        "from kinesis_efo.errors import ManifestError\ndef probe() -> None:\n    raise ManifestError('no manifest')\n"
-    )
+    command.write_text(PROBE.format("raise ManifestError('no manifest')"))
     code, _, err = _run(capsys, "probe")
     assert (code, err) == (1, "kinesis-efo: no manifest\n")
     assert issubclass(ManifestError, ConfigurationError)

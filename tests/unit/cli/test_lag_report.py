@@ -68,7 +68,7 @@ def test_what_one_reads_at_80_columns() -> None:
     ]  # fmt: skip
     assert any("AFTER:4959…588956" in line for line in lines)
     run = next(line for line in lines if "ip-10-0-0-7:4711" in line).split()
-    assert run == ["orders", "reading", "ip-10-0-0-7:4711", "60", "48m20s", "59", "64.0", "MB", "3.0s"]
+    assert run == ["orders", "reading", "ip-10-0-0-7:4711", "60", "48m20s", "59", "61.0", "MiB", "3.0s"]
 
 
 def test_with_room_ids_and_times_can_be_copied() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -13,8 +15,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from kinesis_efo.cli.local_process import Ready
 from kinesis_efo.cli.quickstart import program
-from kinesis_efo.cli.quickstart.command import check
+from kinesis_efo.cli.quickstart.command import check, introduction
 from kinesis_efo.cli.quickstart.display import Display, View
 from kinesis_efo.cli.quickstart.flights import flights
 from kinesis_efo.errors import ConfigurationError
@@ -113,3 +116,28 @@ def test_a_terminal_shows_the_latest_state_only() -> None:
     assert "micro-batch 3, 350 ms behind" in shown
     # What the program prints is no markup.
     assert "|[bold]|" in shown
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("own", [False, True])
+def test_no_word_is_broken_on_a_terminal_and_the_shell_reads_the_lines(width: int, own: bool) -> None:
+    variables = {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:40955",
+        "AWS_ACCESS_KEY_ID": "AKIALOCALKINESISEFO0",
+        "AWS_SECRET_ACCESS_KEY": "local-secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    manifest = Path("/home/somebody/a folder/quickstart-local.json")
+    ready = Ready.of_this_process("http://127.0.0.1:40955", variables, manifest, ["flights"])
+    lines = introduction(ready, width, own=own).splitlines()
+    assert max(map(len, lines)) <= width
+    start = lines.index("in another shell:") + 1
+    commands = [line for line in lines[start:] if "kinesis-efo" not in line]
+    names = [*variables, "KINESIS_EFO_MANIFEST"]
+    script = "\n".join(commands) + "\n" + "\n".join(f'echo "${name}"' for name in names)
+    said = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]}
+    )
+    assert said.stdout.splitlines() == [*variables.values(), str(manifest)]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.cli.top_view import data, show
+from kinesis_efo.cli.top.figures import data
+from kinesis_efo.cli.top.terminal import show
 from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
 from kinesis_efo.leases import Lag, Lease, run_key
 from kinesis_efo.operate.following import Look
@@ -29,7 +30,7 @@ def status(number: int, stream: str, *, later: bool) -> ShardStatus:
         12.0 * (waits and later) or None,
         1_000 * number,
         "3 on ip-10-0-0-7.eu-west-1.compute.internal",
-        Subscription("paused" if waits else "streaming", 3, 1, 1_500_000 * number * later, 0.1),
+        Subscription("paused" if waits else "streaming", 3, 1, 1_500_000 * number * later, 0.1, 1_500 * number * later),
     )
 
 
@@ -108,6 +109,10 @@ def test_plain_data_has_the_same() -> None:
         "caughtUpInSeconds": None,
         "bytesInPerSecond": 7_950_000.0,
         "bytesProcessedPerSecond": 7_950_000.0,
+        "recordsInPerSecond": 7_950.0,
+        "recordsProcessedPerSecond": 7_950.0,
+        "dataInPerSecond": 4_859_437.5,
+        "dataProcessedPerSecond": 4_859_437.5,
         "bufferedBytes": 3_392_000,
         "bufferedRecords": 53,
         "waitingSeconds": 12.0,

@@ -1,4 +1,4 @@
-"""``kinesis-efo doctor``: its options. The work is imported when it is called, so that help and completion are quick."""
+"""``kinesis-efo doctor``: its options and its help."""
 
 from __future__ import annotations
 
@@ -7,30 +7,14 @@ from typing import Annotated
 import typer
 
 from kinesis_efo.cli import arguments, output
-from kinesis_efo.cli.measuring_options import Measuring, measuring
-from kinesis_efo.options import AwsSettings
+from kinesis_efo.cli.declaring import command
+from kinesis_efo.cli.measuring_options import Wanted
+
+app = typer.Typer(add_completion=False)
 
 
-@arguments.grouped(wanted=measuring, aws=arguments.aws_settings)
-def doctor(
-    wanted: Measuring | None,
-    aws: AwsSettings,
-    manifest: arguments.ManifestOption,
-    stream: arguments.StreamsOption = None,
-    polling: Annotated[bool, typer.Option("--polling", help="Check for a query with readMode=polling.")] = False,
-    subscribe_anyway: Annotated[
-        bool, typer.Option("--subscribe-anyway", help="Try a dry-run subscription even while a query holds leases.")
-    ] = False,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="LOCATION",
-            help="Also say what the next start on this checkpointLocation would do: a path, or s3://bucket/prefix.",
-        ),
-    ] = None,
-    as_json: output.JsonFlag = False,
-) -> None:
+@command(app.command())
+class Doctor:
     """Check everything a query needs: credentials, manifest, streams, consumers, leases, quotas, clock, Spark and Java.
 
     Each check passed, failed or is unknown; a failed one names the fix. Registers and writes nothing. Run it where the job
@@ -42,15 +26,30 @@ def doctor(
     With --subscribe, it also reads one shard of the first stream for some seconds over HTTP/2, then over HTTP/1.1, and
     says what Kinesis offered. Nothing else subscribes.
     """
-    from kinesis_efo.cli.doctor import doctor as run
 
-    run(
-        wanted=wanted,
-        aws=aws,
-        manifest=manifest,
-        stream=stream,
-        polling=polling,
-        subscribe_anyway=subscribe_anyway,
-        checkpoint=checkpoint,
-        as_json=as_json,
-    )
+    wanted: Wanted
+    aws: arguments.Aws
+    manifest: arguments.ManifestOption
+    stream: arguments.StreamsOption = None
+    polling: Annotated[bool, typer.Option("--polling", help="Check for a query with readMode=polling.")] = False
+    subscribe_anyway: Annotated[
+        bool,
+        typer.Option(
+            "--subscribe-anyway",
+            help="Try a dry-run subscription beside a live query at an endpoint that is not AWS' own, too.",
+        ),
+    ] = False
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="LOCATION",
+            help="Also say what the next start on this checkpointLocation would do: a path, or s3://bucket/prefix.",
+        ),
+    ] = None
+    as_json: output.JsonFlag = False
+
+    def __call__(self) -> None:
+        from kinesis_efo.cli.doctor import doctor
+
+        doctor(self)

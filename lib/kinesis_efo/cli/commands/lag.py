@@ -1,4 +1,4 @@
-"""``kinesis-efo lag``: its options. The work is imported when it is called, so that help and completion are quick."""
+"""``kinesis-efo lag``: its options and its help."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ import typer
 
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.arguments import TimeoutOption
-from kinesis_efo.options import AwsSettings
+from kinesis_efo.cli.declaring import command
+
+app = typer.Typer(add_completion=False)
 
 
-@arguments.with_aws
-def lag(
-    aws: AwsSettings,
+@command(app.command())
+class Lag:
+    """Show how far each shard is behind: position, unread records and seconds, and whether it moves; the furthest behind first.
+
+    Asks the run itself for its positions where it can be reached; else they are the lease table's, which is some seconds old. Watches
+    the owners for some seconds to see who is alive. With --json and --watch, each look is one line. Exit code 5 if some streams could
+    not be asked for: the others are shown.
+    """
+
+    aws: arguments.Aws
     manifest: Annotated[
         list[str],
         typer.Option(
@@ -23,10 +32,10 @@ def lag(
             metavar="LOCATION",
             help="An application's manifest: a path, ssm:///name or s3://bucket/key; may be repeated.",
         ),
-    ],
-    stream: arguments.StreamsOption = None,
-    again: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until interrupted.")] = False,
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two looks, with --watch.")] = "5s",
+    ]
+    stream: arguments.StreamsOption = None
+    again: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until interrupted.")] = False
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two looks, with --watch.")] = "5s"
     count: Annotated[
         int,
         typer.Option(
@@ -34,8 +43,8 @@ def lag(
             help="Count up to so many unread records per shard, with GetRecords, which shares its limits with polling "
             "readers. 0 makes no calls: the seconds are then an upper bound.",
         ),
-    ] = 100,
-    lease_timeout: TimeoutOption = "10s",
+    ] = 100
+    lease_timeout: TimeoutOption = "10s"
     above: Annotated[
         str | None,
         typer.Option(
@@ -43,25 +52,10 @@ def lag(
             metavar="DURATION",
             help=f"Exit with code {output.ExitCode.BEHIND.value} if a shard is further behind, or its lag is unknown.",
         ),
-    ] = None,
-    as_json: output.JsonFlag = False,
-) -> None:
-    """Show how far each shard is behind: position, unread records and seconds, and whether it moves; the furthest behind first.
+    ] = None
+    as_json: output.JsonFlag = False
 
-    Asks the run itself for its positions where it can be reached; else they are the lease table's, which is some seconds old. Watches
-    the owners for some seconds to see who is alive. With --json and --watch, each look is one line. Exit code 5 if some streams could
-    not be asked for: the others are shown.
-    """
-    from kinesis_efo.cli.lag import lag as run
+    def __call__(self) -> None:
+        from kinesis_efo.cli.lag import lag
 
-    run(
-        aws=aws,
-        manifest=manifest,
-        stream=stream,
-        again=again,
-        interval=interval,
-        count=count,
-        lease_timeout=lease_timeout,
-        above=above,
-        as_json=as_json,
-    )
+        lag(self)

@@ -1,4 +1,4 @@
-"""``kinesis-efo tail``: its options. The work is imported when it is called, so that help and completion are quick."""
+"""``kinesis-efo tail``: its options and its help."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ import typer
 
 from kinesis_efo.cli import arguments
 from kinesis_efo.cli.arguments import ShardsOption
+from kinesis_efo.cli.declaring import command
 from kinesis_efo.operate.record_format import Format
-from kinesis_efo.options import AwsSettings
+
+app = typer.Typer(add_completion=False)
 
 
-@arguments.with_aws
-def tail(
-    aws: AwsSettings,
-    stream: arguments.StreamOption,
-    manifest: arguments.OptionalManifestOption = None,
+@command(app.command())
+class Tail:
+    """Print a stream's records until interrupted. On a terminal, a status line shows rate and lag.
+
+    GetRecords shares its limits, five calls and 2 MB per second and shard, with everybody else who polls the stream.
+    """
+
+    aws: arguments.Aws
+    stream: arguments.StreamOption
+    manifest: arguments.OptionalManifestOption = None
     consumer_arn: Annotated[
         str | None,
         typer.Option(
@@ -24,7 +31,7 @@ def tail(
             metavar="ARN",
             help="Consumer to read with, one of your own, not an application's. Without it, tail reads with GetRecords.",
         ),
-    ] = None,
+    ] = None
     start: Annotated[
         str | None,
         typer.Option(
@@ -34,49 +41,30 @@ def tail(
             "local without a zone, or epoch milliseconds.",
             show_default="LATEST",
         ),
-    ] = None,
+    ] = None
     last: Annotated[
         int | None,
         typer.Option(min=1, metavar="NUMBER", help="Begin with so many records of each open shard, the last ones."),
-    ] = None,
+    ] = None
     until: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Stop at what arrived at this time: as with --from, or now."),
-    ] = None,
-    shard: ShardsOption = None,
+    ] = None
+    shard: ShardsOption = None
     key: Annotated[
         str | None, typer.Option(metavar="PATTERN", help="Only partition keys like this, such as user-*.")
-    ] = None,
-    grep: Annotated[str | None, typer.Option(metavar="REGEX", help="Only data in which this matches.")] = None,
-    how: Annotated[Format, typer.Option("--format", help="How records are printed.")] = Format.RAW,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many records.")] = None,
-    stop_after: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Stop after this time.")] = None,
+    ] = None
+    grep: Annotated[str | None, typer.Option(metavar="REGEX", help="Only data in which this matches.")] = None
+    how: Annotated[Format, typer.Option("--format", help="How records are printed.")] = Format.RAW
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many records.")] = None
+    stop_after: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Stop after this time.")] = None
     take_over: Annotated[
         bool,
         typer.Option("--take-over", help="Use the consumer even if another reader uses it: that reader is cut off."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Like --format json: one line per record.")] = False,
-) -> None:
-    """Print a stream's records until interrupted. On a terminal, a status line shows rate and lag.
+    ] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Like --format json: one line per record.")] = False
 
-    GetRecords shares its limits, five calls and 2 MB per second and shard, with everybody else who polls the stream.
-    """
-    from kinesis_efo.cli.tail import tail as run
+    def __call__(self) -> None:
+        from kinesis_efo.cli.tail import tail
 
-    run(
-        aws=aws,
-        stream=stream,
-        manifest=manifest,
-        consumer_arn=consumer_arn,
-        start=start,
-        last=last,
-        until=until,
-        shard=shard,
-        key=key,
-        grep=grep,
-        how=how,
-        limit=limit,
-        stop_after=stop_after,
-        take_over=take_over,
-        as_json=as_json,
-    )
+        tail(self)

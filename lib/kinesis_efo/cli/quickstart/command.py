@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -14,6 +16,7 @@ import typer
 from rich.console import Console
 
 from kinesis_efo.cli import output
+from kinesis_efo.cli.commands.quickstart import Quickstart
 from kinesis_efo.cli.ending import Asked, End
 from kinesis_efo.cli.local_options import Wanted, wanted, write_manifest
 from kinesis_efo.cli.local_process import Ready
@@ -37,8 +40,8 @@ _ROWS: Final = 12
 _ERRORS: Final = 25
 
 
-def quickstart(*, rate: int, port: int) -> None:
-    """Carry out the command, with its options as `commands.quickstart` declares them."""
+def quickstart(given: Quickstart) -> None:
+    """Carry out the command."""
     check(machine.java(), machine.spark())
     asked = wanted([f"{STREAM}:2"], APPLICATION, None, None)
     assert asked is not None
@@ -53,18 +56,19 @@ def quickstart(*, rate: int, port: int) -> None:
     with suppress(Asked), ExitStack() as stack:
         scratch = stack.enter_context(TemporaryDirectory(prefix="kinesis-efo-quickstart-", ignore_cleanup_errors=True))
         try:
-            aws = stack.enter_context(LocalAws(port=port))
+            aws = stack.enter_context(LocalAws(port=given.port))
         except OSError as error:
             raise ConfigurationError(
-                f"the local AWS cannot listen on port {port}: {error}; choose another --port"
+                f"the local AWS cannot listen on port {given.port}: {error}; choose another --port"
             ) from None
         _point_to(aws)
         with end.at_once():
             ready = _declare(aws, asked)
-        display = Display(Console(highlight=False), PROGRAM)
-        display.say(_introduction(ready, own=own))
+        console = Console(highlight=False)
+        display = Display(console, PROGRAM)
+        display.say(introduction(ready, console.width if console.is_terminal else output.WIDE, own=own))
         feeder = stack.enter_context(
-            Feeder(STREAM, AwsSettings(endpoint_url=aws.endpoint_url), flights(Random(2013)), rate)
+            Feeder(STREAM, AwsSettings(endpoint_url=aws.endpoint_url), flights(Random(2013)), given.rate)
         )
         running = stack.enter_context(Program(path, Path(scratch)))
         with display:
@@ -105,17 +109,33 @@ def _declare(aws: LocalAws, asked: Wanted) -> Ready:
     )
 
 
-def _introduction(ready: Ready, *, own: bool) -> str:
+def introduction(ready: Ready, width: int, *, own: bool) -> str:
+    """What runs, and how to look at it from another shell: lines that can be copied, of whole words.
+
+    Args:
+        ready: The local AWS.
+        width: Columns of the terminal.
+        own: Whether the program has changes of the user's.
+    """
     kept = (
         "has changes of yours, so it is left as it is"
         if own
         else "is yours to change: what you see below comes from it"
     )
+    fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+    setting = ["  export"]
+    for each in ready.assignments:
+        # The shell joins lines that end in a backslash.
+        if len(f"{setting[-1]} {each} \\") <= width:
+            setting[-1] += f" {each}"
+        else:
+            setting.append(f"    {each}")
     return "\n".join(
         (
-            f"local AWS at {ready.endpointUrl}, with a stream of flights; {PROGRAM} {kept}",
+            *fill(f"local AWS at {ready.endpointUrl}, with a stream of flights", width),
+            *fill(f"{PROGRAM} {kept}", width),
             "in another shell:",
-            f"  export {' '.join(ready.assignments)}",
+            " \\\n".join(setting),
             f"  kinesis-efo tail -s {STREAM}",
             "  kinesis-efo lag",
         )

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.cli.arguments import MANIFEST_VARIABLE
+from kinesis_efo.cli.commands.emr import Named, Placed
 from kinesis_efo.emr.artifacts import Store, split_uri
 from kinesis_efo.emr.clusters import Clusters
 from kinesis_efo.emr.containers import Containers
@@ -32,18 +33,7 @@ _PLATFORMS: Final[dict[Kind, tuple[str, type[Platform]]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """How the command line identifies an application: by name, or by target and manifest."""
-
-    environment: str | None = None
-    application: str | None = None
-    target: str | None = None
-    manifest: str | None = None
-    artifacts: str | None = None
-
-
-def _no_target(given: Given, deployment: Deployment) -> str:
+def _no_target(given: Named, deployment: Deployment) -> str:
     if deployment.program is None:
         return f": no job of {given.application} is declared in {given.environment}"
     return f": the job of {given.application} is declared in {given.environment} without a place to run"
@@ -66,22 +56,25 @@ class Context:
     location: str
     manifest: Manifest
     target: Target
-    _given: Given
+    _given: Placed
     _stack: ExitStack
     _factory: SyncClients
     _clients: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     @contextmanager
-    def open(cls, given: Given, aws: AwsSettings) -> Iterator[Context]:
+    def open(cls, given: Placed) -> Iterator[Context]:
         """Identify the application, and load its manifest.
+
+        Args:
+            given: How the command line identifies it.
 
         Raises:
             UsageError: An option is missing, or the deployment or manifest cannot be read.
         """
-        deployment = None
+        aws, deployment = given.aws, None
         if given.environment or given.application:
-            with cls.deployed(given, aws) as deployment:
+            with cls.deployed(given) as deployment:
                 pass
         location = given.manifest or (deployment.manifest if deployment else os.environ.get(MANIFEST_VARIABLE))
         if not location:
@@ -103,7 +96,7 @@ class Context:
 
     @classmethod
     @contextmanager
-    def deployed(cls, given: Given, aws: AwsSettings) -> Iterator[Deployment]:
+    def deployed(cls, given: Named) -> Iterator[Deployment]:
         """Load how the named application was deployed.
 
         Raises:
@@ -111,7 +104,7 @@ class Context:
         """
         if not (given.environment and given.application):
             raise UsageError("--environment and --application go together: give both")
-        with closing(SyncClients(aws).client("ssm")) as ssm:
+        with closing(SyncClients(given.aws).client("ssm")) as ssm:
             yield load_deployment(given.environment, given.application, ssm)
 
     @property
@@ -164,14 +157,16 @@ class Context:
             return False
         return self.schedules.remove(self.deployment.schedule_group, self.deployment.application)
 
-    @property
-    def store(self) -> Store:
+    def store(self, artifacts: str | None) -> Store:
         """The S3 location of archives and programs.
+
+        Args:
+            artifacts: The one that the command line names.
 
         Raises:
             UsageError: Neither the command line nor the deployment names one.
         """
-        location = self._given.artifacts or (self.deployment.artifacts if self.deployment else None)
+        location = artifacts or (self.deployment.artifacts if self.deployment else None)
         if not location:
             raise UsageError(
                 "--artifacts is missing: give s3://bucket or s3://bucket/prefix, for archives and programs"

@@ -9,26 +9,18 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kinesis_efo.cli import output
-from kinesis_efo.cli.emr_context import Context, Given
+from kinesis_efo.cli.commands.emr import Logs, Status
+from kinesis_efo.cli.emr.context import Context
 from kinesis_efo.emr.driver_logs import driver_log
 from kinesis_efo.emr.target import Run
 from kinesis_efo.errors import PlatformError
-from kinesis_efo.options import AwsSettings
 
 _SHOWN: Final = 5
 
 
-def status(
-    *,
-    aws: AwsSettings,
-    environment: str | None,
-    application: str | None,
-    target: str | None,
-    manifest: str | None,
-    as_json: bool,
-) -> None:
-    """Carry out the command, with its options as `commands.emr` declares them."""
-    with Context.open(Given(environment, application, target, manifest, None), aws) as context:
+def status(given: Status) -> None:
+    """Carry out the command."""
+    with Context.open(given) as context:
         known = context.platform.runs(context.name)[:_SHOWN]
         # EMR Serverless lists less about a run than it tells about one.
         runs = [context.platform.run(run.id) for run in known]
@@ -41,29 +33,19 @@ def status(
     }
     if context.deployment and context.deployment.schedule:
         data["schedule"] = {"expression": context.deployment.schedule, "timeZone": context.deployment.time_zone}
-    output.answer(as_json, data, lambda: _runs_view(runs, f"{context.name} on {context.target}"))
+    output.answer(given.as_json, data, lambda: _runs_view(runs, f"{context.name} on {context.target}"))
     if not live:
         raise output.stop(output.ExitCode.FAILED)
 
 
-def logs(
-    *,
-    aws: AwsSettings,
-    environment: str | None,
-    application: str | None,
-    target: str | None,
-    manifest: str | None,
-    run: str | None,
-    lines: int,
-    as_json: bool,
-) -> None:
-    """Carry out the command, with its options as `commands.emr` declares them."""
-    with Context.open(Given(environment, application, target, manifest, None), aws) as context:
-        found = _chosen(context, run)
-        log = driver_log(context.client("s3"), found, lines)
+def logs(given: Logs) -> None:
+    """Carry out the command."""
+    with Context.open(given) as context:
+        found = _chosen(context, given.run)
+        log = driver_log(context.client("s3"), found, given.lines)
     data = {**run_data(found), "files": list(log.uris), "lines": list(log.lines), "reason": log.reason}
-    output.answer(as_json, data, lambda: Group(*map(Text, log.lines)))
-    if as_json:
+    output.answer(given.as_json, data, lambda: Group(*map(Text, log.lines)))
+    if given.as_json:
         return
     output.remark(f"\nrun {found.id}: {found.told}; from {', '.join(log.uris)}")
     output.remark(f"the driver: {log.reason or 'gives no reason for an end'}")
@@ -89,6 +71,11 @@ def run_data(run: Run) -> dict[str, Any]:
         "fingerprint": run.fingerprint,
         "logs": list(run.logs),
     }
+
+
+def remark(run: Run) -> None:
+    """Say what EMR tells of a run, beside the answer."""
+    output.remark(f"{run.id} {run.told}")
 
 
 def _runs_view(runs: Sequence[Run], title: str) -> RenderableType:

@@ -8,34 +8,42 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from kinesis_efo.cli.top.document import document
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.operate.following import Look
+from kinesis_efo.operate.history import History
 
 HOST: Final = "127.0.0.1"
 _NOTHING_ELSE: Final = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
 
 
 class Page:
-    """A page that asks for the newest look again and again.
+    """A page that asks for the newest look again and again, and gets the last hour with the first.
 
     Args:
+        application: Name of the application.
         port: Where to listen; 0: any port that is free.
+        pause: Seconds between two looks.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, application: str, port: int, pause: float) -> None:
+        self._application = application
         self._port = port
-        self._look: dict[str, Any] | None = None
+        self._history = History(pause)
+        self._look: Look | None = None
         self._runner: web.AppRunner | None = None
 
-    def show(self, look: dict[str, Any]) -> None:
-        """Show a look.
-
-        Args:
-            look: Plain data.
-        """
+    def show(self, look: Look) -> None:
+        """Show a look, and keep its sums for an hour."""
+        if look.view is not None and (self._look is None or self._look.said != look.said):
+            self._history.add(look.at, look.view)
         self._look = look
 
     async def start(self) -> str:
@@ -66,8 +74,13 @@ class Page:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def _answer(self, _: web.Request) -> web.Response:
-        return web.Response(text=json.dumps(self._look), content_type="application/json", headers=_NOTHING_ELSE)
+    async def _answer(self, request: web.Request) -> web.Response:
+        try:
+            since = float(request.query.get("since", "0"))
+        except ValueError:
+            raise web.HTTPBadRequest(text="since must be epoch seconds") from None
+        found = None if self._look is None else document(self._application, self._look, self._history, since)
+        return web.Response(text=json.dumps(found), content_type="application/json", headers=_NOTHING_ELSE)
 
 
 @web.middleware
@@ -80,7 +93,7 @@ async def _known_host(request: web.Request, handler: Any) -> web.StreamResponse:
 
 
 def _file(name: str, content_type: str) -> Any:
-    text = files("kinesis_efo.cli").joinpath("page", name).read_text(encoding="utf-8")
+    text = files("kinesis_efo.cli.top").joinpath("page", name).read_text(encoding="utf-8")
 
     async def serve(_: web.Request) -> web.Response:
         return web.Response(text=text, content_type=content_type, headers=_NOTHING_ELSE)

@@ -1,0 +1,57 @@
+"""Scales of the page's charts: a round top, round steps and a unit that people read. Pure."""
+
+from __future__ import annotations
+
+from math import ceil, floor, log10
+from typing import Any, Final, NamedTuple
+
+from kinesis_efo.units import SIZE_UNITS
+
+SECONDS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))
+BYTES: Final = tuple((float(1 << 10 * power), f" {unit}/s") for power, unit in reversed(list(enumerate(SIZE_UNITS))))
+RECORDS: Final = ((1e6, " M/s"), (1e3, " k/s"), (1.0, "/s"))
+
+_STEPS: Final = 4
+_USED_FROM: Final = 2
+"""A unit is used from so many of it on: 90 s have more to read than 1.5 m."""
+
+
+class Axis(NamedTuple):
+    """The scale of a chart, from 0 on.
+
+    Attributes:
+        unit: How many of what is drawn make one of the unit.
+        name: The unit's name.
+        step: The distance of two lines, in the unit.
+        steps: The number of lines above 0; the top is at the last.
+    """
+
+    unit: float
+    name: str
+    step: float
+    steps: int
+
+    def data(self) -> dict[str, Any]:
+        """The same as plain data, for the page."""
+        return {"unit": self.unit, "name": self.name, "step": self.step, "steps": self.steps}
+
+
+def axis(most: float, units: tuple[tuple[float, str], ...]) -> Axis:
+    """The scale for figures from 0 up to some number.
+
+    Args:
+        most: The largest figure.
+        units: The units from the largest on, each with how many of what is drawn make one.
+
+    >>> axis(2_900.0, SECONDS)
+    Axis(unit=60.0, name='m', step=20.0, steps=3)
+    >>> axis(0.0, RECORDS)
+    Axis(unit=1.0, name='/s', step=1.0, steps=1)
+    """
+    unit, name = next((each for each in units if most >= _USED_FROM * each[0]), units[-1])
+    highest = max(most / unit, 1.0)
+    rough = highest / _STEPS
+    power = 10.0 ** floor(log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    step = max(step, 0.5) if highest > 1 else 1.0
+    return Axis(unit, name, step, ceil(highest / step - 1e-9))

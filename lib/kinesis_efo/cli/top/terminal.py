@@ -1,0 +1,104 @@
+"""Shows a look of ``kinesis-efo top`` on a terminal of any size. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kinesis_efo.cli import output
+from kinesis_efo.cli.lease_runs import runs_table
+from kinesis_efo.cli.shapes import Shape
+from kinesis_efo.cli.top.figures import (
+    STATE,
+    Column,
+    Tone,
+    buffered_line,
+    columns,
+    left_out,
+    remedies,
+    stale,
+    state,
+    stream_line,
+    tone,
+)
+from kinesis_efo.operate.following import Look
+from kinesis_efo.operate.pulse import ShardPulse, View
+
+_EVENTS: Final = 3
+_BETWEEN: Final = 2
+_STYLES: Final = {Tone.GOOD: "green", Tone.BUSY: "yellow", Tone.BAD: "bold red", Tone.PLAIN: ""}
+
+
+def show(application: str, look: Look, width: int, height: int) -> RenderableType:
+    """A look as it fills a terminal.
+
+    Args:
+        application: Name of the application.
+        look: The look.
+        width: Columns.
+        height: Lines; shards that do not fit are summed up.
+    """
+    shape = Shape.of(width)
+    view = look.view
+    parts: list[RenderableType] = [_title(application, look, shape)]
+    if look.trouble:
+        parts.append(Text(look.trouble, "bold red", overflow="ellipsis", no_wrap=True))
+    if view is None:
+        return Group(*parts, Text(), runs_table(look.runs, shape, look.at))
+    parts += [Text(stream_line(each, view.total(each))) for each in view.streams]
+    parts += [Text(buffered_line(view)), Text()]
+    events, causes = look.events[-_EVENTS:], remedies(view)
+    # Beside the shards: the table's head, the line on those left out, and the empty lines. A remedy may take two lines.
+    room = height - len(parts) - len(events) - 2 * len(causes) - 5
+    table, left = _shards(view, shape, width, max(1, room))
+    parts.append(table)
+    if left:
+        parts.append(Text(left_out(left), "dim"))
+    if causes:
+        parts += [Text(), *(Text(each, "red") for each in causes)]
+    if events:
+        parts.append(Text())
+        parts += [
+            Text(f"{shape.time(at, look.at)}  {text}", "dim", overflow="ellipsis", no_wrap=True) for at, text in events
+        ]
+    return Group(*parts)
+
+
+def _title(application: str, look: Look, shape: Shape) -> Text:
+    title = Text(f"{application}  {shape.time(look.at, look.at)}", "bold", overflow="ellipsis", no_wrap=True)
+    title.append(f"  {', '.join(look.owners) or 'no run'}", "not bold")
+    if (old := stale(look)) is not None:
+        title.append(f"  {old}", "bold red")
+    return title
+
+
+def _shards(view: View, shape: Shape, width: int, room: int) -> tuple[Table, list[ShardPulse]]:
+    """The table of as many shards as there is room for, and those that are left out."""
+    shown, left = view.shards[:room], list(view.shards[room:])
+    kept = columns(view)
+    cells = {each.title: [each.cell(shard, shape) for shard in shown] for each in kept}
+    while _needed(kept, cells) > width and (spare := max(kept, key=lambda each: each.spare)).spare:
+        kept.remove(spare)
+    table = Table(box=None, pad_edge=False, padding=(0, _BETWEEN, 0, 0), header_style="bold")
+    for column in kept:
+        table.add_column(column.title, justify=column.justify, no_wrap=True, overflow="ellipsis")
+    for index, each in enumerate(shown):
+        row = (_painted(column, cells[column.title][index], each) for column in kept)
+        table.add_row(*row, style="" if each.cause is None else "red")
+    return table, left
+
+
+def _painted(column: Column, text: str | None, each: ShardPulse) -> Text | str:
+    if text is None:
+        return "-"
+    return output.painted(text, _STYLES[tone(state(each))]) if column is STATE else text
+
+
+def _needed(kept: Sequence[Column], cells: Mapping[str, Sequence[str | None]]) -> int:
+    """The width that columns need."""
+    widths = (max([len(each.title), *(len(cell or "-") for cell in cells[each.title])]) for each in kept)
+    return sum(widths) + _BETWEEN * (len(kept) - 1)

@@ -1,0 +1,82 @@
+"""What the page of `top` is told: its scales hold all that is drawn, its rows are bounded, and old runs lack records only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.cli.top.axis import BYTES, RECORDS, SECONDS, axis
+from kinesis_efo.cli.top.document import MOST_ROWS, document
+from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
+from kinesis_efo.operate.following import Look
+from kinesis_efo.operate.history import History
+from kinesis_efo.operate.pulse import Pulse
+from tests.unit.cli.test_top_view import NOW, look
+
+
+def shown(found: Look, since: float = 0.0) -> dict[str, Any]:
+    history = History()
+    if found.view is not None:
+        history.add(found.at, found.view)
+    return document("lake", found, history, since)
+
+
+@given(st.floats(0, 1e15), st.sampled_from([SECONDS, BYTES, RECORDS]))
+def test_a_scale_holds_its_figures_and_has_few_lines(most: float, units: tuple[tuple[float, str], ...]) -> None:
+    found = axis(most, units)
+    top = found.step * found.steps * found.unit
+    assert 1 <= found.steps <= 5
+    assert most <= top * (1 + 1e-9)
+    assert top <= max(2.5 * most, units[-1][0])
+
+
+def test_rows_are_bounded_and_the_rest_is_summed_up() -> None:
+    (stream,) = shown(look(2_000))["streams"]
+    assert (len(stream["rows"]), stream["left"][:19]) == (MOST_ROWS, "and 1,000 shards mo")
+
+
+def test_several_streams_have_charts_of_their_own() -> None:
+    assert [bool(each["charts"]) for each in shown(look(4, 1))["streams"]] == [False]
+    assert [bool(each["charts"]) for each in shown(look(4, 2))["streams"]] == [True, True]
+
+
+def test_the_state_is_told_in_a_word() -> None:
+    assert [shown(each)["word"] for each in (look(3), look(60), look(3, trouble="gone"))] == [
+        "reading",
+        "31 shards slow",
+        "no answer",
+    ]
+    assert shown(look(2, said=NOW - 42))["about"].endswith("as of 42.0s ago")
+
+
+def test_before_a_run_has_answered_its_row_is_shown() -> None:
+    runs = look(5).runs
+    found = shown(Look(NOW, runs, None, None, "nobody answers"))
+    assert found["rows"] == ["orders0: ip-10-0-0-7:4711, 5 shards"]
+    assert (found["trouble"], found["streams"], found["title"]) == ("nobody answers", [], "lake: no answer")
+
+
+def test_a_run_of_a_version_that_counts_no_records_has_bytes() -> None:
+    former = msgspec.json.decode(b'["streaming",1,0,5000,0.1]', type=Subscription)
+    pulse = Pulse()
+    for at, arrived in ((NOW, 0), (NOW + 10, 5000)):
+        subscription = msgspec.structs.replace(former, arrived=arrived)
+        view = pulse.add(RunStatus(at, [ShardStatus("orders", "0", "AFTER:7", 0, 0, None, 0, None, subscription)]))
+    found = shown(Look(NOW, {}, view, NOW, ""))
+    assert (view.shards[0].records_in, view.shards[0].incoming) == (None, 500.0)
+    assert [each["title"] for each in found["charts"]] == ["behind", "bytes"]
+
+
+def test_a_version_that_knows_no_records_reads_those_that_are_told() -> None:
+    class Former(msgspec.Struct, frozen=True, array_like=True):
+        state: str
+        opened: int
+        failures: int
+        arrived: int
+        age: float | None = None
+
+    told = msgspec.json.encode(Subscription("streaming", 1, 0, 5000, 0.1, 7))
+    assert msgspec.json.decode(told, type=Former) == Former("streaming", 1, 0, 5000, 0.1)

@@ -1,12 +1,13 @@
 """The run's lease on each stream, and the checkpoints of shards, kept in DynamoDB. See `RunLease`, `Checkpoints` and `LeaseTable`."""
 
 from kinesis_efo.leases.checkpoints import Checkpoints, Pace
-from kinesis_efo.leases.keeper import Timing
-from kinesis_efo.leases.lag import Lag
+from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.listener import LeaseListener, SilentListener
 from kinesis_efo.leases.owner import owner_id, provably_gone, readable
-from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys, run_key
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.run import RunLease
+from kinesis_efo.leases.run_lag import Lag
 from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Scan, Written
 from kinesis_efo.leases.table import LeaseTable, client_config
 

@@ -1,13 +1,78 @@
-"""Finds out whether the lease table is further than a query's checkpoint, as after the checkpoint was restored from a backup. Pure."""
+"""Finds out whether a query's checkpoint had been further, as after it was restored from a backup. Pure.
+
+The checkpoint's own mark tells it for certain. Of a checkpoint that an earlier version wrote, which has none, the shards' rows tell it
+as far as no other query has moved them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
 
+from kinesis_efo.leases.reached import Reached, furthest
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.positions import Position, PositionKind, ShardKey
+from kinesis_efo.marks import Mark
+from kinesis_efo.positions import Offset, Position, PositionKind, ShardKey
 
-_COMPARABLE = PositionKind.AFTER, PositionKind.SHARD_END
+_COMPARABLE: Final = PositionKind.AFTER, PositionKind.SHARD_END
+
+LEFT_OUT: Final = "a file sink leaves out, without a word, each micro-batch whose number it has already"
+"""What is lost, in the words of all messages that tell of a checkpoint that had been further."""
+
+CAUSES: Final = (
+    "it was restored from a backup, is a copy of another query's, or Spark has left offsets out of it (option "
+    "asyncProgressTrackingEnabled)"
+)
+"""How a checkpoint comes to be behind its own mark. With that option, no sink is allowed that leaves out micro-batches."""
+
+
+def gone_back(reached: tuple[Reached, ...], mark: Mark) -> str | None:
+    """How much further a checkpoint had been than it is; None if it was not, or if that is not known.
+
+    A run notes a mark once Spark has written it into the checkpoint, so that this is not behind its own mark by itself. Only with
+    Spark's option `asyncProgressTrackingEnabled` it may be: Spark then leaves out offsets, and a run does not learn of the option.
+
+    Args:
+        reached: How far checkpoints had come.
+        mark: Up to where this one has planned.
+    """
+    before = furthest(reached, mark.checkpoint)
+    if before is None or before.mark.moved <= mark.moved:
+        return None
+    missing = before.mark.moved - mark.moved
+    at = datetime.fromtimestamp(before.at / 1000, UTC)
+    return f"by {missing} {'micro-batch' if missing == 1 else 'micro-batches'}, at {at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def restored(offset: Offset, stream: str, rows: Mapping[ShardKey, Lease], reached: tuple[Reached, ...]) -> str | None:
+    """What to say if a query's checkpoint had been further than where it goes on; None if nothing tells that.
+
+    Args:
+        offset: Up to where the checkpoint has planned.
+        stream: Logical name of the stream whose lease was taken.
+        rows: The rows of its shards.
+        reached: How far checkpoints had come, by the run's row of the stream.
+    """
+    if offset.mark is not None:
+        if (said := gone_back(reached, offset.mark)) is None:
+            return None
+        return (
+            f"the query's checkpoint had been further {said}: {CAUSES}. What came since is read again; but {LEFT_OUT}: "
+            "stop this query, and give it a new output directory. If its output was restored together with it, or can be written "
+            "twice, all is well"
+        )
+    known = {key: offset[key] for key in rows if key.stream == stream and key in offset}
+    ahead = sorted(key for key, position in known.items() if is_ahead(rows[key], position))
+    if not ahead:
+        return None
+    first = ahead[0]
+    return (
+        f"stream {stream}: the lease table is further than the query's checkpoint in {len(ahead)} of {len(known)} shards "
+        f"({first.shard} was read up to {rows[first].reached}, in the checkpoint up to {known[first]}). Where the checkpoint was restored "
+        f"from a backup, what came since is read again; but {LEFT_OUT}: stop this query, and give it a new output directory. Where another "
+        "query of this application, with a checkpoint of its own, has read meanwhile, all is well"
+    )
 
 
 def is_ahead(row: Lease, position: Position) -> bool:
@@ -19,28 +84,4 @@ def is_ahead(row: Lease, position: Position) -> bool:
         and reached.kind in _COMPARABLE
         and position.kind in _COMPARABLE
         and reached.reaches(position)
-    )
-
-
-def restored(stream: str, rows: Mapping[ShardKey, Lease], offset: Mapping[ShardKey, Position]) -> str | None:
-    """What to say where rows of a stream are further than the checkpoint that a query goes on from; None where none is.
-
-    A run writes its rows after Spark has noted the offset in the checkpoint, so that they are never further by themselves.
-
-    Args:
-        stream: Logical name.
-        rows: The rows of its shards.
-        offset: Up to where the checkpoint has planned.
-    """
-    known = {key: offset[key] for key in rows if key.stream == stream and key in offset}
-    ahead = sorted(key for key, position in known.items() if is_ahead(rows[key], position))
-    if not ahead:
-        return None
-    first = ahead[0]
-    return (
-        f"stream {stream}: the lease table is further than the query's checkpoint in {len(ahead)} of {len(known)} shards "
-        f"({first.shard} was read up to {rows[first].reached}, in the checkpoint up to {known[first]}). Where the checkpoint was restored "
-        "from a backup, what came since is read again; but a file sink leaves out, without a word, each micro-batch whose number it has "
-        "already: stop this query, and give it a new output directory. Where another query of this application, with a checkpoint of its "
-        "own, has read meanwhile, all is well"
     )

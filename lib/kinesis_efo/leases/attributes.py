@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases.lag import Lag
+from kinesis_efo.leases.reached import Reached
+from kinesis_efo.leases.run_lag import Lag
+from kinesis_efo.marks import Mark
 from kinesis_efo.positions import Position, PositionKind
 
 Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -58,7 +60,7 @@ def stored(position: Position) -> tuple[Position, int, int | None]:
 
 
 def read_continuation(item: Attributes) -> int | None:
-    """The number up to which the shard was read; None where the checkpoint alone says so."""
+    """The number up to which the shard was read; None if the checkpoint alone says so."""
     checkpoint = read(item, "checkpoint", "S", "LATEST")
     # Version 0.1 marked checkpoints that are behind all of their record so.
     text = read(
@@ -74,7 +76,7 @@ def read_continuation(item: Attributes) -> int | None:
 
 
 def read_checkpoint(item: Attributes) -> Position | None:
-    """The checkpoint; None where a KCL application stored no position."""
+    """The checkpoint; None if a KCL application stored no position."""
     text = read(item, "checkpoint", "S", "LATEST")
     match text:
         case "LATEST":
@@ -102,7 +104,7 @@ def of_lag(lag: Lag) -> dict[str, dict[str, Any]]:
 
 
 def read_lag(item: Attributes) -> Lag | None:
-    """How far a run said that it was behind; None where it said nothing."""
+    """How far a run said that it was behind; None if it said nothing."""
     fields = read(item, "lag", "M", None)
     if fields is None:
         return None
@@ -118,6 +120,23 @@ def read_lag(item: Attributes) -> Lag | None:
     )
 
 
+def of_marks(marks: tuple[Reached, ...]) -> dict[str, dict[str, Any]]:
+    """The attribute of a run's row that says how far checkpoints have come."""
+    fields = {
+        each.mark.checkpoint: {"M": {"moved": {"N": str(each.mark.moved)}, "at": {"N": str(each.at)}}} for each in marks
+    }
+    return {"marks": {"M": fields}}
+
+
+def read_marks(item: Attributes) -> tuple[Reached, ...]:
+    """How far checkpoints have come, the newest first; nothing if the row does not say."""
+    found = []
+    for checkpoint, each in read(item, "marks", "M", {}).items():
+        named = {**each.get("M", {}), "leaseKey": item.get("leaseKey", {})}  # for messages
+        found.append(Reached(Mark(checkpoint, number(named, "moved")), number(named, "at")))
+    return tuple(sorted(found, key=lambda each: each.at, reverse=True))
+
+
 def of_stream(stream: StreamIdentity) -> dict[str, dict[str, str]]:
     """The attributes that say which stream was read."""
     created = {} if stream.created is None else {"streamCreated": {"N": str(stream.created)}}
@@ -125,7 +144,7 @@ def of_stream(stream: StreamIdentity) -> dict[str, dict[str, str]]:
 
 
 def read_stream(item: Attributes) -> StreamIdentity | None:
-    """Which stream was read; None where the row does not say."""
+    """Which stream was read; None if the row does not say."""
     arn = read(item, "streamArn", "S", None)
     if arn is None or "streamCreated" not in item:
         return None if arn is None else StreamIdentity(arn)

@@ -18,9 +18,11 @@ from typing import Final
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError, LeaseLostError, TableUnavailableError
+from kinesis_efo.failure import Failure
 from kinesis_efo.leases.cleanup import finished_parents, passed_parents
+from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable
-from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys
+from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Outcome, Written
 from kinesis_efo.positions import SHARD_END, LastRecord, Position, ShardKey
 
@@ -33,7 +35,6 @@ REFRESH_INTERVAL: Final = 60.0
 """Seconds between two writes of the time up to which a shard was read whose position stays, as an idle polled shard's does."""
 
 _LOOK_INTERVAL: Final = 5.0
-
 _RETRY_PAUSE: Final = 1.0
 _LAST_WRITES_IN_FLIGHT: Final = 32
 
@@ -79,9 +80,9 @@ class Checkpoints:
         pace: How often rows are written.
         clock: Time.
         read_until: The time up to which every record that arrived in a shard lies at or before a position, in epoch seconds; None
-            where that is not known.
-        failed: Called with an error that keeps the run from going on.
-        fetcher: Which fetcher reads a shard, for whoever looks at the rows; None where there is only one.
+            if that is not known.
+        failure: Keeps the error that keeps the run from going on.
+        fetcher: Which fetcher reads a shard, for those who look at the rows; None if there is only one.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Checkpoints:
         clock: Clock,
         *,
         read_until: Callable[[ShardKey, Position], float | None],
-        failed: Callable[[LeaseError], None],
+        failure: Failure,
         fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,
     ) -> None:
         self._table = table
@@ -105,7 +106,7 @@ class Checkpoints:
         self._pace = pace
         self._clock = clock
         self._read_until = read_until
-        self._failed = failed
+        self._failure = failure
         self._rows: dict[ShardKey, Lease] = {}
         self._strays: dict[ShardKey, Lease] = {}
         self._old: dict[ShardKey, Lease] = {}
@@ -176,7 +177,7 @@ class Checkpoints:
         Args:
             shard: The shard.
             position: Everything up to here is done.
-            record: The last record up to there; None where none is known.
+            record: The last record up to there; None if none is known.
         """
         noted = self._noted.get(shard)
         if noted is None or (position != noted.position and position.reaches(noted.position)):
@@ -266,10 +267,10 @@ class Checkpoints:
                 ]
                 await within(self._clock, min(due) - now, self._wake.wait())
         except LeaseError as error:
-            self._failed(error)
+            self._failure.set(error)
         except Exception as error:
             logger.error("writing checkpoints failed", exc_info=error)
-            self._failed(LeaseError(f"{self._table.label}: writing checkpoints failed: {error!r}"))
+            self._failure.set(LeaseError(f"{self._table.label}: writing checkpoints failed: {error!r}"))
 
     async def _write_paced(self, shard: ShardKey) -> None:
         began = self._clock.monotonic()
@@ -291,7 +292,7 @@ class Checkpoints:
             await self._clock.sleep(max(0.0, began + 1 / self._pace.rate - self._clock.monotonic()))
 
     async def _write(self, shard: ShardKey, *, last: bool = False) -> bool:
-        """Bring a shard's row up to what was noted; False where nothing had to be written."""
+        """Bring a shard's row up to what was noted; False if nothing had to be written."""
         wrote = False
         while (epoch := self._epoch(shard.stream)) is not None:
             if (stray := self._strays.get(shard)) is not None and stray.epoch <= epoch:
@@ -324,21 +325,21 @@ class Checkpoints:
         return wrote
 
     def _keep(self, shard: ShardKey, row: Lease) -> None:
-        """Remember a row as it is in the table, and apart from the others where it is of another stream."""
+        """Remember a row as it is in the table, and apart from the others if it is of another stream."""
         stray = row.is_of_another(self._identity(shard.stream))
         known, other = (self._strays, self._rows) if stray else (self._rows, self._strays)
         known[shard] = row
         other.pop(shard, None)
 
     async def _drop_stray(self, shard: ShardKey, row: Lease) -> None:
-        """Delete the row of another stream. Where its shard is read, a new one takes its place."""
+        """Delete the row of another stream. If its shard is read, a new one takes its place."""
         outcome = await self._table.delete(row)
         self._strays.pop(shard, None)
         if isinstance(outcome, Lost) and outcome.current is not None:
             self._keep(shard, outcome.current)
 
     def _created(self, shard: ShardKey) -> Lease | None:
-        """The row of a shard that has none; None where nothing is known of it."""
+        """The row of a shard that has none; None if nothing is known of it."""
         key, noted = self._keys.encode(shard), self._noted.get(shard)
         info = self._wanted.get(shard) or self._finished.get(shard)
         if (old := self._old.get(shard)) is not None:
@@ -355,7 +356,7 @@ class Checkpoints:
         return self._seen(shard, row)
 
     def _changed(self, shard: ShardKey, row: Lease, *, last: bool) -> Lease | None:
-        """A shard's row with what was noted since; None where it says so already."""
+        """A shard's row with what was noted since; None if it says so already."""
         noted, info = self._noted.get(shard), self._wanted.get(shard)
         complete = row if info is None else row.completed(info)
         if noted is not None and noted.is_news_to(row):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from kinesis_efo.leases.row import Lease, sibling
+from kinesis_efo.leases.keys import sibling
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kinesis_efo.leases.expiry import Observer, Sighting
+from kinesis_efo.leases.expiry import Heartbeat, Observer
 from kinesis_efo.leases.row import Lease
 
 
@@ -14,7 +14,7 @@ class Free:
     """The lease can be taken.
 
     Attributes:
-        row: Its row as it is; None where there is none.
+        row: Its row as it is; None if there is none.
         epoch: The epoch to take it with: above that of every row of the stream.
     """
 
@@ -30,10 +30,10 @@ class Rival:
         seen: What was seen of that row; of several, of the one that changed last.
     """
 
-    seen: Sighting
+    seen: Heartbeat
 
 
-def decide(key: str, rows: Mapping[str, Sighting], observer: Observer, now: float, *, me: str) -> Free | Rival:
+def decide(key: str, rows: Mapping[str, Heartbeat], observer: Observer, now: float, *, me: str) -> Free | Rival:
     """Tell whether the lease on a stream is free.
 
     Rows of shards count as well: a run of version 0.1, or a KCL application, owns those instead.

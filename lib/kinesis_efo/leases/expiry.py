@@ -14,7 +14,7 @@ from kinesis_efo.leases.row import Lease
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class Heartbeat:
     """What was seen of one row so far.
 
     Attributes:
@@ -42,9 +42,9 @@ class Observer:
         self._timeout = lease_timeout
         self._gone = gone
         self._ended: frozenset[str] = frozenset()
-        self._sightings: dict[str, Sighting] = {}
+        self._heartbeats: dict[str, Heartbeat] = {}
 
-    def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Sighting]:
+    def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Heartbeat]:
         """Take note of a scan.
 
         A row seen for the first time counts as renewed just now. A row that was owned and has vanished is remembered
@@ -55,42 +55,42 @@ class Observer:
             now: Monotonic time at which the scan was complete, seconds.
 
         Returns:
-            All sightings, by lease key.
+            All heartbeats, by lease key.
         """
         self._ended = frozenset(
             filter(self._gone, {lease.owner for lease in leases.values() if lease.owner is not None})
         )
         kept = {
-            key: Sighting(old.lease, old.owner_since, old.changed_at, gone=True)
-            for key, old in self._sightings.items()
+            key: Heartbeat(old.lease, old.owner_since, old.changed_at, gone=True)
+            for key, old in self._heartbeats.items()
             if key not in leases and old.lease.owner is not None and not self.quiet(old, now)
         }
-        self._sightings = kept | {key: self._sight(lease, now) for key, lease in leases.items()}
-        return self._sightings
+        self._heartbeats = kept | {key: self._sight(lease, now) for key, lease in leases.items()}
+        return self._heartbeats
 
-    def _sight(self, lease: Lease, now: float) -> Sighting:
-        old = self._sightings.get(lease.key)
+    def _sight(self, lease: Lease, now: float) -> Heartbeat:
+        old = self._heartbeats.get(lease.key)
         if old is None or old.lease.owner != lease.owner:
-            return Sighting(lease, now, now)
+            return Heartbeat(lease, now, now)
         # A row that is there again was written just now, by its owner or by whoever restored it.
         moved = old.gone or old.lease.counter != lease.counter
-        return Sighting(lease, old.owner_since, now if moved else old.changed_at)
+        return Heartbeat(lease, old.owner_since, now if moved else old.changed_at)
 
-    def quiet(self, sighting: Sighting, now: float, times: float = 1) -> bool:
+    def quiet(self, heartbeat: Heartbeat, now: float, times: float = 1) -> bool:
         """Whether neither owner nor counter has changed for so many times the lease timeout, or the owner has ended."""
-        return now - sighting.changed_at >= times * self._timeout or sighting.lease.owner in self._ended
+        return now - heartbeat.changed_at >= times * self._timeout or heartbeat.lease.owner in self._ended
 
-    def expires_in(self, sighting: Sighting, now: float) -> float:
-        """Seconds until a row has been quiet for the lease timeout; 0 where it has."""
-        return 0.0 if self.quiet(sighting, now) else sighting.changed_at + self._timeout - now
+    def expires_in(self, heartbeat: Heartbeat, now: float) -> float:
+        """Seconds until a row has been quiet for the lease timeout; 0 if it has."""
+        return 0.0 if self.quiet(heartbeat, now) else heartbeat.changed_at + self._timeout - now
 
-    def proven_alive(self, sighting: Sighting, now: float) -> bool:
+    def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:
         """Whether the owner was watched for a whole timeout and renews its lease.
 
         A renewal is due every third of the timeout: an owner silent for two thirds may be dead, and is watched on.
         """
         return (
-            now - sighting.owner_since >= self._timeout
-            and sighting.changed_at > sighting.owner_since
-            and now - sighting.changed_at < self._timeout * 2 / 3
+            now - heartbeat.owner_since >= self._timeout
+            and heartbeat.changed_at > heartbeat.owner_since
+            and now - heartbeat.changed_at < self._timeout * 2 / 3
         )

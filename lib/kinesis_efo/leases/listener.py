@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from kinesis_efo.errors import LeaseError
-from kinesis_efo.leases.lag import Lag
+from kinesis_efo.failure import Failure
 from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.run_lag import Lag
 
 
 class LeaseListener(Protocol):
-    """Reads streams while their leases are held. It is called in the event loop of the lease."""
+    """Reads streams while their leases are held. It is called in the event loop of the lease.
+
+    Attributes:
+        failure: What ends the run.
+    """
+
+    failure: Failure
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """The lease on a stream is held now: its shards may be read.
@@ -26,7 +32,7 @@ class LeaseListener(Protocol):
 
         Args:
             stream: Its logical name.
-            owner: Who has it now; None where that is not known, because the table could not be reached in time.
+            owner: Who has it now; None if that is not known, because the table could not be reached in time.
         """
 
     def lag(self, stream: str) -> Lag | None:
@@ -36,12 +42,12 @@ class LeaseListener(Protocol):
             stream: Its logical name.
         """
 
-    def failed(self, error: LeaseError) -> None:
-        """Reading cannot go on."""
-
 
 class SilentListener:
-    """Ignores everything."""
+    """Ignores everything but a failure."""
+
+    def __init__(self) -> None:
+        self.failure = Failure()
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """See `LeaseListener`."""
@@ -52,6 +58,3 @@ class SilentListener:
     def lag(self, stream: str) -> Lag | None:  # noqa: ARG002
         """See `LeaseListener`."""
         return None
-
-    def failed(self, error: LeaseError) -> None:
-        """See `LeaseListener`."""

@@ -1,4 +1,4 @@
-"""Names the owner of a lease so that others can tell where it runs, and whether its process is provably gone.
+"""Names the owner of a lease so that others can tell where it runs, whether its process is gone, and whether it is one of their program.
 
 An owner is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. A boot id alone is no host: containers share it, and so do
 virtual machines that were restored from one snapshot.
@@ -52,11 +52,7 @@ def provably_gone(owner: str, proc: Path = _PROC) -> bool:
         owner: From `owner_id`, of any process. Of owners of another form nothing is known.
         proc: Where the system describes its processes.
     """
-    process = _process(owner)
-    if process is None or _UNKNOWN in process:
-        return False
-    here = _own(os.getpid())
-    if (process.host, process.boot, process.namespace) != (here.host, here.boot, here.namespace):
+    if (process := _of_this_machine(owner)) is None:
         return False
     try:
         os.kill(int(process.pid), 0)
@@ -64,9 +60,35 @@ def provably_gone(owner: str, proc: Path = _PROC) -> bool:
         return True
     except (OSError, ValueError, OverflowError):
         return False
-    state, started = _state(process.pid, proc)
+    stat = _stat(process.pid, proc)
     # A pid that is taken again is another process; and one that nobody has waited for does nothing any more.
-    return (started is not None and started != process.started) or state in ("Z", "X")
+    return stat is not None and (stat.started != process.started or stat.state in ("Z", "X"))
+
+
+def of_this_program(owner: str, proc: Path = _PROC) -> bool:
+    """Whether an owner's process belongs to the Spark program that this process belongs to: Spark's JVM has started both.
+
+    Args:
+        owner: From `owner_id`, of any process.
+        proc: Where the system describes its processes.
+    """
+    if (process := _of_this_machine(owner)) is None:
+        return False
+    if process.pid == str(os.getpid()):
+        return True
+    stat = _stat(process.pid, proc)
+    # Whose parent has ended gets another one, which has nothing to do with Spark.
+    return stat is not None and stat.started == process.started and stat.parent == str(os.getppid()) != "1"
+
+
+def _of_this_machine(owner: str) -> _Process | None:
+    """An owner's process if it ran on this machine and in this container; None if it did not, or that is not known."""
+    process = _process(owner)
+    if process is None or _UNKNOWN in process:
+        return None
+    here = _own(os.getpid())
+    same = (process.host, process.boot, process.namespace) == (here.host, here.boot, here.namespace)
+    return process if same else None
 
 
 def _process(owner: str) -> _Process | None:
@@ -84,16 +106,23 @@ def _own(pid: int) -> _Process:
         namespace = (_PROC / "self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
     except OSError:
         return _Process(host, _UNKNOWN, _UNKNOWN, str(pid), _UNKNOWN)
-    _, started = _state(str(pid), _PROC)
-    return _Process(host, boot, namespace, str(pid), started or _UNKNOWN)
+    stat = _stat(str(pid), _PROC)
+    return _Process(host, boot, namespace, str(pid), stat.started if stat is not None else _UNKNOWN)
 
 
-def _state(pid: str, proc: Path) -> tuple[str | None, str | None]:
-    """State and start time (clock ticks since boot) of a process; see proc_pid_stat(5)."""
+class _Stat(NamedTuple):
+    """What the system says of a process; see proc_pid_stat(5). Its start time is in clock ticks since boot."""
+
+    state: str
+    parent: str
+    started: str
+
+
+def _stat(pid: str, proc: Path) -> _Stat | None:
     try:
         text = (proc / pid / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None, None
+        return None
     # The name in parentheses may hold anything, parentheses and spaces included.
     fields = text.rpartition(")")[2].split()
-    return (fields[0], fields[19]) if len(fields) > 19 else (None, None)
+    return _Stat(fields[0], fields[1], fields[19]) if len(fields) > 19 else None

@@ -3,7 +3,7 @@
 A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`).
 Attribute names and types are those of KCL's `DynamoDBLeaseSerializer` where it has one, so that rows of a KCL application can be
 read; `epoch`, `endpoint`, `continuation`, `checkpointTimestamp`, `readUntil` (epoch milliseconds), `streamArn`, `streamCreated`
-(epoch seconds), `writtenAt` (epoch milliseconds), `status` and `lag` are ours.
+(epoch seconds), `writtenAt` (epoch milliseconds), `status`, `marks` and `lag` are ours.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Any, Final, Self, TypeAlias
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.leases import attributes
-from kinesis_efo.leases.lag import Lag
-from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Position, PositionKind, ShardKey
+from kinesis_efo.leases.keys import RUN_PREFIX
+from kinesis_efo.leases.reached import Reached
+from kinesis_efo.leases.run_lag import Lag
+from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Position, PositionKind
 
 Item: TypeAlias = dict[str, dict[str, Any]]
 """Attributes in DynamoDB's typed form, such as `{"leaseKey": {"S": "shardId-000000000000"}}`."""
-
-RUN_PREFIX: Final = "#run:"
-"""Begins the key of a run's row. No stream's name has a `#`."""
 
 OBSOLETE: Final = (
     "checkpointOwner",
@@ -69,9 +68,9 @@ class Lease:
     Attributes:
         key: Lease key; see `LeaseKeys`.
         counter: Fencing token: one more with every write.
-        owner: Who owns it; None where nobody does. Of the shards' rows, only those of a KCL application and of version 0.1 have
+        owner: Who owns it; None if nobody does. Of the shards' rows, only those of a KCL application and of version 0.1 have
             owners.
-        checkpoint: The last record that was read, where its number is known, or where reading starts; None where a KCL application
+        checkpoint: The last record that was read, where its number is known, or where reading starts; None if a KCL application
             stored no position: it wrote `LATEST`, or `AT_TIMESTAMP` whose time is only in its configuration.
         sub: Sub-sequence number within an aggregated record, the last one where all of it was read; 0 for a plain record.
         continuation: Sequence number up to which the shard was read, which may lie behind the last record's: Kinesis names such
@@ -84,15 +83,16 @@ class Lease:
         epoch: Grows with every run that takes the lease. In a shard's row, that of the run that wrote it.
         endpoint: Where the owner serves data.
         stream: The stream that was read; None in rows of a KCL application, of version 0.1, and those that were moved by hand.
-        fetcher: Which fetcher read the shard when its row was written, as `<number> on <host>`; None where there was only one.
+        fetcher: Which fetcher read the shard when its row was written, as `<number> on <host>`; None if there was only one.
         distributed: Whether a run saw that Kinesis distributes the stream's records itself, now or in the past; in rows of runs.
+        marks: How far the checkpoints have come with which the stream was read; in rows of runs.
         lag: How far the run was behind at its last renewal; None in shards' rows, and before the first.
         status: How tools ask the run how far it is; opens nothing else. None in shards' rows.
-        written: When a run wrote a shard's row, epoch seconds by its own clock; None where that is not known.
+        written: When a run wrote a shard's row, epoch seconds by its own clock; None if that is not known.
         also: Attributes with texts that only rows for a KCL application have.
         ours: Whether it was surely this library that wrote the row, and no KCL application.
-        read_until: What arrived before this time lies at or before the checkpoint, epoch seconds; None where that is not
-            known. Where a shard is idle and polled, nothing else tells how far it was read.
+        read_until: What arrived before this time lies at or before the checkpoint, epoch seconds; None if that is not
+            known. If a shard is idle and polled, nothing else tells how far it was read.
     """
 
     key: str
@@ -114,6 +114,7 @@ class Lease:
     lag: Lag | None = None
     status: str | None = None
     distributed: bool = False
+    marks: tuple[Reached, ...] = ()
     written: float | None = field(default=None, compare=False)
     also: tuple[tuple[str, str], ...] = ()
     ours: bool = field(default=True, compare=False)
@@ -149,10 +150,6 @@ class Lease:
         """The row once its owner has shown that it is alive, and how far it is behind."""
         return replace(self._next(), lag=lag)
 
-    def noting(self, distributed: bool) -> Self:
-        """The row once its owner has told whether it saw that Kinesis distributes the stream's records itself."""
-        return replace(self, distributed=self.distributed or distributed)
-
     def checkpointed(
         self, position: Position, children: Collection[str] = (), record: LastRecord | None = None
     ) -> Self:
@@ -160,8 +157,8 @@ class Lease:
 
         Args:
             position: Everything up to here is done.
-            children: Shard ids of the children, where the shard has ended.
-            record: The last record up to there; None where there was none since the row was written, or it is not known.
+            children: Shard ids of the children, if the shard has ended.
+            record: The last record up to there; None if there was none since the row was written, or it is not known.
         """
         checkpoint, sub, continuation = attributes.stored(position)
         if continuation is not None and record is not None:
@@ -191,7 +188,7 @@ class Lease:
         return replace(self, epoch=epoch, stream=stream, fetcher=fetcher, written=now)
 
     def seen(self, read_until: float | None) -> Self:
-        """The row with the time up to which its checkpoint reaches, where that is known."""
+        """The row with the time up to which its checkpoint reaches, if that is known."""
         return self if read_until is None else replace(self, read_until=read_until)
 
     def released(self) -> Self:
@@ -221,7 +218,7 @@ class Lease:
 
     @property
     def position(self) -> Position | None:
-        """Where reading goes on, or None where a KCL application stored no position."""
+        """Where reading goes on, or None if a KCL application stored no position."""
         if self.continuation is not None:
             return Position.after(self.continuation)
         if self.checkpoint is None or self.checkpoint.kind is not PositionKind.AFTER:
@@ -235,7 +232,7 @@ class Lease:
 
     @property
     def record(self) -> int | None:
-        """Number of the last record that was read; None where it is not known, or there was none."""
+        """Number of the last record that was read; None if it is not known, or there was none."""
         known = self.checkpoint is not None and self.checkpoint.kind is PositionKind.AFTER
         return self.checkpoint.value if known and self.checkpoint is not None else None
 
@@ -265,6 +262,8 @@ class Lease:
             item |= attributes.of_stream(self.stream)
         if self.lag is not None:
             item |= attributes.of_lag(self.lag)
+        if self.marks:
+            item |= attributes.of_marks(self.marks)
         for name, text in (
             ("leaseOwner", self.owner),
             ("startingHashKey", self.starting_hash_key),
@@ -317,87 +316,5 @@ class Lease:
             continuation=attributes.read_continuation(item),
             stream=attributes.read_stream(item),
             lag=attributes.read_lag(item),
+            marks=attributes.read_marks(item),
         )
-
-
-class LeaseKeys:
-    """Translates between shards and the keys of their rows, for one application.
-
-    A shard's row has the key `<stream name>:<shard id>`. Two other forms are understood: the shard id alone, which version 0.1
-    and KCL write where an application reads one stream, and KCL's `<account>:<stream>:<epoch>:<shard id>`.
-
-    Args:
-        streams: Logical stream name to the stream's name in Kinesis, for all streams of the application.
-
-    >>> keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
-    >>> keys.encode(ShardKey("orders", "shardId-000000000000"))
-    'orders:shardId-000000000000'
-    >>> keys.decode("123456789012:dev-clicks:1700000000:shardId-000000000007")
-    ShardKey(stream='clicks', shard='shardId-000000000007')
-    >>> keys.stream("#run:orders")
-    'orders'
-    """
-
-    def __init__(self, streams: Mapping[str, str]) -> None:
-        if not streams:
-            raise ValueError("an application reads at least one stream")
-        self._logical = {kinesis: logical for logical, kinesis in streams.items()}
-        self._names = frozenset(streams)
-        self._only = next(iter(streams)) if len(streams) == 1 else None
-
-    def encode(self, shard: ShardKey) -> str:
-        """The key of a shard's row.
-
-        Raises:
-            ValueError: The application does not read that stream.
-        """
-        if shard.stream not in self._names:
-            raise ValueError(f"{shard.stream!r} is not a stream of this application: {', '.join(sorted(self._names))}")
-        return f"{shard.stream}:{shard.shard}"
-
-    def decode(self, key: str) -> ShardKey | None:
-        """The shard of a row, or None for other rows and those of streams that this application does not read."""
-        match key.split(":"):
-            case [shard] if self._only:
-                return ShardKey(self._only, shard)
-            case [stream, shard] if stream in self._names:
-                return ShardKey(stream, shard)
-            case [_, name, _, shard] if name in self._logical:
-                return ShardKey(self._logical[name], shard)
-        return None
-
-    def stream(self, key: str) -> str | None:
-        """The stream of a run's or shard's row, or None where this application does not read it."""
-        if key.startswith(RUN_PREFIX):
-            name = key.removeprefix(RUN_PREFIX)
-            return name if name in self._names else None
-        shard = self.decode(key)
-        return None if shard is None else shard.stream
-
-    def by_shard(self, leases: Mapping[str, Lease]) -> dict[ShardKey, Lease]:
-        """The shards' rows. Of several rows of one shard, which differ in the form of their key, the one in our own form."""
-        found: dict[ShardKey, Lease] = {}
-        for key, lease in leases.items():
-            shard = self.decode(key)
-            if shard is not None and (shard not in found or key == self.encode(shard)):
-                found[shard] = lease
-        return found
-
-
-def run_key(stream: str) -> str:
-    """The key of a run's lease on a stream, by the stream's logical name.
-
-    >>> run_key("orders")
-    '#run:orders'
-    """
-    return f"{RUN_PREFIX}{stream}"
-
-
-def sibling(key: str, shard_id: str) -> str:
-    """The lease key of another shard of the same stream.
-
-    >>> sibling("orders:shardId-000000000000", "shardId-000000000001")
-    'orders:shardId-000000000001'
-    """
-    prefix, colon, _ = key.rpartition(":")
-    return f"{prefix}{colon}{shard_id}"

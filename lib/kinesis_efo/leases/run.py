@@ -1,6 +1,6 @@
 """The run's lease: one row for each stream that a query reads. Finds out who holds it, takes it, keeps it and gives it back.
 
-The table is scanned only while a lease is missing. One `Keeper` per held lease renews it, on its own schedule.
+The table is scanned only while a lease is missing. One `Renewal` per held lease renews it, on its own schedule.
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ from functools import partial
 from random import Random
 
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError, TableUnavailableError
+from kinesis_efo.errors import (
+    AlreadyRunningError,
+    KinesisEfoError,
+    LeaseError,
+    LeaseLostError,
+    LeaseTableError,
+    TableUnavailableError,
+)
 from kinesis_efo.leases.decision import Free, Rival, decide
-from kinesis_efo.leases.expiry import Observer, Sighting
-from kinesis_efo.leases.keeper import Ending, Keeper, Timing
+from kinesis_efo.leases.expiry import Heartbeat, Observer
+from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.listener import LeaseListener, SilentListener
-from kinesis_efo.leases.owner import provably_gone, readable
-from kinesis_efo.leases.row import Lease, LeaseKeys, run_key
+from kinesis_efo.leases.notes import RunNotes
+from kinesis_efo.leases.owner import of_this_program, provably_gone, readable
+from kinesis_efo.leases.renewal import Renewal, RenewalEnd, Timing
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
@@ -54,9 +63,11 @@ class RunLease:
         random: Spreads renewals.
         application: Name for messages.
         gone: Tells whether an owner has ended for certain, so that its leases need not expire.
+        is_sibling: Tells whether an owner is a process of this very program.
 
     Attributes:
         stats: What happened so far.
+        notes: What its rows remember for later runs.
     """
 
     def __init__(
@@ -70,8 +81,10 @@ class RunLease:
         *,
         application: str | None = None,
         gone: Callable[[str], bool] = provably_gone,
+        is_sibling: Callable[[str], bool] = of_this_program,
     ) -> None:
         self.stats = LeaseStats()
+        self.notes = RunNotes(clock)
         self._table = table
         self._me = owner
         self._keys = keys
@@ -82,9 +95,10 @@ class RunLease:
         self._timing = timing
         self._random = random
         self._subject = f"application {application}" if application else table.label
+        self._is_sibling = is_sibling
         self._observer = Observer(timing.lease_timeout, gone)
         self._wanted: frozenset[str] = frozenset()
-        self._keepers: dict[str, Keeper] = {}
+        self._renewals: dict[str, Renewal] = {}
         self._epochs: dict[str, int] = {}
         self._tending: set[asyncio.Task[None]] = set()
         self._loop_task: asyncio.Task[None] | None = None
@@ -92,9 +106,7 @@ class RunLease:
         self._news = asyncio.Event()
         self._trouble: LeaseError | None = None
         self._troubled_since: float | None = None
-        self._failure: LeaseError | None = None
         self._stopping = False
-        self._distributed: set[str] = set()
 
     def want(self, streams: Collection[str]) -> None:
         """Take the leases on these streams as soon as possible, and hold them until `stop`.
@@ -110,7 +122,7 @@ class RunLease:
     def held(self) -> frozenset[str]:
         """Streams whose lease is ours at this moment."""
         # The copy is for other threads that count.
-        return frozenset(stream for stream, keeper in list(self._keepers.items()) if keeper.held)
+        return frozenset(stream for stream, renewal in list(self._renewals.items()) if renewal.held)
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -119,30 +131,22 @@ class RunLease:
 
     def is_held(self, stream: str) -> bool:
         """Whether a lease is ours at this moment: asks the clock, so it is right even after the process was paused."""
-        keeper = self._keepers.get(stream)
-        return keeper is not None and keeper.held
+        renewal = self._renewals.get(stream)
+        return renewal is not None and renewal.held
 
     def seconds(self, stream: str) -> float:
-        """For how long a lease is surely ours, in seconds; 0 where it is not."""
-        keeper = self._keepers.get(stream)
-        return max(0.0, keeper.deadline - self._clock.monotonic()) if keeper is not None and keeper.held else 0.0
+        """For how long a lease is surely ours, in seconds; 0 if it is not."""
+        renewal = self._renewals.get(stream)
+        return max(0.0, renewal.deadline - self._clock.monotonic()) if renewal is not None and renewal.held else 0.0
 
     def epoch(self, stream: str) -> int | None:
         """The epoch with which the lease on a stream was taken; None while it is not held."""
         return self._epochs[stream] if self.is_held(stream) else None
 
-    def was_distributed(self, stream: str) -> bool:
-        """Whether this run or one before it saw that Kinesis distributes a stream's records itself. Only while its lease is held."""
-        return stream in self._distributed
-
-    def note_distributed(self, stream: str) -> None:
-        """Remember with the next renewal, for later runs as well, that Kinesis distributes a stream's records itself."""
-        self._distributed.add(stream)
-
     @property
-    def failure(self) -> LeaseError | None:
-        """The error that ended the run's lease, if one did."""
-        return self._failure
+    def failure(self) -> KinesisEfoError | None:
+        """The error that ended the run, if one did."""
+        return self._listener.failure.error
 
     async def wait_held(self, streams: Collection[str], at_most: float | None = None) -> None:
         """Wait until the leases on these streams are held.
@@ -159,8 +163,7 @@ class RunLease:
         """
         give_up_at = None if at_most is None else self._clock.monotonic() + at_most
         while True:
-            if self._failure is not None:
-                raise self._failure
+            self._listener.failure.raise_if_set()
             missing = sorted(stream for stream in streams if not self.is_held(stream))
             if not missing:
                 return
@@ -189,6 +192,7 @@ class RunLease:
             TableUnavailableError: It could not be reached for as long as `Timing.patience` says.
         """
         self._listener, self._endpoint, self._status = listener, endpoint, status
+        listener.failure.on_set(self._news.set)
         settings = RetrySettings(timeout=self._timing.patience)
         patience = Patience(settings, self._clock, self._random.random)
         await patience.call(f"DescribeTable of {self._table.label}", self._table.check)
@@ -208,17 +212,17 @@ class RunLease:
             await within(self._clock, at_most, asyncio.wait((self._loop_task,)))
             self._loop_task.cancel()
             await asyncio.gather(self._loop_task, return_exceptions=True)
-        for keeper in self._keepers.values():
-            keeper.leave()
+        for renewal in self._renewals.values():
+            renewal.leave()
         tending = set(self._tending)
         if tending:
             await within(self._clock, give_up_at - self._clock.monotonic(), asyncio.wait(tending))
-        for stream in self._keepers:
+        for stream in self._renewals:
             logger.warning("the lease on stream %s was not released in time: it is left to expire", stream)
         for task in tending:
             task.cancel()
         await asyncio.gather(*tending, return_exceptions=True)
-        self._keepers.clear()
+        self._renewals.clear()
 
     # -- the loop
 
@@ -234,7 +238,7 @@ class RunLease:
 
     @property
     def _missing(self) -> list[str]:
-        return sorted(self._wanted - self._keepers.keys())
+        return sorted(self._wanted - self._renewals.keys())
 
     async def _step(self) -> float:
         """Scan, decide and take once.
@@ -272,26 +276,26 @@ class RunLease:
 
     async def _take_missing(self, scan: Scan) -> float:
         now = self._clock.monotonic()
-        sightings: dict[str, dict[str, Sighting]] = {}
+        heartbeats: dict[str, dict[str, Heartbeat]] = {}
         for key, seen in self._observer.observe(scan.leases, now).items():
             if (stream := self._keys.stream(key)) is not None:
-                sightings.setdefault(stream, {})[key] = seen
+                heartbeats.setdefault(stream, {})[key] = seen
         missing = self._missing
         found = {
-            stream: decide(run_key(stream), sightings.get(stream, {}), self._observer, now, me=self._me)
+            stream: decide(run_key(stream), heartbeats.get(stream, {}), self._observer, now, me=self._me)
             for stream in missing
         }
         rivals = [each.seen for each in found.values() if isinstance(each, Rival)]
         alive = [seen for seen in rivals if self._observer.proven_alive(seen, now)]
         if alive:
             raise self._already_running(alive[0], now)
-        if not self._keepers:
+        if not self._renewals:
             # The first stream decides between runs that start at the same moment: each would hold some, and none all.
             missing = missing[:1] if not rivals else []
         free = {stream: each for stream in missing if isinstance(each := found[stream], Free)}
         for stream, each in free.items():
             self._check_continued(stream, each)
-        attempts = [self._take(stream, each, sightings.get(stream, {})) for stream, each in free.items()]
+        attempts = [self._take(stream, each, heartbeats.get(stream, {})) for stream, each in free.items()]
         # No attempt outlasts a lease. One that is given up may still arrive: then the row names us, and is taken again.
         results = await asyncio.gather(
             *(within(self._clock, self._timing.lease_timeout, attempt) for attempt in attempts), return_exceptions=True
@@ -318,7 +322,7 @@ class RunLease:
                 "and has ended since. Nothing was lost: start this query again, and run one query per application"
             )
 
-    async def _take(self, stream: str, free: Free, seen: Mapping[str, Sighting]) -> bool:
+    async def _take(self, stream: str, free: Free, seen: Mapping[str, Heartbeat]) -> bool:
         write: Awaitable[Outcome]
         if free.row is None:
             row = Lease(run_key(stream), checkpoint=None).taken(self._me, self._endpoint, free.epoch, self._status)
@@ -336,54 +340,60 @@ class RunLease:
 
     def _begin(self, stream: str, lease: Lease, sent_at: float, rows: Mapping[str, Lease]) -> None:
         lag = partial(self._listener.lag, stream)
-        if lease.distributed:
-            self._distributed.add(stream)
-        distributed = partial(self.was_distributed, stream)
-        keeper = Keeper(self._table, lease, sent_at, self._timing, self._clock, self._random, lag, distributed)
-        self._keepers[stream], self._epochs[stream] = keeper, lease.epoch
+        self.notes.found(stream, lease)
+        noting = partial(self.notes.stored_in, stream)
+        renewal = Renewal(self._table, lease, sent_at, self._timing, self._clock, self._random, lag, noting)
+        self._renewals[stream], self._epochs[stream] = renewal, lease.epoch
         self.stats.taken += 1
         logger.info("lease %s taken by %s, epoch %d", lease.key, self._me, lease.epoch)
-        task = asyncio.create_task(self._tend(stream, keeper), name=f"lease {lease.key}")
+        task = asyncio.create_task(self._tend(stream, renewal), name=f"lease {lease.key}")
         self._tending.add(task)
         task.add_done_callback(self._tending.discard)
         if self._stopping:  # while the write was under way
-            keeper.leave()
+            renewal.leave()
         else:
             self._listener.lease_taken(stream, rows)
             self._news.set()
 
-    async def _tend(self, stream: str, keeper: Keeper) -> None:
-        key = keeper.lease.key
+    async def _tend(self, stream: str, renewal: Renewal) -> None:
+        key = renewal.lease.key
         try:
-            match await keeper.keep():
-                case Ending.LEAVING:
-                    freed = await keeper.release()
+            match await renewal.keep():
+                case RenewalEnd.LEAVING:
+                    freed = await renewal.release()
                     logger.info("lease %s %s by %s", key, "released" if freed else "left to expire", self._me)
-                case Ending.LOST:
+                case RenewalEnd.LOST:
                     self.stats.lost_to_others += 1
-                    logger.warning("lease %s of %s lost to %s", key, self._me, keeper.lost_to or "nobody")
-                    self._listener.lease_lost(stream, keeper.lost_to)
-                case Ending.UNREACHABLE:
+                    logger.warning("lease %s of %s lost to %s", key, self._me, renewal.lost_to or "nobody")
+                    self._listener.lease_lost(stream, renewal.lost_to)
+                case RenewalEnd.UNREACHABLE:
                     self.stats.not_renewed += 1
-                    logger.warning("lease %s of %s lost: not renewed in time: %s", key, self._me, keeper.why_late)
+                    logger.warning("lease %s of %s lost: not renewed in time: %s", key, self._me, renewal.why_late)
                     self._listener.lease_lost(stream, None)
-                    if isinstance(keeper.trouble, LeaseTableError):
-                        self._fail(keeper.trouble)
+                    if isinstance(renewal.trouble, LeaseTableError):
+                        self._fail(renewal.trouble)
                     elif self._stopping:
-                        await keeper.release()
+                        await renewal.release()
         except Exception as error:
             self._fail(error)
         finally:
             # Only now: until its release is through, the row must not be taken again.
-            del self._keepers[stream]
+            del self._renewals[stream]
             self._wake.set()
             self._news.set()
 
-    def _already_running(self, rival: Sighting, now: float) -> AlreadyRunningError:
+    def _already_running(self, rival: Heartbeat, now: float) -> AlreadyRunningError:
+        owner = rival.lease.owner or ""
+        whose, remedy = readable(owner), "stop that query, or give this one an application of its own"
+        if self._is_sibling(owner):
+            whose = f"this Spark program itself, by another of its sources (process {whose})"
+            remedy = (
+                "each writeStream of a DataFrame, each side of a join with itself and each load is a source of its own, and an application "
+                "has one reader. Write to several tables from one query, with foreachBatch, or give this source an application of its own"
+            )
         return AlreadyRunningError(
-            f"{self._subject}, stream {self._keys.stream(rival.lease.key)}, is already read by {readable(rival.lease.owner or '')}, "
-            f"last seen {now - rival.changed_at:.0f} s ago renewing lease {rival.lease.key}; "
-            "stop that query, or give this one an application of its own"
+            f"{self._subject}, stream {self._keys.stream(rival.lease.key)}, is already read by {whose}, "
+            f"last seen {now - rival.changed_at:.0f} s ago renewing lease {rival.lease.key}; {remedy}"
         )
 
     def _fail(self, error: Exception) -> None:
@@ -391,8 +401,4 @@ class RunLease:
             logger.error("the run's lease failed", exc_info=error)
             cause, error = error, LeaseError(f"{self._subject}: the run's lease failed: {error!r}")
             error.__cause__ = cause
-        if self._failure is None:
-            self._failure = error
-            logger.error("%s", error)
-            self._listener.failed(error)
-        self._news.set()
+        self._listener.failure.set(error)

@@ -30,7 +30,7 @@ class Lost:
     """The write was refused, because the row is not as the writer knew it.
 
     Attributes:
-        current: The row as it is instead; None where it does not exist.
+        current: The row as it is instead; None if it does not exist.
     """
 
     current: Lease | None
@@ -102,7 +102,7 @@ class LeaseStore(ABC):
         """Make `owner` the owner of a lease, on condition that nobody has written its row since it was seen.
 
         Returns:
-            `Lost` also where an earlier take of ours had arrived although its answer got lost: the row names us then,
+            `Lost` also if an earlier take of ours had arrived although its answer got lost: the row names us then,
             but since when is not known. It is ours to take again.
         """
         return await self._update(seen, seen.taken(owner, endpoint, epoch, status))
@@ -128,6 +128,6 @@ class LeaseStore(ABC):
         """Delete a row, on condition that nobody has written it since it was seen.
 
         Returns:
-            `Lost(None)` where the row was gone already.
+            `Lost(None)` if the row was gone already.
         """
         return await self._remove(seen)

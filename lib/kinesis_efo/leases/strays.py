@@ -9,7 +9,7 @@ from kinesis_efo.leases.row import Lease
 
 
 def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
-    """What is wrong where checkpoints are certainly of another stream; None where none is.
+    """What is wrong where checkpoints are certainly of another stream; None if none is.
 
     Args:
         rows: The rows of a stream's shards.

@@ -39,10 +39,12 @@ class Access:
 
     Attributes:
         clock: Kinesis', by the answers that these clients got.
+        table_clock: AWS', by the answers of DynamoDB: what is in a lease table is as old as this tells.
     """
 
     def __init__(self, aws: AwsSettings, region: str, clock: Clock | None = None) -> None:
         self.clock = KinesisClock(clock or SystemClock(), warns=False)  # `doctor` has a check for that
+        self.table_clock = KinesisClock(clock or SystemClock(), warns=False)
         self._clients = AsyncClients(aws, region)
         self._opened: dict[str, Any] = {}
         self._opening = asyncio.Lock()
@@ -54,8 +56,8 @@ class Access:
             if service not in self._opened:
                 context = await self._clients.open(service, CONFIG)
                 self._opened[service] = await self._stack.enter_async_context(context)
-                if service == "kinesis":
-                    self.clock.watch(self._opened[service])
+                if service in (clocks := {"kinesis": self.clock, "dynamodb": self.table_clock}):
+                    clocks[service].watch(self._opened[service], service)
         return self._opened[service]
 
     async def kinesis_time(self, stream_arn: str) -> float:

@@ -1,6 +1,7 @@
 """Checks that try what a query does without doing it: dry runs, one at a time, since AWS allows one a second for each stream.
 
-A dry run checks permissions and parameters, but no key of AWS KMS, which is therefore checked apart.
+A dry run checks permissions and parameters, but no key of AWS KMS, which is therefore checked apart. It has a limit of its own, and takes
+nothing of what a live reader may do.
 https://docs.aws.amazon.com/streams/latest/dev/kds-dryrun-validation.html
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
@@ -20,6 +22,7 @@ from kinesis_efo.raw_bodies import closed_where_it_fails
 
 _SUCCEEDS: Final = "DryRunOperationException"
 _THROTTLED: Final = "ThrottlingException"
+_DOMAINS_OF_AWS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".amazonwebservices.com.cn")
 _OF_AWS: Final = "alias/aws/kinesis"
 _BROKEN_KEY: Final = {
     "DisabledException": "enable the key",
@@ -35,17 +38,18 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
         clients: Gives the clients.
         ref: The stream.
         owners: Workers that hold leases of it.
-        anyway: Try even if there are any.
+        anyway: Try even if there are any, whatever the endpoint.
     """
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
         if not _has_dry_run(kinesis, "SubscribeToShard"):
             raise CheckUnknown("this botocore knows no dry run of SubscribeToShard", "upgrade boto3 and aiobotocore")
-        if owners and not anyway:
-            # AWS does not say whether a dry run counts against the one call per second and shard of a live query.
+        if owners and not anyway and not of_aws(kinesis.meta.endpoint_url):
+            # An endpoint that knows no dry run would subscribe, and cut off who reads.
             raise CheckUnknown(
-                f"not tried: {readable(min(owners))} reads the stream, which proves as much",
+                f"not tried: {readable(min(owners))} reads the stream, which proves as much, and {kinesis.meta.endpoint_url} may not "
+                "know dry runs, and subscribe in earnest",
                 "to try all the same, say --subscribe-anyway",
             )
         listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
@@ -149,6 +153,15 @@ def _outcome(error: ClientError, missing: str, fix: str) -> str:
         raise CheckUnknown(describe(error), "somebody reads with this consumer just now") from error
     with existing(missing, fix):
         raise error
+
+
+def of_aws(endpoint: str) -> bool:
+    """Whether an endpoint is AWS' own, in the partitions for everybody, its private ones included.
+
+    >>> of_aws("https://kinesis.eu-west-1.amazonaws.com"), of_aws("http://127.0.0.1:4566"), of_aws("https://amazonaws.com.example")
+    (True, False, False)
+    """
+    return (urlsplit(endpoint).hostname or "").endswith(_DOMAINS_OF_AWS)
 
 
 def _has_dry_run(client: Any, operation: str) -> bool:

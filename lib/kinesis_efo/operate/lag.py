@@ -17,7 +17,8 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.topology import SKEW_SECONDS
-from kinesis_efo.leases.row import Lease, LeaseKeys
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.watch import Watched
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.operate.access import Clients

@@ -9,7 +9,8 @@ from botocore.exceptions import ClientError
 
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
 from kinesis_efo.clock import Clock
-from kinesis_efo.leases.row import Lease, LeaseKeys
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.leases.watch import watch
 from kinesis_efo.manifest import Manifest

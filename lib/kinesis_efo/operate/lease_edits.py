@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import LeaseStore, Lost, Written
 from kinesis_efo.positions import Position, ShardKey
 

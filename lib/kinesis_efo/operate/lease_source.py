@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.leases.row import Item, Lease, LeaseKeys
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.row import Item, Lease
 from kinesis_efo.manifest import Manifest
 
 _KCL_COLONS: Final = (0, 3)

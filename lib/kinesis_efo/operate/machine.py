@@ -18,6 +18,7 @@ from botocore.exceptions import ClientError
 
 from kinesis_efo import __version__
 from kinesis_efo.clock import Clock
+from kinesis_efo.kinesis import core
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding
 
@@ -164,6 +165,15 @@ def _python(program: str, environment: Mapping[str, str], here: tuple[str, str])
     if (minor, library) != here:
         return False, f"{path} has Python {minor} and kinesis_efo {library}, the driver {here[0]} and {here[1]}"
     return True, f"Python {minor} with kinesis_efo {library} ({path})"
+
+
+def decoding(chosen: core.Choice = core.CHOSEN) -> Finding:
+    """Tell who decodes records in this environment. A core that is there and cannot be used is no failure: Python decodes.
+
+    Args:
+        chosen: The choice.
+    """
+    return Finding("decoding", Status.UNKNOWN if chosen.fix else Status.PASSED, chosen.detail, chosen.fix)
 
 
 def java(environment: Mapping[str, str] = os.environ) -> Finding:

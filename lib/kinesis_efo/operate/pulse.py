@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from kinesis_efo.fetcher.status import RunStatus, ShardStatus
 from kinesis_efo.kinesis.stats import State
@@ -75,6 +75,8 @@ class ShardPulse:
         status: What the run said last.
         incoming: Bytes a second that arrive; None before it is known.
         processed: Bytes a second that are processed; None before it is known.
+        records_in: Kinesis records a second that arrive; None before it is known, and where the run is of a version that does not tell.
+        records_out: Kinesis records a second that are processed; None likewise.
         trend: Seconds of lag that come to it each second; None before it is known.
         failures: Failures of its subscriptions within the window.
         cause: Why it is behind; None where it is not.
@@ -83,6 +85,8 @@ class ShardPulse:
     status: ShardStatus
     incoming: float | None = None
     processed: float | None = None
+    records_in: float | None = None
+    records_out: float | None = None
     trend: float | None = None
     failures: int = 0
     cause: Cause | None = None
@@ -98,6 +102,26 @@ class ShardPulse:
         if self.seconds is None or self.seconds < 1 or self.trend is None or self.trend > -0.05:
             return None
         return self.seconds / -self.trend
+
+
+class Sum(NamedTuple):
+    """How several shards do together.
+
+    Attributes:
+        shards: Their number.
+        seconds: How far the one that is furthest behind is behind; None where none is known.
+        incoming: Bytes a second that arrive; None before it is known, like the rest.
+        processed: Bytes a second that are processed.
+        records_in: Kinesis records a second that arrive.
+        records_out: Kinesis records a second that are processed.
+    """
+
+    shards: int
+    seconds: float | None
+    incoming: float | None
+    processed: float | None
+    records_in: float | None
+    records_out: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +142,17 @@ class View:
     room: int
     cpu: float | None
 
-    def total(self, stream: str | None = None) -> tuple[float | None, float | None]:
-        """Bytes a second that arrive and that are processed, all shards together, or those of one stream."""
+    def total(self, stream: str | None = None) -> Sum:
+        """All shards together, or those of one stream."""
         shards = [each for each in self.shards if stream in (None, each.status.stream)]
-        incoming = [each.incoming for each in shards if each.incoming is not None]
-        processed = [each.processed for each in shards if each.processed is not None]
-        return (sum(incoming) if incoming else None, sum(processed) if processed else None)
+        return Sum(
+            len(shards),
+            max((each.seconds for each in shards if each.seconds is not None), default=None),
+            _sum([each.incoming for each in shards]),
+            _sum([each.processed for each in shards]),
+            _sum([each.records_in for each in shards]),
+            _sum([each.records_out for each in shards]),
+        )
 
     @property
     def streams(self) -> list[str]:
@@ -202,17 +231,24 @@ class Pulse:
 
 
 def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy: bool) -> ShardPulse:
-    incoming = processed = trend = None
+    incoming = processed = records_in = records_out = trend = None
     failures = 0
     if before is not None and seconds > 0 and now.subscription is not None and before.subscription is not None:
         arrived = now.subscription.arrived - before.subscription.arrived
         if arrived >= 0:  # less: another fetcher counts anew
             incoming = arrived / seconds
             processed = max(0.0, (arrived - (now.buffered - before.buffered)) / seconds)
+            if now.subscription.records is not None and before.subscription.records is not None:
+                came = now.subscription.records - before.subscription.records
+                if came >= 0:  # likewise: few records may have more bytes than many
+                    records_in = came / seconds
+                    records_out = max(0.0, (came - (now.records - before.records)) / seconds)
         failures = max(0, now.subscription.failures - before.subscription.failures)
         if now.millis is not None and before.millis is not None:
             trend = (now.millis - before.millis) / 1000 / seconds
-    return ShardPulse(now, incoming, processed, trend, failures, _cause(now, incoming, failures, busy=busy))
+    return ShardPulse(
+        now, incoming, processed, records_in, records_out, trend, failures, _cause(now, incoming, failures, busy=busy)
+    )
 
 
 def _cause(now: ShardStatus, incoming: float | None, failures: int, *, busy: bool) -> Cause | None:
@@ -234,6 +270,11 @@ def _cause(now: ShardStatus, incoming: float | None, failures: int, *, busy: boo
     if incoming is not None and incoming > _AT_THE_LIMIT:
         return Cause.LIMIT
     return Cause.NETWORK if incoming is not None else None
+
+
+def _sum(rates: list[float | None]) -> float | None:
+    known = [each for each in rates if each is not None]
+    return sum(known) if known else None
 
 
 def _named(keys: list[ShardKey]) -> str:

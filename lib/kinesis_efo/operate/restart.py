@@ -12,8 +12,9 @@ from kinesis_efo.kinesis.polling import CALL_SECONDS, POLLING_CONFIG, PollingTra
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Topology
-from kinesis_efo.leases.ahead import is_ahead
-from kinesis_efo.leases.row import Lease, LeaseKeys
+from kinesis_efo.leases.ahead import CAUSES, LEFT_OUT, gone_back, is_ahead
+from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.strays import strays
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.operate.access import Access
@@ -51,7 +52,16 @@ async def restart(access: Access, manifest: Manifest, location: str, clock: Cloc
                 f"{location} has no micro-batch: the next start is that of a new query, which begins at 'startingPosition'",
                 "if the query has run before, correct the location: it is the one given as checkpointLocation",
             )
-        found = last, _of_manifest(last, manifest, location)
+        end = _of_manifest(last, manifest, location)
+        found = last, end
+        for name in sorted(end.streams):
+            run = scan.leases.get(run_key(name))
+            if run is not None and end.offset.mark is not None and (said := gone_back(run.marks, end.offset.mark)):
+                raise CheckUnknown(
+                    f"{location}: {_said(last)}. But this checkpoint had been further {said}: {CAUSES}",
+                    "restore the output of the query together with it, or give the query a new output directory: the next start reads again "
+                    f"what came since, but {LEFT_OUT}",
+                )
         return f"{location}: {_said(last)}"
 
     findings = [await finding(SUBJECT, look(), action="s3:ListBucket, s3:GetObject and dynamodb:Scan")]
@@ -111,14 +121,16 @@ async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str,
             row = rows.get(shard)
             read_until = row.read_until if row is not None and row.reached == position else None
             await stream.check_position(shard, position, read_until)
-    if ahead := sorted(shard for shard, row in rows.items() if shard in planned and is_ahead(row, planned[shard])):
+    # A checkpoint with a mark of its own tells more than the rows, which other queries move, too.
+    unmarked = rows.items() if end.offset.mark is None else ()
+    if ahead := sorted(shard for shard, row in unmarked if shard in planned and is_ahead(row, planned[shard])):
         first = ahead[0]
         raise CheckUnknown(
             f"the lease table is ahead of the checkpoint in {len(ahead)} of {len(planned)} shards ({first} is at {rows[first].reached}, "
             f"in the checkpoint at {planned[first]}): a query with another checkpoint has read further, and the next start reads that "
             "again",
-            "make sure that this is the query's own checkpoint location. If it is from a backup, give the query a new output directory: a "
-            "file sink leaves out, without a word, each micro-batch whose number it has already",
+            "make sure that this is the query's own checkpoint location. If it is from a backup, give the query a new output directory: "
+            f"{LEFT_OUT}",
         )
     open_ones = [shard for shard, position in (positions or planned).items() if not position.is_end]
     return (

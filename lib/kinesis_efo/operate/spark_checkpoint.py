@@ -13,9 +13,10 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.offset_document import sources_of
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed
-from kinesis_efo.positions import Offset, sources_of
+from kinesis_efo.positions import Offset
 
 _NUMBER: Final = re.compile(r"\d+")
 _NAMED: Final = re.compile(r"[^{:]+:(?=\{)")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kinesis_efo.leases.ahead import restored
+from kinesis_efo.leases.reached import Reached
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.marks import Mark
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 
 SHARD = ShardKey("orders", "shardId-000000000000")
 after = Position.after
@@ -22,7 +24,7 @@ def row(position: Position) -> Lease:
 def test_a_row_that_is_further_than_the_checkpoint_is_told_with_the_remedy(
     reached: Position, planned: Position
 ) -> None:
-    said = restored("orders", {SHARD: row(reached)}, {SHARD: planned})
+    said = restored(Offset({SHARD: planned}), "orders", {SHARD: row(reached)}, ())
     assert said is not None
     assert "further than the query's checkpoint in 1 of 1 shards (shardId-000000000000" in said
     assert "give it a new output directory" in said
@@ -42,10 +44,34 @@ def test_a_row_that_is_further_than_the_checkpoint_is_told_with_the_remedy(
     ],
 )
 def test_a_row_that_is_not_is_no_news(reached: Position, planned: Position) -> None:
-    assert restored("orders", {SHARD: row(reached)}, {SHARD: planned}) is None
+    assert restored(Offset({SHARD: planned}), "orders", {SHARD: row(reached)}, ()) is None
 
 
 def test_rows_of_other_streams_and_of_shards_that_the_checkpoint_does_not_name_do_not_count() -> None:
     other = ShardKey("clicks", "shardId-000000000000")
-    assert restored("orders", {other: row(after(11))}, {other: after(10)}) is None
-    assert restored("orders", {SHARD: row(after(11))}, {other: after(10)}) is None
+    assert restored(Offset({other: after(10)}), "orders", {other: row(after(11))}, ()) is None
+    assert restored(Offset({other: after(10)}), "orders", {SHARD: row(after(11))}, ()) is None
+
+
+REACHED = (Reached(Mark("beef", 900), 1_790_000_009_000), Reached(Mark("7c1f", 12), 1_790_000_000_000))
+
+
+@pytest.mark.parametrize(
+    ("moved", "said"), [(9, "by 3 micro-batches"), (11, "by 1 micro-batch"), (12, None), (13, None)]
+)
+def test_a_checkpoint_is_compared_with_its_own_mark_alone(moved: int, said: str | None) -> None:
+    # The rows are far ahead, as where another query has read on, and far behind, as where the table is older.
+    for at in (after(10**30), after(1)):
+        found = restored(Offset({SHARD: after(10)}, mark=Mark("7c1f", moved)), "orders", {SHARD: row(at)}, REACHED)
+        if said is None:
+            assert found is None
+        else:
+            assert found is not None
+            assert f"had been further {said}, at 2026-09-21 14:13:20 UTC" in found
+            assert "or Spark has left offsets out of it (option asyncProgressTrackingEnabled)" in found
+            assert "give it a new output directory" in found
+
+
+def test_nothing_is_known_of_a_checkpoint_whose_mark_the_table_does_not_have() -> None:
+    offset = Offset({SHARD: after(10)}, mark=Mark("0000", 1))
+    assert restored(offset, "orders", {SHARD: row(after(11))}, REACHED) is None

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.errors import LeaseError, LeaseLostError, LeaseTableError
+from kinesis_efo.errors import LeaseLostError, LeaseTableError
+from kinesis_efo.failure import Failure
 from kinesis_efo.leases import Checkpoints, Lease, LeaseInfo, LeaseKeys, Pace
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
@@ -38,7 +39,7 @@ class Run:
         self.epoch = epoch
         self.network = Network(store, Random(7))
         self.identity = STREAM
-        self.failures: list[LeaseError] = []
+        self.failure = Failure()
         self.known: dict[tuple[ShardKey, Position], float] = {}
         self.checkpoints = Checkpoints(
             self.network,
@@ -48,7 +49,7 @@ class Run:
             pace,
             LoopClock(),
             read_until=lambda key, position: self.known.get((key, position)),
-            failed=self.failures.append,
+            failure=self.failure,
         )
 
     async def begin(self) -> Checkpoints:
@@ -135,7 +136,7 @@ async def test_rows_of_an_earlier_stream_are_replaced_wherever_they_stood(f: Fix
     assert (f.row("q").position, f.row("q").parents) == (TRIM_HORIZON, frozenset())
     assert {f.row(name).stream for name in "pqr"} == {STREAM}
     assert {f.row(name).epoch for name in "pqr"} == {8}
-    assert run.failures == []
+    assert run.failure.error is None
 
 
 @scenario
@@ -158,7 +159,7 @@ async def test_rows_that_a_later_run_wrote_stay_whatever_their_stream(f: Fixture
     checkpoints.note(shard("p"), Position.after(5))
     await asyncio.sleep(60)
     assert f.row("p") == stray("p", Position.after(9), epoch=9)
-    assert run.failures == []
+    assert run.failure.error is None
 
 
 @scenario
@@ -321,7 +322,7 @@ async def test_a_table_out_of_reach_is_waited_for(f: Fixture) -> None:
     each.network.throttled = True
     checkpoints.note(shard("p"), Position.after(9))
     await asyncio.sleep(60)
-    assert each.failures == []
+    assert each.failure.error is None
     each.network.throttled = False
     await asyncio.sleep(3)
     assert f.row("p").position == Position.after(9)
@@ -351,7 +352,7 @@ async def test_a_table_that_refuses_us_ends_the_run(f: Fixture) -> None:
     each.network.error = LeaseTableError("not allowed: dynamodb:PutItem")
     checkpoints.want(infos("p"))
     await asyncio.sleep(5)
-    assert [str(error) for error in each.failures] == ["not allowed: dynamodb:PutItem"]
+    assert [str(each.failure.error)] == ["not allowed: dynamodb:PutItem"]
 
 
 # -- only while the lease is held, and not over what another run has written
@@ -436,7 +437,7 @@ async def test_a_row_that_a_kcl_takes_ends_the_run(f: Fixture) -> None:
     checkpoints.note(shard("p"), Position.after(6))
     await asyncio.sleep(10)
     assert f.row("p").position == TRIM_HORIZON
-    [error] = each.failures
+    error = each.failure.error
     assert isinstance(error, LeaseLostError)
     assert str(error).startswith("kcl-worker-3 took lease s:p while this query was reading")
 
@@ -525,7 +526,8 @@ async def test_the_time_of_an_idle_shard_is_written_once_a_minute(f: Fixture) ->
 
 @scenario
 async def test_a_finished_shard_is_marked_and_deleted_once_its_children_have_begun(f: Fixture) -> None:
-    checkpoints = await f.run().begin()
+    run = f.run()
+    checkpoints = await run.begin()
     checkpoints.want({shard("p"): LeaseInfo(starting_hash_key="0", ending_hash_key="9")})
     await asyncio.sleep(1)
     checkpoints.finish(shard("p"), {"c", "d"})
@@ -539,6 +541,8 @@ async def test_a_finished_shard_is_marked_and_deleted_once_its_children_have_beg
     checkpoints.note(shard("d"), Position.after(20))
     await asyncio.sleep(130)
     assert sorted(f.store.items) == ["s:c", "s:d"]
+    await asyncio.sleep(600)
+    assert run.network.requests["remove"] == 1, "a row that is gone is not deleted again with each cleanup"
 
 
 @scenario
@@ -559,7 +563,7 @@ async def test_a_shard_that_is_finished_before_it_has_a_row_gets_one(f: Fixture)
     checkpoints.note(shard("q"), Position.after(5))
     await asyncio.sleep(130)
     assert sorted(f.store.items) == ["s:q"], "and is cleaned up as any other"
-    assert run.failures == []
+    assert run.failure.error is None
 
 
 @scenario
@@ -634,7 +638,7 @@ def test_a_checkpoint_never_goes_back_and_the_last_one_is_written(data: st.DataO
             assert old.position is not None
             assert new.position.reaches(old.position)
         assert {store.lease(f"s:{name}").position for name in "pq"} == {Position.after(position + 1)}
-        assert each[0].failures == each[1].failures == []
+        assert each[0].failure.error is each[1].failure.error is None
 
     run(main())
 
@@ -651,3 +655,174 @@ def test_any_rate_works(rate: float) -> None:
         await checkpoints.stop()
 
     run(main())
+
+
+# -- what is told, and what is left alone
+
+
+@scenario
+async def test_a_stop_without_anything_to_write_leaves_no_task_behind(f: Fixture) -> None:
+    await f.run().begin()
+    await f.run().checkpoints.stop()  # of one that was never started
+    await f.runs[0].checkpoints.stop()
+    assert len(asyncio.all_tasks()) == 1
+
+
+@pytest.mark.parametrize("throttled", [True, False])
+def test_last_checkpoints_that_were_not_written_are_told(throttled: bool, caplog: pytest.LogCaptureFixture) -> None:
+    @scenario
+    async def main(f: Fixture) -> None:
+        run = f.run()
+        checkpoints = await run.begin()
+        checkpoints.want(infos("pq"))
+        await asyncio.sleep(1)
+        checkpoints.note(shard("p"), Position.after(5))
+        run.network.throttled = throttled
+        await checkpoints.stop()
+        run.network.throttled = False
+
+    main()
+    assert [line for line in caplog.messages if "last checkpoints" in line] == (
+        ["1 of 2 last checkpoints were not written to lease table memory"] if throttled else []
+    )
+
+
+@scenario
+async def test_a_row_of_version_0_1_moves_also_if_its_shard_is_not_read(f: Fixture) -> None:
+    f.put(Lease("p", 4, checkpoint=Position.after(7), epoch=1))
+    await f.run(epoch=2).begin()
+    await asyncio.sleep(2)
+    assert sorted(f.store.items) == ["s:p"]
+    assert f.row("p").position == Position.inside(7, 0)
+
+
+@scenario
+async def test_a_shard_that_is_not_read_any_more_and_has_no_row_gets_one_only_if_it_has_ended(f: Fixture) -> None:
+    run = f.run()
+    checkpoints = await run.begin()
+    run.network.cut = True
+    checkpoints.want(infos("pqr"))
+    checkpoints.note(shard("p"), Position.after(5))
+    checkpoints.note(shard("q"), SHARD_END)
+    checkpoints.want(infos("r"))
+    await asyncio.sleep(5)
+    run.network.cut = False
+    await asyncio.sleep(10)
+    assert sorted(f.store.items) == ["s:q", "s:r"]
+
+
+@scenario
+async def test_a_parent_that_only_left_is_finished_and_deleted_in_the_same_run(f: Fixture) -> None:
+    checkpoints = await f.run().begin()
+    checkpoints.want(infos("p"))
+    checkpoints.note(shard("p"), Position.after(5))
+    await asyncio.sleep(10)
+    checkpoints.want(infos("cd", c=frozenset("p"), d=frozenset("p")))
+    await asyncio.sleep(10)
+    for name in "cd":
+        checkpoints.note(shard(name), Position.after(80))
+    await asyncio.sleep(200)
+    assert sorted(f.store.items) == ["s:c", "s:d"]
+
+
+@scenario
+async def test_the_rows_of_a_stream_are_those_that_were_found_last(f: Fixture) -> None:
+    """A lease that was lost and taken again brings them anew; those of other streams stay as they are."""
+    run = f.run()
+    run.checkpoints._keys = keys = LeaseKeys({"s": "dev-s", "t": "dev-t"})
+    rows = {key: Lease(key, 4, checkpoint=Position.after(70), epoch=1, stream=STREAM) for key in ("s:p", "t:p")}
+    f.put(*rows.values())
+    checkpoints = run.checkpoints
+    checkpoints.start()
+    checkpoints.found("s", {"s:p": rows["s:p"]})
+    checkpoints.found("t", {"t:p": rows["t:p"]})
+    assert run.network.requests == {}
+    del f.store.items["s:p"]
+    checkpoints.found("s", {})
+    checkpoints.want({keys.decode(key): LeaseInfo() for key in rows})  # type: ignore[misc]
+    checkpoints.note(ShardKey("t", "p"), Position.after(80))
+    await asyncio.sleep(20)
+    assert run.network.requests == {"put": 1, "update": 1}, "one was not there, and one was known"
+
+
+@scenario
+async def test_an_error_in_what_is_asked_ends_the_run_visibly(f: Fixture) -> None:
+    run = f.run()
+    checkpoints = await run.begin()
+    run.identity = None  # type: ignore[assignment]
+    run.checkpoints._identity = {}.__getitem__  # type: ignore[assignment]
+    checkpoints.want(infos("p"))
+    await asyncio.sleep(5)
+    failure = run.failure.error
+    assert str(failure) == "lease table memory: writing checkpoints failed: KeyError('s')"
+
+
+def test_each_trouble_with_the_table_is_told_once_and_does_not_make_more_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @scenario
+    async def main(f: Fixture) -> None:
+        run = f.run()
+        checkpoints = await run.begin()
+        names = "abcdefghijklmnopqrstuvwxyz"
+        checkpoints.want(infos(names))
+        await asyncio.sleep(30)
+        for number in (1, 2):
+            before = Counter(run.network.requests)
+            run.network.throttled = True
+            for name in names:
+                checkpoints.note(shard(name), Position.after(number))
+            await asyncio.sleep(60)
+            assert 10 <= (Counter(run.network.requests) - before)["update"] <= 61, (
+                "one call a second, however many shards"
+            )
+            run.network.throttled = False
+            await asyncio.sleep(60)
+            assert {f.row(name).position for name in names} == {Position.after(number)}
+
+    main()
+    assert [line for line in caplog.messages if line.startswith("checkpoints wait")] == [
+        "checkpoints wait: lease table memory: throttled"
+    ] * 2
+
+
+@scenario
+async def test_a_row_of_another_stream_that_this_very_run_wrote_is_replaced_too(f: Fixture) -> None:
+    f.put(stray("p", epoch=1))
+    checkpoints = await f.run(epoch=1).begin()
+    checkpoints.want(infos("p"))
+    await asyncio.sleep(10)
+    assert (f.row("p").stream, f.row("p").position) == (STREAM, TRIM_HORIZON)
+
+
+@scenario
+async def test_the_last_write_tells_how_far_an_idle_shard_was_read(f: Fixture) -> None:
+    run = f.run()
+    checkpoints = await run.begin()
+    at = Position.after(5)
+    run.known[shard("p"), at] = 1000.0
+    checkpoints.want(infos("p"))
+    checkpoints.note(shard("p"), at)
+    await asyncio.sleep(20)
+    assert f.row("p").read_until == 1000
+    run.known[shard("p"), at] = 1030.0
+    await asyncio.sleep(20)
+    assert f.row("p").read_until == 1000, "once a minute is enough"
+    await checkpoints.stop()
+    assert f.row("p").read_until == 1030
+
+
+@scenario
+async def test_a_row_that_somebody_wrote_before_it_was_to_be_deleted_is_deleted_the_next_time(f: Fixture) -> None:
+    checkpoints = await f.run().begin()
+    checkpoints.want(infos("p"))
+    await asyncio.sleep(1)
+    checkpoints.finish(shard("p"), {"c"})
+    checkpoints.want(infos("c", c=frozenset("p")))
+    checkpoints.note(shard("c"), Position.after(5))
+    await asyncio.sleep(20)
+    f.put(replace(f.row("p"), counter=f.row("p").counter + 7))
+    await asyncio.sleep(60)
+    assert "s:p" in f.store.items
+    await asyncio.sleep(60)
+    assert sorted(f.store.items) == ["s:c"]

@@ -53,6 +53,7 @@ def test_after_a_crash_before_the_children_were_stored_hash_ranges_tell() -> Non
     assert gone(crashed, A, B) == ["p"]
     assert gone(crashed, A) == []
     assert gone(crashed, A, replace(B, starting_hash_key="51")) == []
+    assert gone(crashed, A, replace(B, ending_hash_key="98")) == []
     assert gone(crashed, A, replace(B, starting_hash_key=None)) == []
     assert gone(replace(crashed, ending_hash_key=None), A, B) == []
 

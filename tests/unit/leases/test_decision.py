@@ -29,16 +29,25 @@ def decision(seen: Mapping[float, dict[str, Lease]], ended: str = "") -> Free | 
     """What `me` decides after having seen the rows of the stream at several times."""
     observer = Observer(TIMEOUT, ended.__eq__)
     for now, leases in seen.items():
-        sightings = observer.observe(leases, now)
-    return decide(KEY, sightings, observer, now, me="me")
+        heartbeats = observer.observe(leases, now)
+    return decide(KEY, heartbeats, observer, now, me="me")
 
 
 class TestExpiry:
     def sight(self, *steps: tuple[float, Lease | None]) -> tuple[bool, bool]:
         observer = Observer(TIMEOUT)
         for now, seen in steps:
-            sightings = observer.observe(rows(seen) if seen else {}, now)
-        return observer.quiet(sightings["k"], now), observer.proven_alive(sightings["k"], now)
+            heartbeats = observer.observe(rows(seen) if seen else {}, now)
+        return observer.quiet(heartbeats["k"], now), observer.proven_alive(heartbeats["k"], now)
+
+    def test_what_is_left_until_it_expires(self) -> None:
+        observer = Observer(TIMEOUT, "ended".__eq__)
+        leases = rows(lease("k", "x"), lease("e", "ended"))
+        observer.observe(leases, 100)
+        seen = observer.observe(leases, 104)
+        assert observer.expires_in(seen["k"], 104) == 6
+        assert observer.expires_in(seen["k"], 110) == 0
+        assert observer.expires_in(seen["e"], 104) == 0
 
     def test_first_sight_counts_as_renewed(self) -> None:
         assert self.sight((1e6, lease("k", "x", counter=1))) == (False, False)
@@ -83,9 +92,9 @@ class TestExpiry:
         row = lease("a", "p1")
         observer.observe({"a": row}, 0.0)
         observer.observe({}, 1.0)
-        sighting = observer.observe({"a": row}, TIMEOUT)["a"]
-        assert not observer.quiet(sighting, TIMEOUT * 1.9)
-        assert observer.quiet(sighting, TIMEOUT * 2)
+        heartbeat = observer.observe({"a": row}, TIMEOUT)["a"]
+        assert not observer.quiet(heartbeat, TIMEOUT * 1.9)
+        assert observer.quiet(heartbeat, TIMEOUT * 2)
 
 
 class TestTheLeaseOnAStream:

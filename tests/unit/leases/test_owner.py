@@ -12,10 +12,12 @@ from random import Random
 
 import pytest
 
-from kinesis_efo.leases.owner import owner_id, provably_gone, readable
+from kinesis_efo.leases import owner as owner_module
+from kinesis_efo.leases.owner import of_this_program, owner_id, provably_gone, readable
 from tests.support.world import wait_until
 
 PROGRAM = "from random import Random; from kinesis_efo.leases.owner import owner_id; print(owner_id(Random(1)), flush=True); input()"
+SIBLING = "import sys; from kinesis_efo.leases.owner import of_this_program; print(of_this_program(sys.argv[1]))"
 Child = tuple[subprocess.Popen[str], str]
 
 
@@ -98,3 +100,102 @@ def test_of_owners_of_another_form_nothing_is_known(owner: str) -> None:
 def test_a_process_that_may_not_be_looked_at_counts_as_alive(child: Callable[[], Child], tmp_path: Path) -> None:
     _, owner = child()
     assert not provably_gone(owner, proc=tmp_path)
+
+
+def is_sibling(owner: str) -> bool:
+    """What another child of this process says of an owner."""
+    said = subprocess.run(
+        [sys.executable, "-c", SIBLING, owner], capture_output=True, text=True, check=True, timeout=60
+    )
+    return {"True": True, "False": False}[said.stdout.strip()]
+
+
+def test_children_of_one_process_are_of_one_program(child: Callable[[], Child]) -> None:
+    _, owner = child()
+    assert is_sibling(owner)
+    host, boot, namespace, pid, started, token = owner.split(":")
+    assert not is_sibling(":".join((host, boot, namespace, pid, str(int(started) - 1), token))), (
+        "another process by now"
+    )
+    assert not is_sibling(":".join(("another", boot, namespace, pid, started, token)))
+    assert not is_sibling(owner_id(Random(1))), "the parent is Spark's JVM, no reader"
+    assert not is_sibling("kcl-worker-3")
+
+
+def test_a_process_is_of_its_own_program_and_its_child_is_not(child: Callable[[], Child], tmp_path: Path) -> None:
+    assert of_this_program(owner_id(Random(1)))
+    _, owner = child()
+    assert not of_this_program(owner)
+    assert not of_this_program(owner, proc=tmp_path), "nothing is known of it"
+
+
+def test_processes_that_nobody_has_started_any_more_are_not_of_one_program(tmp_path: Path) -> None:
+    """Whose parent has ended gets process 1 as its parent; so does a job that a container begins with."""
+    orphan = """
+import os, sys, time
+from kinesis_efo.leases import owner
+me = owner.owner_id.__globals__["_own"](os.getpid())
+os.getppid = lambda: 1
+(owner.Path(sys.argv[1]) / "7").mkdir()
+(owner.Path(sys.argv[1]) / "7" / "stat").write_text("7 (python) S 1 " + " ".join(["0"] * 17) + " 99 0")
+print(owner.of_this_program(":".join((me.host, me.boot, me.namespace, "7", "99", "x")), owner.Path(sys.argv[1])))
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", orphan, tmp_path], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert said.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("refusal", [PermissionError, OverflowError])
+def test_a_process_of_somebody_else_is_not_known_to_have_ended(
+    child: Callable[[], Child], monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]
+) -> None:
+    process, owner = child()
+    process.kill()
+    process.wait()
+
+    def refuse(*_: int) -> None:
+        raise refusal
+
+    monkeypatch.setattr(os, "kill", refuse)
+    assert provably_gone(owner) is False
+
+
+def test_without_a_proc_file_system_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_module, "_PROC", tmp_path)
+    owner_module._own.cache_clear()
+    try:
+        host, boot, namespace, pid, started, _ = owner_id(Random(1)).split(":")
+        assert (boot, namespace, pid, started) == ("-", "-", str(os.getpid()), "-")
+        assert readable(owner_id(Random(1))) == f"{host}:{pid}"
+        assert not provably_gone(f"{host}:-:-:999999999:5:x")
+    finally:
+        owner_module._own.cache_clear()
+
+
+def test_a_process_whose_state_is_cut_short_is_not_known(child: Callable[[], Child], tmp_path: Path) -> None:
+    _, owner = child()
+    pid = owner.split(":")[3]
+    (tmp_path / pid).mkdir()
+    (tmp_path / pid / "stat").write_text(f"{pid} (python) Z 1 " + " ".join(["0"] * 17))
+    assert not provably_gone(owner, proc=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("host", "started", "parent", "ours", "same"),
+    [
+        (None, "99", "40", 40, True),
+        (None, "99", "41", 40, False),
+        (None, "98", "40", 40, False),
+        (None, "99", "1", 1, False),
+        ("another", "99", "40", 40, False),
+    ],
+)
+def test_a_process_with_the_same_parent_is_of_this_program(
+    host: str | None, started: str, parent: str, ours: int, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = owner_module._own(os.getpid())
+    monkeypatch.setattr(os, "getppid", lambda: ours)
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "stat").write_text(f"7 (python) S {parent} {' '.join(['0'] * 17)} {started} 0")
+    assert of_this_program(":".join((host or me.host, me.boot, me.namespace, "7", "99", "x")), tmp_path) is same

@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.clock import SystemClock
 from kinesis_efo.leases import Lag, Lease, LeaseInfo, LeaseKeys, run_key
+from kinesis_efo.leases.notes import RunNotes
+from kinesis_efo.leases.reached import Reached
+from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 
 numbers = st.integers(0, 10**129 - 1)
@@ -22,9 +26,13 @@ positions = st.one_of(
 )
 texts = st.text("abc:-0123456789/", min_size=1, max_size=20)
 counts = st.integers(0, 10**12)
+marks = st.builds(Reached, st.builds(Mark, st.text("0123456789abcdef", min_size=1, max_size=8), counts), counts)
 leases = st.builds(
     Lease,
     key=texts,
+    marks=st.lists(marks, max_size=4, unique_by=lambda each: each.mark.checkpoint).map(
+        lambda found: tuple(sorted(found, key=lambda each: each.at, reverse=True))
+    ),
     counter=st.integers(0, 10**30),
     owner=st.none() | texts,
     checkpoint=st.none() | positions,
@@ -303,19 +311,62 @@ def test_the_page_names_every_attribute() -> None:
         "stream": StreamIdentity("arn", 1), "continuation": 9,
     }  # fmt: skip
     rows = [Lease("orders:s", checkpoint=at, **full) for at in (Position.after(7), Position.at_timestamp(1))]
-    of_runs = {"leaseKey", "leaseOwner", "leaseCounter", "epoch", "endpoint", "status", "lag"}
+    of_runs = {"leaseKey", "leaseOwner", "leaseCounter", "epoch", "endpoint", "status", "marks", "lag"}
     of_shards = set().union(*(row.to_item() for row in rows)) - {"endpoint", "status", "lag"}
     assert {name for name in of_runs if f"`{name}`" not in run} == set()
     assert {name for name in of_shards if f"`{name}`" not in shard} == set()
+    assert "`moved`" in run
     assert {name for name in rows[0].to_item()["lag"]["M"] if f"`{name}`" not in run} == set()
 
 
-def test_what_was_seen_of_a_stream_is_never_taken_back() -> None:
+def test_what_a_run_noted_stays_in_its_row() -> None:
+    notes = RunNotes(SystemClock())
     row = Lease(run_key("orders"), checkpoint=None).taken("a", "grpc://a", 1)
-    assert not row.noting(False).distributed
-    seen = row.noting(True)
-    for later in (seen.noting(False), seen.renewed(), seen.released(), seen.released().taken("b", "grpc://b", 2)):
-        assert later.distributed
+    assert notes.stored_in("orders", row) == row
+    notes.note_distributed("orders")
+    notes.note_mark(Mark("7c1f", 3))
+    seen = notes.stored_in("orders", row)
+    for later in (
+        RunNotes(SystemClock()).stored_in("orders", seen),
+        seen.renewed(),
+        seen.released(),
+        seen.released().taken("b", "grpc://b", 2),
+    ):
         again = Lease.from_item(later.to_item())
         assert again is not None
-        assert again.distributed
+        assert (again.distributed, [each.mark for each in again.marks]) == (True, [Mark("7c1f", 3)])
+
+
+def test_when_a_row_was_written_is_stored_to_the_millisecond() -> None:
+    row = Lease("orders:shardId-1").written_in(3, None, now=1_700_000_000.1234)
+    assert row.to_item()["writtenAt"] == {"N": "1700000000123"}
+    read = Lease.from_item(row.to_item())
+    assert read is not None
+    assert read.written == 1_700_000_000.123
+    assert "writtenAt" not in Lease("orders:shardId-1").to_item()
+
+
+def test_a_shard_is_known_once_its_hash_keys_are() -> None:
+    assert not LeaseInfo().is_known
+    assert LeaseInfo(starting_hash_key="0").is_known
+
+
+def test_an_application_reads_a_stream_at_least() -> None:
+    with pytest.raises(ValueError, match="at least one stream"):
+        LeaseKeys({})
+
+
+def test_of_several_rows_of_one_shard_the_one_in_our_own_form_counts() -> None:
+    keys, shard = LeaseKeys({"orders": "dev-orders"}), ShardKey("orders", "shardId-1")
+    ours, old, kcl = "orders:shardId-1", "shardId-1", "123456789012:dev-orders:1:shardId-1"
+    assert keys.by_shard({old: 1, ours: 2, kcl: 3}) == {shard: 2}
+    assert keys.by_shard({ours: 2, old: 1, kcl: 3}) == {shard: 2}
+    assert keys.by_shard({kcl: 3, old: 1}) == {shard: 3}, "else the first"
+    assert keys.by_shard({old: 1}) == {shard: 1}
+    assert LeaseKeys({"orders": "o", "clicks": "c"}).decode(old) is None, "of which stream is not known"
+    assert keys.by_shard({"#run:orders": 4, "other:shardId-1": 5}) == {}
+
+
+def test_what_a_row_counts_begins_with_nothing() -> None:
+    row = Lease("orders:shardId-000000000000")
+    assert (row.counter, row.sub, row.owner_switches, row.epoch) == (0, 0, 0, 0)

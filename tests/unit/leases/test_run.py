@@ -8,7 +8,9 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count, islice
 from random import Random
+from types import NoneType
 
 import pytest
 
@@ -22,6 +24,7 @@ from kinesis_efo.errors import (
 from kinesis_efo.leases import Lag, LeaseKeys, LeaseListener, RunLease, SilentListener, Timing, run_key
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.run import LeaseStats
+from kinesis_efo.marks import Mark
 from kinesis_efo.positions import Position
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
@@ -34,6 +37,7 @@ class Listener(SilentListener):
     """Writes down what a run's lease tells."""
 
     def __init__(self, fixture: Fixture, name: str) -> None:
+        super().__init__()
         self._fixture = fixture
         self._name = name
 
@@ -44,9 +48,6 @@ class Listener(SilentListener):
     def lease_lost(self, stream: str, owner: str | None) -> None:
         self._fixture.events.append((self._name, stream, owner))
 
-    def failed(self, error: LeaseError) -> None:
-        self._fixture.failed.append(error)
-
 
 class Fixture:
     """A table and the runs on it."""
@@ -56,9 +57,9 @@ class Fixture:
         self.networks: dict[str, Network] = {}
         self.events: list[tuple[str, str, str | None]] = []
         self.rows_found: dict[str, Mapping[str, Lease]] = {}
-        self.failed: list[LeaseError] = []
         self.leases: list[RunLease] = []
         self.ended: set[str] = set()
+        self.siblings: set[str] = set()
 
     async def begin(self, name: str = "a", streams: str = "", listener: LeaseListener | None = None) -> RunLease:
         network = self.networks[name] = Network(self.store, Random(name))
@@ -71,6 +72,7 @@ class Fixture:
             Random(name),
             application="lake",
             gone=self.ended.__contains__,
+            is_sibling=self.siblings.__contains__,
         )
         self.leases.append(lease)
         await lease.start(listener or Listener(self, name), f"grpc://{name}")
@@ -207,7 +209,25 @@ async def test_a_second_run_is_refused_and_the_first_goes_on_undisturbed(f: Fixt
     assert (first.held, second.held) == ({"p", "q"}, set())
     assert run_key("r") not in f.store.items, "it takes nothing next to the first"
     assert f.losses == []
-    assert [type(error) for error in f.failed] == [AlreadyRunningError]
+    assert [type(lease.failure) for lease in f.leases] == [NoneType, AlreadyRunningError]
+
+
+@scenario
+async def test_a_second_source_of_the_same_program_is_told_so(f: Fixture) -> None:
+    first = await f.begin("a", "p")
+    await first.wait_held("p")
+    f.siblings.add("a")
+    second = await f.begin("b", "p")
+    with pytest.raises(AlreadyRunningError) as caught:
+        await second.wait_held("p")
+    message = str(caught.value)
+    assert (
+        "stream p, is already read by this Spark program itself, by another of its sources (process a), last seen"
+        in message
+    )
+    assert "each writeStream of a DataFrame" in message
+    assert "with foreachBatch, or give this source an application of its own" in message
+    assert "stop that query" not in message
 
 
 @scenario
@@ -304,18 +324,46 @@ async def test_after_a_graceful_stop_the_next_run_begins_at_once(f: Fixture) -> 
 async def test_that_kinesis_distributes_a_stream_itself_is_remembered_for_later_runs(f: Fixture) -> None:
     first = await f.begin("a", "pq")
     await first.wait_held("pq")
-    assert not first.was_distributed("p")
-    first.note_distributed("p")
+    assert not first.notes.was_distributed("p")
+    first.notes.note_distributed("p")
     await until(lambda: f.row("p").distributed, TIMEOUT)
-    first.note_distributed("q")
+    first.notes.note_distributed("q")
     await first.stop()
     assert (f.row("p").distributed, f.row("q").distributed) == (True, True), "also where the next renewal never came"
     second = await f.begin("b", "pq")
     await second.wait_held("pq")
-    assert second.was_distributed("p")
+    assert second.notes.was_distributed("p")
     await asyncio.sleep(2 * TIMEOUT)
     assert f.row("p").distributed
     assert "distribution" not in Lease(run_key("q")).to_item(), "absent where it was not seen"
+
+
+@scenario
+async def test_how_far_a_checkpoint_has_come_is_kept_for_later_runs_with_no_write_of_its_own(f: Fixture) -> None:
+    first = await f.begin("a", "pq")
+    await first.wait_held("pq")
+    assert first.notes.reached("p") == ()
+
+    async def writes_of_fifty(steps: Iterator[int]) -> int:
+        before = len(f.store.writes)
+        for _ in range(50):
+            for moved in islice(steps, 20):
+                first.notes.note_mark(Mark("7c1f", moved))
+            await asyncio.sleep(TIMEOUT / 10)
+        return len(f.store.writes) - before
+
+    idle, busy = await writes_of_fifty(iter(())), await writes_of_fifty(count(1))
+    assert abs(busy - idle) <= 2, "no more than renewals, which a run writes anyway"
+    assert f.row("p").marks[0].mark.moved >= 900, "at most one renewal behind"
+    first.notes.note_mark(Mark("7c1f", 1001))
+    await first.stop()
+    assert [f.row(stream).marks[0].mark for stream in "pq"] == [Mark("7c1f", 1001)] * 2, "the release tells the last"
+    second = await f.begin("b", "p")
+    await second.wait_held("p")
+    assert second.notes.reached("p")[0].mark == Mark("7c1f", 1001)
+    second.notes.note_mark(Mark("beef", 1))
+    await second.stop()
+    assert {each.mark for each in f.row("p").marks} == {Mark("7c1f", 1001), Mark("beef", 1)}
 
 
 @scenario
@@ -391,14 +439,13 @@ async def test_a_table_that_stays_unreachable_ends_the_run_with_its_last_error(f
     lease = await f.begin(streams="p")
     await lease.wait_held("p")
     f.networks["a"].throttled = True
-    await asyncio.sleep(Timing().patience - 1)
+    await asyncio.sleep(Timing(TIMEOUT).patience - 1)
     assert lease.failure is None
     with pytest.raises(
         TableUnavailableError,
         match=r"^application lake: .* not be used for 60\d s, given up: .*throttled\. .*'subscribe.retryTimeout' lets it",
     ):
         await lease.wait_held("p", at_most=30)
-    assert f.failed == [lease.failure]
 
 
 @scenario
@@ -591,7 +638,6 @@ async def test_a_table_that_refuses_us_ends_the_run_when_its_lease_runs_out(f: F
     await until(lambda: lease.failure is not None, TIMEOUT + 0.5)
     assert "not allowed" in str(lease.failure)
     assert ("a", "p", None) in f.events
-    assert f.failed == [lease.failure]
     with pytest.raises(LeaseTableError, match="not allowed"):
         await lease.wait_held("p")
 
@@ -697,3 +743,168 @@ async def test_one_line_when_a_lease_is_taken_or_given_up_and_none_per_renewal(f
         await asyncio.sleep(100)
         await lease.stop()
     assert lines == ["lease #run:p taken by a, epoch 1", "lease #run:p released by a"]
+
+
+# -- what readers may rely on in time
+
+
+@scenario
+async def test_for_how_long_a_lease_is_surely_ours(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    assert lease.seconds("p") == 0
+    await lease.wait_held("p")
+    assert TIMEOUT - 0.1 < lease.seconds("p") <= TIMEOUT
+    assert lease.seconds("q") == 0
+    f.networks["a"].cut = True
+    await asyncio.sleep(TIMEOUT / 2)
+    assert 0 < lease.seconds("p") < TIMEOUT * 0.9
+    await asyncio.sleep(TIMEOUT)
+    assert lease.seconds("p") == 0
+
+
+@scenario
+async def test_a_stream_that_joins_is_taken_at_once(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    await asyncio.sleep(0.1)
+    lease.want("pq")
+    assert await until(lambda: lease.held == {"p", "q"}, 5) < 0.2
+
+
+@scenario
+async def test_stopping_takes_no_longer_than_releasing(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    assert f.networks["a"].requests["check"] == 1
+    await asyncio.sleep(1)
+    start = now()
+    await lease.stop()
+    assert now() - start < 0.1
+    assert f.row().owner is None
+
+
+@scenario
+async def test_a_run_that_was_never_started_stops(f: Fixture) -> None:
+    lease = RunLease(f.store, "a", KEYS, Timing(TIMEOUT), LoopClock(), Random(1))
+    await lease.stop()
+
+
+@scenario
+async def test_stopping_while_the_table_does_not_answer_leaves_no_task_behind(f: Fixture) -> None:
+    """Neither one that looks for leases nor one that releases them."""
+    for held in (False, True):
+        lease = await f.begin(f"run {held}", "p")
+        if held:
+            await lease.wait_held("p")
+            lease.want("pq")
+            await asyncio.sleep(0)
+        network = f.networks[f"run {held}"]
+        network.cut, network.patience = True, 1000
+        await asyncio.sleep(1)
+        start = now()
+        await lease.stop(at_most=3)
+        assert now() - start < 3.5
+        assert len(asyncio.all_tasks()) == 1
+
+
+@scenario
+async def test_troubles_that_lie_apart_are_not_one(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    for _ in range(3):
+        f.networks["a"].throttled = True
+        await asyncio.sleep(TIMEOUT + 20)
+        assert lease.held == set()
+        f.networks["a"].throttled = False
+        await lease.wait_held("p", at_most=30)
+        await asyncio.sleep(Timing(TIMEOUT).patience)
+    assert lease.failure is None
+
+
+@scenario
+async def test_a_lease_that_cannot_be_written_says_why_it_is_not_held(f: Fixture) -> None:
+    lease = await f.begin()
+
+    async def throttled(_: Lease) -> object:
+        raise TableUnavailableError("lease table memory: writes are throttled")
+
+    network = f.networks["a"]
+    put, network._put = network._put, throttled  # type: ignore[method-assign, assignment]
+    lease.want("p")
+    with pytest.raises(TableUnavailableError, match=r"is not held after 5 s: .*writes are throttled"):
+        await lease.wait_held("p", at_most=5)
+    network._put = put  # type: ignore[method-assign]
+    await lease.wait_held("p", at_most=5)
+    f.networks["a"].cut = True
+    with pytest.raises(TableUnavailableError, match=r"is not held after 1 s$"):
+        await lease.wait_held("q", at_most=1)
+
+
+@pytest.mark.parametrize(("owner", "soon"), [("a", True), ("b", False)])
+def test_a_row_that_an_earlier_write_of_ours_made_is_taken_at_once(owner: str, soon: bool) -> None:
+    """And one that another run has made just before us is looked at again later, not over and over."""
+
+    @scenario
+    async def main(f: Fixture) -> None:
+        lease = await f.begin()
+        network = f.networks["a"]
+        put = network._put
+
+        async def late(row: Lease) -> object:
+            if row.key not in f.store.items:
+                f.store.items[row.key] = replace(row, owner=owner).to_item()
+            return await put(row)
+
+        network._put = late  # type: ignore[method-assign, assignment]
+        lease.want("p")
+        if soon:
+            assert await until(lambda: lease.held == {"p"}, 5) < 0.2
+            return
+        await asyncio.sleep(2)
+        assert lease.held == set()
+        assert network.requests["scan"] <= 4
+
+    main()
+
+
+@scenario
+async def test_rows_of_runs_are_not_told_as_rows_of_shards(f: Fixture) -> None:
+    for number in (1, 2):
+        lease = await f.begin(f"run {number}", "pq")
+        await lease.wait_held("pq")
+        assert f.rows_found == {"p": {}, "q": {}}
+        await lease.stop()
+
+
+@scenario
+async def test_a_lease_that_is_taken_is_told_while_another_is_still_being_taken(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    network = f.networks["a"]
+    put = network._put
+
+    async def slow(row: Lease) -> object:
+        await asyncio.sleep(5 if row.key == run_key("r") else 0)
+        return await put(row)
+
+    network._put = slow  # type: ignore[method-assign, assignment]
+    lease.want("pqr")
+    start = now()
+    await lease.wait_held("q")
+    assert now() - start < 0.2
+    await lease.wait_held("r")
+    assert 5 <= now() - start < 5.2
+
+
+@scenario
+async def test_an_error_in_a_listener_that_is_told_of_a_loss_ends_the_run_visibly(f: Fixture) -> None:
+    class Broken(Listener):
+        def lease_lost(self, stream: str, owner: str | None) -> None:
+            raise KeyError("broken")
+
+    lease = await f.begin(streams="p", listener=Broken(f, "a"))
+    await lease.wait_held("p")
+    f.store.items[run_key("p")] = replace(f.row(), owner="b", counter=99).to_item()
+    await until(lambda: lease.failure is not None, TIMEOUT)
+    assert isinstance(lease.failure, LeaseError)
+    assert isinstance(lease.failure.__cause__, KeyError)

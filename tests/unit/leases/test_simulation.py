@@ -14,7 +14,6 @@ from random import Random
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.errors import LeaseError
 from kinesis_efo.leases import Checkpoints, LeaseInfo, LeaseKeys, Pace, RunLease, SilentListener, Timing
 from kinesis_efo.leases.row import Item, Lease
 from kinesis_efo.positions import Position, ShardKey
@@ -42,6 +41,8 @@ class Process(SilentListener):
     """A run with its own way to the table. Has the world checked with every lease taken."""
 
     def __init__(self, world: World, name: str) -> None:
+        super().__init__()
+        self.failure.on_set(self._check_failure)
         self.name = name
         self.network = Network(world.store, Random(f"{world.seed} {name}"), late=0.5)
         self.dead = False
@@ -56,7 +57,7 @@ class Process(SilentListener):
             Pace(),
             clock,
             read_until=lambda _shard, _position: None,
-            failed=self.failed,
+            failure=self.failure,
         )
 
     async def start(self) -> None:
@@ -73,7 +74,8 @@ class Process(SilentListener):
         self.checkpoints.found(stream, rows)
         self._world.check(f"{self.name} took {stream}")
 
-    def failed(self, error: LeaseError) -> None:
+    def _check_failure(self) -> None:
+        error = self.failure.error
         assert "already read by" in str(error) or "another run held the lease" in str(error), error
 
 

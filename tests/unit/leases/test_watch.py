@@ -101,3 +101,19 @@ def test_only_what_is_of_interest_is_waited_for() -> None:
         return (await watch(table, LoopClock(), TIMEOUT, lambda lease: lease.key != "d")).seconds
 
     assert run(main()) == 0.0
+
+
+def test_it_is_told_once_that_one_look_is_not_enough() -> None:
+    async def main(table: MemoryLeaseStore, at_most: float) -> int:
+        told: list[float] = []
+        clock = LoopClock()
+        await watch(table, clock, at_most, waiting=lambda: told.append(clock.monotonic()))
+        assert all(at == 1000 for at in told), "before it waits"
+        return len(told)
+
+    table = MemoryLeaseStore()
+    table.items = {DEAD.key: DEAD.to_item(), FREE.key: FREE.to_item()}
+    assert run(main(table, TIMEOUT)) == 1
+    assert run(main(table, 0)) == 0
+    del table.items[DEAD.key]
+    assert run(main(table, TIMEOUT)) == 0

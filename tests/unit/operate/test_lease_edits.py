@@ -8,7 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.operate.lease_edits import Edit, apply, imported, moves, releases, replacement
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.support.lease_store import MemoryLeaseStore

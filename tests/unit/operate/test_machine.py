@@ -16,6 +16,7 @@ import pytest
 
 from kinesis_efo import __version__
 from kinesis_efo.clock import SystemClock
+from kinesis_efo.kinesis.core import Choice
 from kinesis_efo.operate import machine
 from kinesis_efo.operate.findings import Finding, Status
 
@@ -130,3 +131,8 @@ def test_java(tmp_path: Path) -> None:
     assert _java(tmp_path, "echo huh >&2").status is Status.UNKNOWN
     assert machine.java({"JAVA_HOME": str(tmp_path / "none")}).status is Status.FAILED
     assert machine.java({"PATH": str(tmp_path)}).status is Status.UNKNOWN
+
+
+def test_who_decodes() -> None:
+    assert machine.decoding(Choice(None, "Python", "")) == Finding("decoding", Status.PASSED, "Python", "")
+    assert machine.decoding(Choice(None, "Python", "mend it")).status is Status.UNKNOWN

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
-from kinesis_efo.operate.pulse import WINDOW_SECONDS, Cause, Pulse, View
+from kinesis_efo.operate.pulse import WINDOW_SECONDS, Cause, Pulse, Sum, View
 
 MB = 1_000_000
 
 
 def shard(number: int = 0, **what: Any) -> ShardStatus:
-    told = {"state": "streaming", "opened": 1, "failures": 0, "arrived": 0, "age": 0.1, **what}
-    subscription = Subscription(*(told.pop(name) for name in ("state", "opened", "failures", "arrived", "age")))
+    told = {"state": "streaming", "opened": 1, "failures": 0, "arrived": 0, "age": 0.1, "came": None, **what}
+    subscription = Subscription(*(told.pop(name) for name in ("state", "opened", "failures", "arrived", "age", "came")))
     told = {"fetched": "AFTER:7", "buffered": 0, "records": 0, "waiting": None, "behind": 0, **told}
     return ShardStatus("orders", f"shardId-{number:012d}", subscription=subscription, **told)
 
@@ -32,8 +32,19 @@ def test_rates_are_those_of_the_window_and_count_what_is_buffered() -> None:
     view = after((0, [shard()]), (10, [shard(arrived=20 * MB, buffered=5 * MB)]))
     (one,) = view.shards
     assert (one.incoming, one.processed) == (2 * MB, 1.5 * MB)
-    assert view.total() == view.total("orders") == (2 * MB, 1.5 * MB)
+    assert view.total() == view.total("orders") == Sum(1, 0.0, 2 * MB, 1.5 * MB, None, None)
     assert (view.buffered, view.room) == (5 * MB, 256 * MB)
+
+
+def test_records_are_counted_like_bytes() -> None:
+    view = after((0, [shard(came=100)]), (10, [shard(came=300, records=50)]))
+    assert view.total()[-2:] == (20, 15)
+
+
+def test_records_of_another_fetcher_which_counts_anew_are_not_known_yet() -> None:
+    """Its few records may have more bytes than those before."""
+    view = after((0, [shard(came=100)]), (10, [shard(arrived=MB, came=30)]))
+    assert view.total()[-2:] == (None, None)
 
 
 def test_what_was_before_the_window_does_not_count() -> None:

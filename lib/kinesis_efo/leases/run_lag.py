@@ -12,10 +12,10 @@ class Lag(NamedTuple):
         shards: Shards that are read.
         buffered: Bytes fetched of them and not yet processed.
         millis_behind: How far behind the tip the shard is that is furthest behind, with the time for which what was fetched of it waits
-            to be processed; milliseconds. None where nothing has come of any.
+            to be processed; milliseconds. None if nothing has come of any.
         shard: That shard's id.
         records: Kinesis records fetched of them all and not yet processed.
-        at: When that was so, epoch milliseconds by the run's own clock; None where it is not known.
+        at: When that was so, epoch milliseconds by the run's own clock; None if it is not known.
     """
 
     shards: int

@@ -15,8 +15,8 @@ from random import Random
 
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError
-from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.run_lag import Lag
 from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Outcome, Written
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Timing:
         patience: A table that cannot be used for this long, while a lease is to be taken, is given up (`subscribe.retryTimeout`).
     """
 
-    lease_timeout: float = 10.0
+    lease_timeout: float
     patience: float = 600.0
 
     @property
@@ -43,16 +43,16 @@ class Timing:
         return min(self.lease_timeout / 3, 10.0)
 
 
-class Ending(Enum):
-    """Why a keeper does not keep its lease any more."""
+class RenewalEnd(Enum):
+    """Why a lease is not renewed any more."""
 
     LEAVING = "leaving"
     LOST = "another run took it"
     UNREACHABLE = "not renewed in time"
 
 
-class Keeper:
-    """Holds one lease until it is lost, or has to be released.
+class Renewal:
+    """Renews one lease until it is lost, or has to be released.
 
     Args:
         store: Where the row is.
@@ -62,7 +62,7 @@ class Keeper:
         clock: Time.
         random: Spreads renewals.
         lag: What the row says of how far reading is behind; asked for each renewal.
-        distributed: Whether it was seen that Kinesis distributes the stream's records itself; asked for each write.
+        noting: The row with what else it is to remember; asked for each write.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Keeper:
         clock: Clock,
         random: Random,
         lag: Callable[[], Lag | None],
-        distributed: Callable[[], bool] = lambda: False,
+        noting: Callable[[Lease], Lease] = lambda lease: lease,
     ) -> None:
         self.lease = lease
         self.lost_to: str | None = None
@@ -84,7 +84,7 @@ class Keeper:
         self._timing = timing
         self._random = random
         self._lag = lag
-        self._distributed = distributed
+        self._noting = noting
         self._sent_at = sent_at
         self._stopped = 0.0
         self._unanswered = 0
@@ -122,21 +122,21 @@ class Keeper:
         """Make `keep` return, so that the lease can be released."""
         self._leaving.set()
 
-    async def keep(self) -> Ending:
+    async def keep(self) -> RenewalEnd:
         """Renew until the lease is lost or should be released; the row is left as it is then."""
         try:
             return await self._keep()
         finally:
             self._keeping = False
 
-    async def _keep(self) -> Ending:
+    async def _keep(self) -> RenewalEnd:
         pause = self._timing.renewal * self._random.uniform(0.5, 1)  # so that leases taken together spread out
         while True:
             await self._pause(pause)
             if not self.valid:  # also after this process was stopped for a while: before anything is written
-                return Ending.UNREACHABLE
+                return RenewalEnd.UNREACHABLE
             if self._leaving.is_set():
-                return Ending.LEAVING
+                return RenewalEnd.LEAVING
             outcome = await self._write(self._renewed, self.deadline)
             if isinstance(outcome, Lost) and outcome.current is None:
                 outcome = await self._recreate()
@@ -147,7 +147,7 @@ class Keeper:
                     pause = 0.0
                 case Lost(current):
                     self.lost_to = current.owner if current else None
-                    return Ending.LOST
+                    return RenewalEnd.LOST
                 case Written():
                     pause = self._sent_at + self._timing.renewal - self._clock.monotonic()
 
@@ -180,10 +180,10 @@ class Keeper:
         return False
 
     def _renewed(self, lease: Lease) -> Lease:
-        return lease.renewed(self._lag()).noting(self._distributed())
+        return self._noting(lease.renewed(self._lag()))
 
     def _released(self, lease: Lease) -> Lease:
-        return lease.released().noting(self._distributed())
+        return self._noting(lease.released())
 
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | Behind | None:
         return await self._send(lambda: self._store.apply(self.lease, change), give_up_at)

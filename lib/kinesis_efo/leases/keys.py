@@ -1,0 +1,96 @@
+"""The keys of the lease table's rows: which row belongs to which run or shard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from kinesis_efo.positions import ShardKey
+
+T = TypeVar("T")
+
+RUN_PREFIX: Final = "#run:"
+"""Begins the key of a run's row. No stream's name has a `#`."""
+
+
+class LeaseKeys:
+    """Translates between shards and the keys of their rows, for one application.
+
+    A shard's row has the key `<stream name>:<shard id>`. Two other forms are understood: the shard id alone, which version 0.1
+    and KCL write where an application reads one stream, and KCL's `<account>:<stream>:<epoch>:<shard id>`.
+
+    Args:
+        streams: Logical stream name to the stream's name in Kinesis, for all streams of the application.
+
+    >>> keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
+    >>> keys.encode(ShardKey("orders", "shardId-000000000000"))
+    'orders:shardId-000000000000'
+    >>> keys.decode("123456789012:dev-clicks:1700000000:shardId-000000000007")
+    ShardKey(stream='clicks', shard='shardId-000000000007')
+    >>> keys.stream("#run:orders")
+    'orders'
+    """
+
+    def __init__(self, streams: Mapping[str, str]) -> None:
+        if not streams:
+            raise ValueError("an application reads at least one stream")
+        self._logical = {kinesis: logical for logical, kinesis in streams.items()}
+        self._names = frozenset(streams)
+        self._only = next(iter(streams)) if len(streams) == 1 else None
+
+    def encode(self, shard: ShardKey) -> str:
+        """The key of a shard's row.
+
+        Raises:
+            ValueError: The application does not read that stream.
+        """
+        if shard.stream not in self._names:
+            raise ValueError(f"{shard.stream!r} is not a stream of this application: {', '.join(sorted(self._names))}")
+        return f"{shard.stream}:{shard.shard}"
+
+    def decode(self, key: str) -> ShardKey | None:
+        """The shard of a row, or None for other rows and those of streams that this application does not read."""
+        match key.split(":"):
+            case [shard] if self._only:
+                return ShardKey(self._only, shard)
+            case [stream, shard] if stream in self._names:
+                return ShardKey(stream, shard)
+            case [_, name, _, shard] if name in self._logical:
+                return ShardKey(self._logical[name], shard)
+        return None
+
+    def stream(self, key: str) -> str | None:
+        """The stream of a run's or shard's row, or None if this application does not read it."""
+        if key.startswith(RUN_PREFIX):
+            name = key.removeprefix(RUN_PREFIX)
+            return name if name in self._names else None
+        shard = self.decode(key)
+        return None if shard is None else shard.stream
+
+    def by_shard(self, rows: Mapping[str, T]) -> dict[ShardKey, T]:
+        """The shards' rows. Of several rows of one shard, which differ in the form of their key, the one in our own form."""
+        found: dict[ShardKey, T] = {}
+        for key, row in rows.items():
+            shard = self.decode(key)
+            if shard is not None and (shard not in found or key == self.encode(shard)):
+                found[shard] = row
+        return found
+
+
+def run_key(stream: str) -> str:
+    """The key of a run's lease on a stream, by the stream's logical name.
+
+    >>> run_key("orders")
+    '#run:orders'
+    """
+    return f"{RUN_PREFIX}{stream}"
+
+
+def sibling(key: str, shard_id: str) -> str:
+    """The lease key of another shard of the same stream.
+
+    >>> sibling("orders:shardId-000000000000", "shardId-000000000001")
+    'orders:shardId-000000000001'
+    """
+    prefix, colon, _ = key.rpartition(":")
+    return f"{prefix}{colon}{shard_id}"

@@ -1,0 +1,44 @@
+"""The mark of a checkpoint: what tells one checkpoint from any other, and how often it has moved. A pure value.
+
+A data source learns neither where its checkpoint lies nor the id of its query. So the offsets in the checkpoint carry an id themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple, Self
+
+_TEXT: Final = re.compile(r"([0-9a-z]{1,32}):([0-9]{1,18})", re.ASCII)
+
+
+class Mark(NamedTuple):
+    """Which checkpoint an offset belongs to, and its place in it.
+
+    Attributes:
+        checkpoint: A random id, chosen when the query was new.
+        moved: How many micro-batches up to here have moved a position.
+
+    >>> str(Mark("7c1f09ab").moved_on()), Mark.parse("7c1f09ab:812")
+    ('7c1f09ab:1', Mark(checkpoint='7c1f09ab', moved=812))
+    """
+
+    checkpoint: str
+    moved: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text that `str` makes.
+
+        Raises:
+            ValueError: The text is not a mark; the message quotes it.
+        """
+        if (found := _TEXT.fullmatch(text)) is None:
+            raise ValueError(f"not a kinesis-efo offset: its mark is {text[:80]!r}, expected <id>:<number>")
+        return cls(found[1], int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.checkpoint}:{self.moved}"
+
+    def moved_on(self) -> Self:
+        """The mark after one more micro-batch that moves a position."""
+        return self._replace(moved=self.moved + 1)

@@ -1,0 +1,71 @@
+"""A dry run beside a live query: at AWS' own endpoint it takes nothing of the query's limits; elsewhere it may be no dry run."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.exceptions import ClientError
+
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.operate import dry_runs
+from kinesis_efo.operate.findings import Finding, Status
+
+ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
+REF = StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1700000000")
+MODEL = botocore.session.get_session().get_service_model("kinesis")
+EVENTS = SimpleNamespace(register=lambda *_: None, unregister=lambda *_: None)
+
+
+class Kinesis:
+    """AWS, as it answers dry runs. It cannot be asked here."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.meta = SimpleNamespace(endpoint_url=endpoint, service_model=MODEL, events=EVENTS)
+        self.subscribed: list[dict[str, Any]] = []
+
+    async def client(self, service: str) -> Any:
+        return self
+
+    async def list_shards(self, **_: Any) -> Any:
+        return {"Shards": [{"ShardId": "shardId-000000000000"}]}
+
+    async def subscribe_to_shard(self, **asked: Any) -> Any:
+        self.subscribed.append(asked)
+        error = {"Code": "DryRunOperationException", "Message": "Request would have succeeded"}
+        raise ClientError({"Error": error}, "SubscribeToShard")
+
+
+def tried(kinesis: Kinesis, *owners: str, anyway: bool = False) -> Finding:
+    return asyncio.run(dry_runs.subscribing(kinesis, REF, owners, anyway=anyway))
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://kinesis.eu-west-1.amazonaws.com",
+        "https://kinesis-fips.us-gov-west-1.amazonaws.com",
+        "https://kinesis.cn-north-1.amazonaws.com.cn",
+        "https://vpce-1a2b-3c4d.kinesis.eu-west-1.vpce.amazonaws.com",
+        "https://111122223333.control-kinesis.eu-west-1.api.aws",
+    ],
+)
+def test_beside_a_live_query_aws_is_asked_dry(endpoint: str) -> None:
+    kinesis = Kinesis(endpoint)
+    found = tried(kinesis, "host:1:a")
+    assert (found.status, found.detail) == (Status.PASSED, "allowed (dry run)")
+    assert [each["DryRun"] for each in kinesis.subscribed] == [True]
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://127.0.0.1:4566", "https://amazonaws.com.example", "https://fakeamazonaws.com"]
+)
+def test_beside_a_live_query_nobody_else_is_asked_unless_the_user_says_so(endpoint: str) -> None:
+    kinesis = Kinesis(endpoint)
+    assert tried(kinesis, "host:1:a").status is Status.UNKNOWN
+    assert kinesis.subscribed == []
+    assert tried(kinesis, "host:1:a", anyway=True).status is Status.PASSED
+    assert tried(kinesis).status is Status.PASSED

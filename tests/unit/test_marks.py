@@ -1,0 +1,63 @@
+"""Marks of checkpoints as offsets carry them."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.marks import Mark
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+
+SHARD = ShardKey("orders", "shardId-000000000000")
+marks = st.builds(Mark, st.text("0123456789abcdef", min_size=1, max_size=8), st.integers(0, 10**12))
+
+
+@given(marks)
+def test_an_offset_keeps_its_mark(mark: Mark) -> None:
+    offset = Offset({SHARD: Position.after(5)}, {SHARD: 4}, mark)
+    again = Offset.from_json(offset.to_json())
+    assert (again, again.mark, again.to_json()) == (offset, mark, offset.to_json())
+    assert offset != Offset({SHARD: Position.after(5)}, {SHARD: 4}, mark.moved_on())
+    assert offset.without({"clicks"}).mark == mark
+
+
+def test_the_mark_counts_micro_batches_that_move_and_no_others() -> None:
+    begin = Offset({SHARD: TRIM_HORIZON}, mark=Mark("7c1f"))
+    assert begin.moved_to(dict(begin), {SHARD: 3}) is begin, "Spark would take another text for a micro-batch"
+    moved = begin.moved_to({SHARD: Position.after(5)}, {}, Mark("beef"))
+    assert moved.mark == Mark("7c1f", 1)
+    assert moved.moved_to({SHARD: Position.after(6)}, {}).mark == Mark("7c1f", 2)
+
+
+def test_an_offset_of_an_earlier_version_gets_a_mark_when_it_moves() -> None:
+    old = Offset.from_json('{"streams":{"orders":{"shardId-000000000000":"AFTER:5"}},"version":1}')
+    assert old.mark is None
+    assert old.moved_to(dict(old), {}, Mark("beef")) is old
+    assert old.moved_to({SHARD: Position.after(6)}, {}, Mark("beef")).mark == Mark("beef", 1)
+    assert old.moved_to({SHARD: Position.after(6)}, {}).mark is None
+
+
+@pytest.mark.parametrize("text", ["7c1f", "7c1f:", ":3", "7c1f:-1", "7C1F:1", "7c1f:1:2", "7c1f:+1", "7c1f:\u0661"])
+def test_what_is_no_mark_is_refused_with_its_text(text: str) -> None:
+    document = {"version": 1, "streams": {"o": {"s": "AFTER:12"}}, "mark": text}
+    with pytest.raises(ValueError, match="not a kinesis-efo offset: its mark is"):
+        Offset.from_json(json.dumps(document))
+
+
+class Earlier(msgspec.Struct):
+    """What the version before this one reads of an offset."""
+
+    version: int
+    streams: dict[str, dict[str, str]]
+    sources: dict[str, str] = {}
+    lasts: dict[str, dict[str, str]] = {}
+
+
+def test_an_earlier_version_reads_an_offset_with_a_mark() -> None:
+    offset = Offset({SHARD: Position.after(5)}, {SHARD: 4}, Mark("7c1f", 3))
+    document = msgspec.convert(json.loads(offset.to_json()), Earlier)
+    assert (document.version, document.streams) == (1, {"orders": {"shardId-000000000000": "AFTER:5"}})

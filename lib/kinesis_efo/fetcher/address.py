@@ -22,7 +22,7 @@ class FetcherAddress(msgspec.Struct, frozen=True):
         namespace: The network namespace whose loopback address it serves, from `network_namespace`; empty if it does not.
         port: Its port.
         hosts: Names and addresses that may lead to it from elsewhere, in the order to try.
-        certificate: The certificate that it shows, PEM; None where it serves in the clear.
+        certificate: The certificate that it shows, PEM; None if it serves in the clear.
     """
 
     namespace: str

@@ -20,10 +20,10 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey
 logger = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 5.0
-"""How far the clock may be off by which it is known that nothing waits in a shard: this machine's, where a server does not tell its own."""
+"""How far the clock may be off by which it is known that nothing waits in a shard: this machine's, if a server does not tell its own."""
 
 UNHEARD_SECONDS: Final = 60.0
-"""A shard that nothing is heard of holds the others back for so long."""
+"""A shard that nothing is heard of holds the others back for this long."""
 
 _ROUNDS: Final = 8
 _WORD_SECONDS: Final = 10.0
@@ -38,7 +38,7 @@ class Timed(Buffered, Protocol):
 
     @property
     def newest(self) -> float:
-        """When the newest record that came arrived in the stream, epoch milliseconds; `-inf` where that is not known."""
+        """When the newest record that came arrived in the stream, epoch milliseconds; `-inf` if that is not known."""
 
     def arrived_behind(self, after: Position) -> float | None:
         """When the first record behind a position arrived in the stream, epoch milliseconds."""
@@ -62,7 +62,7 @@ class Alignment:
     Args:
         most: Seconds that a shard may be ahead of the slowest one.
         read_until: The time up to which every record that arrived in a shard lies at or before the end of its buffer, epoch seconds by
-            Kinesis' clock; None where that is not known.
+            Kinesis' clock; None if that is not known.
     """
 
     def __init__(self, most: float, read_until: Callable[[ShardKey, Position], float | None]) -> None:

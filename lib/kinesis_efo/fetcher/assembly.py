@@ -88,7 +88,7 @@ async def _open_transport(
 
 
 def certificate_for(options: SourceOptions, listening: Listening, clock: Clock) -> Certificate | None:
-    """The certificate of a service that listens somewhere; None where it serves in the clear.
+    """The certificate of a service that listens somewhere; None if it serves in the clear.
 
     Args:
         options: The options of the query.

@@ -1,45 +1,44 @@
-"""Tasks beside others: none ends in silence where nobody awaits it, and none is left behind where another one failed."""
+"""Tasks beside others: none ends in silence if nobody awaits it, and none is left behind if another one failed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from kinesis_efo.errors import FetcherError, KinesisEfoError
+from kinesis_efo.failure import Failure
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def in_background(
-    work: Coroutine[Any, Any, None], what: str, failed: Callable[[KinesisEfoError], None]
-) -> asyncio.Task[None]:
+def in_background(work: Coroutine[Any, Any, None], what: str, failure: Failure) -> asyncio.Task[None]:
     """Start a task that runs until it is cancelled.
 
     Args:
         work: What to do.
         what: What that is, for messages, as `watching the shards`.
-        failed: Called with the error that ended it. Another library's or a bug's is wrapped, so that it reaches the query, too.
+        failure: Keeps the error that ended it. Another library's or a bug's is wrapped, so that it reaches the query, too.
     """
 
     async def guarded() -> None:
         try:
             await work
         except KinesisEfoError as error:
-            failed(error)
+            failure.set(error)
         except Exception as error:
             logger.exception("%s failed", what)
             wrapped = FetcherError(f"{what} failed: {type(error).__name__}: {error}")
             wrapped.__cause__ = error
-            failed(wrapped)
+            failure.set(wrapped)
 
     return asyncio.create_task(guarded(), name=what)
 
 
 async def all_of(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """The results of all, done at the same time. Where one fails, the others have been cancelled and have ended when its error is raised.
+    """The results of all, done at the same time. If one fails, the others have been cancelled and have ended when its error is raised.
 
     `asyncio.gather` would let them run on, up to the end of the event loop and into it.
     """

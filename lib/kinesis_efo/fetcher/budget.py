@@ -1,6 +1,6 @@
 """One budget of bytes for all shards of a fetcher: what they hold, and what is on its way to them.
 
-A shard takes room before its bytes are read, one event at a time, and waits its turn where there is none. Lives in the fetcher's
+A shard takes room before its bytes are read, one event at a time, and waits its turn if there is none. Lives in the fetcher's
 event loop and is not thread-safe; its counts may be read from any thread.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 from kinesis_efo.positions import ShardKey
 
 SHARE_BYTES: Final = 256 << 10
-"""Bytes that every shard may hold at any time, however full the budget is, where shards are few."""
+"""Bytes that every shard may hold at any time, however full the budget is, if shards are few."""
 
 
 class Signal:

@@ -39,8 +39,8 @@ class BufferedEvent(NamedTuple):
         through: The position behind it.
         size: Bytes that it occupies.
         records: Kinesis records in it.
-        last: Its last record, where it has one and the payload is still here.
-        marks: When its records arrived in the stream, where that is noted.
+        last: Its last record, if it has one and the payload is still here.
+        marks: When its records arrived in the stream, if that is noted.
     """
 
     through: Position
@@ -61,7 +61,7 @@ class ShardBuffer:
         arrival_step: How exactly it is noted when records arrived in the stream, milliseconds; None: not at all.
 
     Attributes:
-        last_record: The last record before `start` that this buffer has held; None where there was none.
+        last_record: The last record before `start` that this buffer has held; None if there was none.
         quiet: The newest answers, as far as they brought no record.
     """
 
@@ -103,7 +103,7 @@ class ShardBuffer:
 
     @property
     def waiting_since(self) -> float | None:
-        """When the oldest records in the buffer arrived, seconds on the monotonic clock; None where it has none."""
+        """When the oldest records in the buffer arrived, seconds on the monotonic clock; None if it has none."""
         return self._index.waiting_since
 
     @property
@@ -225,7 +225,7 @@ class ShardBuffer:
         return self._index.lowest
 
     def news_since(self, after: Position) -> float | None:
-        """When the first event behind a position arrived that has records or ends the shard; None where there is no such event."""
+        """When the first event behind a position arrived that has records or ends the shard; None if there is no such event."""
         return self._index.news_since(after)
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
@@ -248,7 +248,7 @@ class ShardBuffer:
         return self._index.portion_before(after, max_bytes, max_records, horizon, some=some)
 
     def entries_since(self, told: int) -> tuple[list[BufferedEvent], int]:
-        """The events after the first so many of this buffer, and its last one where that is idle: it may have moved.
+        """The events after number `told`. The last one is repeated if it is idle, because its position may have grown.
 
         Args:
             told: The number that the last call returned; 0 at first.
@@ -276,7 +276,7 @@ class ShardBuffer:
         Args:
             after: Its start; exclusive.
             through: Its end; inclusive.
-            last: The number of its last record, where it is known.
+            last: The number of its last record, if it is known.
             asked_at: When it was asked for, monotonic seconds.
         """
         cursor = Cursor(self, after, through, last, asked_at)
@@ -294,16 +294,17 @@ class ShardBuffer:
             self._evict(self._index.index_after(position))
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """The number of the last record of a range; None where it has none, or it is not known."""
+        """The number of the last record of a range; None if it has none, or it is not known."""
         index = self._index.index_after(through)
         payload = self._payloads[index] if index < len(self._payloads) and not through.is_end else None
-        inside = None if payload is None else last_record(payload, through.value)
-        if inside is not None and after.precedes(inside.number):
-            return inside.number
-        return self._index.last_up_to(through, after)
+        if payload is None or (first := first_number(payload)) is None:
+            return self._index.last_up_to(through, after)
+        inside = last_record(payload, through.value) if first <= through.value else None
+        last = self._index.last_before(index, after) if inside is None else inside.number
+        return last if last is not None and after.precedes(last) else None
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:
-        """The last record up to a position that was committed; None where none came, or it is not known.
+        """The last record up to a position that was committed; None if none came, or it is not known.
 
         Args:
             position: A position at which an event ends, or one in the middle, as the end of a stream at some time may be.
@@ -445,13 +446,13 @@ class Cursor:
         return self._buffer.quiet.believed(self._asked_at) and self._buffer._is_at_end(self.position)
 
     def passed_over(self) -> list[bytes]:
-        """The event that lies behind the last record without having it, where the reader is astray: it may have others of the range."""
+        """The event that lies behind the last record without having it, if the reader is astray: it may have others of the range."""
         buffer = self._buffer
         payload = buffer._payloads[buffer._index.index_after(self.position)] if self.astray else None
         return [] if payload is None else [payload]
 
     def take(self, max_bytes: int) -> list[bytes]:
-        """The next payloads, up to and including the event that ends the range; none where nothing has arrived yet.
+        """The next payloads, up to and including the event that ends the range; none if nothing has arrived yet.
 
         Args:
             max_bytes: Stop after the event that exceeds this.

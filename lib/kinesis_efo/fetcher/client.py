@@ -14,7 +14,7 @@ from pyarrow import flight
 from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.connection import Connection
-from kinesis_efo.fetcher.kept import KEPT, KeptClients
+from kinesis_efo.fetcher.connection_cache import CONNECTIONS, ConnectionCache
 from kinesis_efo.fetcher.messages import GetTicket, RangeLabel
 from kinesis_efo.fetcher.pulling import Pulled, Silence
 from kinesis_efo.positions import ShardRange
@@ -30,7 +30,7 @@ CALL_SECONDS: Final = 300.0
 
 
 class CallEndedError(FetcherUnreachableError):
-    """A call ended before its ranges did. The fetcher may be as well as ever: whoever asks again goes on where it ended."""
+    """A call ended before its ranges did. The fetcher may be as well as ever: a new call goes on where it ended."""
 
 
 class RangePayloads(NamedTuple):
@@ -38,7 +38,7 @@ class RangePayloads(NamedTuple):
 
     Attributes:
         wanted: The range.
-        hash_range: First and last hash key of its shard, where the fetcher knows them.
+        hash_range: First and last hash key of its shard, if the fetcher knows them.
         payloads: Raw events that cover it, in order.
     """
 
@@ -64,7 +64,7 @@ class FetcherClient(Connection):
         address: FetcherAddress,
         secret: str,
         *,
-        kept: KeptClients = KEPT,
+        kept: ConnectionCache = CONNECTIONS,
         silent_seconds: float = SILENT_SECONDS,
         call_seconds: float = CALL_SECONDS,
         **options: Any,

@@ -1,4 +1,4 @@
-"""Collects a fetcher's counts as metric samples: for the fetcher, per stream, and per shard where shards are told apart.
+"""Collects a fetcher's counts as metric samples: for the fetcher, per stream, and per shard if shards are told apart.
 
 Runs in an exporter's thread, so it reads plain numbers and copies of dictionaries only. A shard's counts outlive its feeds,
 so that no total decreases.
@@ -34,10 +34,10 @@ class FetcherCollector:
     """Gives the samples of one fetcher.
 
     Args:
-        fetcher: The fetcher; None where fetchers are in other processes.
+        fetcher: The fetcher; None if fetchers are in other processes.
         streams: By logical name.
-        leases: The run's lease on each stream; None where the planner has it, in another process.
-        about: Attributes of every sample: application and environment, and the fetcher where there are several.
+        leases: The run's lease on each stream; None if the planner has it, in another process.
+        about: Attributes of every sample: application and environment, and the fetcher if there are several.
         shards: Most shards that are told apart.
         now: Monotonic seconds.
     """

@@ -14,7 +14,7 @@ from pyarrow import flight
 
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.address import CERTIFICATE_NAME, FetcherAddress, network_namespace
-from kinesis_efo.fetcher.kept import KeptClients
+from kinesis_efo.fetcher.connection_cache import ConnectionCache
 from kinesis_efo.fetcher.messages import SECRET_HEADER, unpack_error
 from kinesis_efo.hosts import LOOPBACK
 
@@ -58,7 +58,7 @@ class Connection:
         namespace: str | None = None,
         connect_seconds: float = _CONNECT_SECONDS,
         last_connect_seconds: float = _LAST_CONNECT_SECONDS,
-        kept: KeptClients | None = None,
+        kept: ConnectionCache | None = None,
     ) -> None:
         self._address = address
         self._secret = secret

@@ -25,13 +25,15 @@ class Portion(NamedTuple):
         through: Position behind the last of them.
         bytes: What they occupy.
         records: Kinesis records in them.
-        last: The number of the last of these records; None where there are none, or it is not known.
+        last: The number of the last of these records; None if there are none, or it is not known.
+        events: How many of them have records, at most.
     """
 
     through: Position
     bytes: int
     records: int
     last: int | None = None
+    events: int = 0
 
 
 class EventIndex:
@@ -43,10 +45,10 @@ class EventIndex:
     Attributes:
         start: Position before the first event that was not dropped.
         end: Position behind the last event.
-        waiting_since: When the oldest records in the index came here, seconds on the monotonic clock; None where it has none.
-        lowest: The lowest number that it is known to cover; None where none is known yet.
+        waiting_since: When the oldest records in the index came here, seconds on the monotonic clock; None if it has none.
+        lowest: The lowest number that it is known to cover; None if none is known yet.
         is_open_below: Whether it begins at a time, and only its first event will tell which numbers it covers.
-        newest: When the newest record arrived in the stream, of all that were ever in the index; epoch milliseconds, `-inf` where that is
+        newest: When the newest record arrived in the stream, of all that were ever in the index; epoch milliseconds, `-inf` if that is
             not known.
         gone: The number of dropped events that still have a slot.
         compacted: The number of dropped events whose slots were given back.
@@ -110,15 +112,15 @@ class EventIndex:
 
         Args:
             continuation: The sequence number up to which it reaches; None for the end of the shard.
-            size: Bytes that it occupies; 0 where it has no records.
+            size: Bytes that it occupies; 0 if it has no records.
             records: Kinesis records in it.
             now: When it came, seconds on the monotonic clock.
-            marks: When its records arrived in the stream, where that matters.
-            first: The number of its first record, where that is known. Only asked for while `is_open_below`.
-            last: The number of its last record, where it has one.
+            marks: When its records arrived in the stream, if that matters.
+            first: The number of its first record, if that is known. Only asked for while `is_open_below`.
+            last: The number of its last record, if it has one.
 
         Returns:
-            Whether it has a slot of its own: an event without records moves the one before where that has none either.
+            Whether it has a slot of its own: an event without records moves the one before if that has none either.
         """
         end = _BEHIND_ALL if continuation is None else continuation
         if self.is_open_below:
@@ -173,7 +175,7 @@ class EventIndex:
         return bisect_right(self._ends, position.value, self.gone)
 
     def news_since(self, after: Position) -> float | None:
-        """When the first event behind a position arrived that has records or ends the shard; None where there is no such event."""
+        """When the first event behind a position arrived that has records or ends the shard; None if there is no such event."""
         news = self._first_news(self.index_after(after))
         return self._since[news] if news < len(self._ends) else None
 
@@ -184,7 +186,7 @@ class EventIndex:
             after: A position that the index covers.
             max_bytes: Most bytes.
             max_records: Most records.
-            some: Include the first event with records, where there is one, whatever its size.
+            some: Include the first event with records, if there is one, whatever its size.
         """
         first = self.index_after(after)
         by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
@@ -194,15 +196,17 @@ class EventIndex:
             last = max(last, min(self._first_news(first) + 1, len(self._ends)))
         if last == first:
             return Portion(after, 0, 0)
+        records = self._records_through[last] - self._records_through[first]
         return Portion(
             _position(self._ends[last - 1]),
             self._bytes_through[last] - self._bytes_through[first],
-            self._records_through[last] - self._records_through[first],
-            self._last_before(last, after),
+            records,
+            self.last_before(last, after),
+            min(last - first, records),
         )
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """The number of the last record of a range; None where it has none, or it is not known, as where it ends within an event.
+        """The number of the last record of a range; None if it has none, or it is not known, as when it ends within an event.
 
         Args:
             through: The end of the range.
@@ -213,10 +217,10 @@ class EventIndex:
         stop = self.index_after(through)
         begins_there = stop > self.gone and through == self.end_of(stop - 1)
         cut = stop < len(self._ends) and self.sizes(stop)[1] > 0 and not begins_there
-        return None if cut else self._last_before(stop, after)
+        return None if cut else self.last_before(stop, after)
 
-    def _last_before(self, stop: int, after: Position) -> int | None:
-        """The number of the last record before an event, if it lies behind a position; None where there is none, or it is not known."""
+    def last_before(self, stop: int, after: Position) -> int | None:
+        """The number of the last record before an event, if it lies behind a position; None if there is none, or it is not known."""
         last = self._last_through[stop - 1] if stop > self.gone else 0
         return last if last and after.precedes(last) else None
 
@@ -225,7 +229,7 @@ class EventIndex:
         return self._marks[index]
 
     def arrived_behind(self, after: Position) -> float | None:
-        """When the first record behind a position arrived in the stream, epoch milliseconds; None where there is none, or it does not say.
+        """When the first record behind a position arrived in the stream, epoch milliseconds; None if there is none, or it does not say.
 
         Args:
             after: A position that the index covers.
@@ -247,7 +251,7 @@ class EventIndex:
             max_bytes: Most bytes.
             max_records: Most records.
             horizon: The time, epoch milliseconds.
-            some: Include the records of the first mark, where they arrived up to the time, however many they are.
+            some: Include the records of the first mark, if they arrived up to the time, however many they are.
         """
         first = self.index_after(after)
         whole = self.portion(after, max_bytes, max_records)
@@ -271,15 +275,17 @@ class EventIndex:
                     size + max(1, event_size * taken // event_records),
                     records + taken,
                     through,
+                    min(stop + 1 - first, records + taken),
                 )
         elif some and not records:
             # It does not say when it arrived, or it is the end.
             return self.portion(after, max_bytes, max_records, some=True)
         end = self.end_of(stop - 1) if stop > first else after
-        return Portion(end, size, records, self._last_before(stop, after) if records else None)
+        last = self.last_before(stop, after) if records else None
+        return Portion(end, size, records, last, min(stop - first, records))
 
     def _stop_before(self, horizon: float, first: int, last: int) -> int:
-        """The first of some events with a record that arrived behind a time; the index behind them where none has."""
+        """The first of some events with a record that arrived behind a time; the index behind them if none has."""
         index = bisect_right(self._newest_through, horizon, first, last)
         # A record may have arrived before the one in front of it.
         while index < last and _newest(self._marks[index]) <= horizon:
@@ -342,7 +348,7 @@ def _newest(marks: Sequence[Mark]) -> float:
 
 
 def _lowest_of(start: Position) -> int | None:
-    """The lowest number behind which everything comes in a subscription from some position on; None where that is not known."""
+    """The lowest number behind which everything comes in a subscription from some position on; None if that is not known."""
     match start.kind:
         case PositionKind.TRIM_HORIZON:
             return 0

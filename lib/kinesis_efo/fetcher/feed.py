@@ -1,4 +1,4 @@
-"""Fetches one shard: a subscription fills a buffer, and starts anew where a reader asks for what the buffer does not hold.
+"""Fetches one shard: a subscription fills a buffer, and starts anew if a reader asks for what the buffer does not hold.
 
 Lives in the fetcher's event loop.
 """
@@ -23,11 +23,11 @@ from kinesis_efo.positions import Position, ShardKey
 logger = logging.getLogger(__name__)
 
 _CLOCK_SECONDS: Final = 2.0
-"""So long after a feed has begun, by Kinesis' clock as it is known here, a record has surely arrived after that."""
+"""A record that arrived this long after a feed had begun, by Kinesis' clock as it is known here, surely came after its beginning."""
 
 _STUCK_EVENTS: Final = 3
 _STUCK_SECONDS: Final = 2.0
-"""So many events without records, over so long, whose lag does not shrink: the server says for ever that something is behind them."""
+"""If this many events without records, over this time, tell a lag that does not shrink, the server says for ever that more is there."""
 
 _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 
@@ -119,13 +119,13 @@ class ShardFeed:
 
     @property
     def quiet(self) -> float:
-        """For how long it is believed that nothing lies behind the buffer, seconds; 0 where that is not believed."""
+        """For how long it is believed that nothing lies behind the buffer, seconds; 0 if that is not believed."""
         if self.buffer is None or not self.buffer.quiet.believed():
             return 0.0
         return self._clock.monotonic() - self.buffer.quiet.since
 
     def read_until(self, position: Position) -> float | None:
-        """The time up to which every record that arrived lies at or before a position, in epoch seconds, where it is known."""
+        """The time up to which every record that arrived lies at or before a position, in epoch seconds, if it is known."""
         subscription = self._subscription
         if subscription is None or self.buffer is None or self.buffer.end != position:
             return None
@@ -134,7 +134,7 @@ class ShardFeed:
     def note_tip(self, event: Event, began: float) -> bool:
         """Take note of the first event that tells where the shard ended when fetching began; it was sent since.
 
-        One event is believed where it says that nothing lies behind it: an end too early loses nothing, since whoever ends there
+        One event is believed if it says that nothing lies behind it: an end too early loses nothing, since a query that ends there
         reads on from there the next time.
 
         Args:

@@ -14,17 +14,17 @@ from functools import partial
 from typing import Final
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import DataLossError, FetcherUnreachableError, KinesisEfoError, RetriesExhaustedError
+from kinesis_efo.errors import DataLossError, KinesisEfoError, RetriesExhaustedError
+from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import CLAIM_SECONDS, ShardBuffer
-from kinesis_efo.fetcher.coordinator import Attention, Coordinator
+from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
 from kinesis_efo.fetcher.feed import ShardFeed
-from kinesis_efo.fetcher.shortfall import Shortfall
+from kinesis_efo.fetcher.shard_watch import ShardWatch
+from kinesis_efo.fetcher.shortfall import Shortfall, StallWarning
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.vigil import Vigil
-from kinesis_efo.fetcher.watch import ShardWatch
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
 from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
@@ -37,7 +37,7 @@ READ_CHUNK_BYTES: Final = 1 << 20
 _LOOK_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 1.0
 _PAST_SECONDS: Final = 10.0
-"""For a record that retention has taken, a range waits so long at most."""
+"""How long a range waits for a record that retention has taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +73,31 @@ class Fetcher:
         self._clock = clock
         self.budget = budget
         self._coordinator: Coordinator
-        self._attention: Attention
+        self._shard_listener: ShardListener
         self._watch = ShardWatch(streams, clock, self._listed)
         self._feeds: dict[ShardKey, ShardFeed] = {}
         self._offset: Offset | None = None
         self._committed: Mapping[ShardKey, Position] = {}
         self._reading: Counter[ShardKey] = Counter()
-        self._handed: dict[Vigil, float] = {}
+        self._handed: dict[StallWarning, float] = {}
         self._allowed = Signal()
-        self._failure: KinesisEfoError | None = None
+        self._failure: Failure
         self._watching: asyncio.Task[None] | None = None
 
-    def start(self, coordinator: Coordinator, attention: Attention) -> None:
+    def start(self, coordinator: Coordinator, shard_listener: ShardListener) -> None:
         """Begin to watch the streams, and to read what is asked for and allowed.
 
         Args:
             coordinator: Decides which shards may be read.
-            attention: Learns in which shards something happens.
+            shard_listener: Learns in which shards something happens.
         """
-        self._coordinator, self._attention = coordinator, attention
-        self._watching = in_background(self._watch.run(), "watching the shards", self.failed)
+        self._coordinator, self._shard_listener, self._failure = coordinator, shard_listener, coordinator.failure
+        self._failure.on_set(self._wake_all)
+        self._watching = in_background(self._watch.run(), "watching the shards", self._failure)
 
     async def stop(self) -> None:
         """Stop fetching and close all connections. Waiting calls fail."""
-        self._failure = self._failure or FetcherUnreachableError("the fetcher has stopped: its query has ended")
+        self._failure.stop()
         self._wake_all()
         closing = [task for feed in self._feeds.values() if (task := feed.close())]
         if self._watching is not None:
@@ -141,7 +142,7 @@ class Fetcher:
             offset: Positions up to which everything is processed.
 
         Returns:
-            For shards whose position has changed since the last call: the last record up to there, where it is known.
+            For shards whose position has changed since the last call: the last record up to there, if it is known.
         """
         self.check()
         records: dict[ShardKey, LastRecord] = {}
@@ -153,7 +154,7 @@ class Fetcher:
                 feed.close()
                 del self._feeds[key]
             elif feed.buffer is not None:
-                # Also where the position stays: what came twice, or for another attempt at a range, goes now.
+                # Also if the position stays: what came twice, or for another attempt at a range, goes now.
                 feed.buffer.commit(position)
                 if self._committed.get(key) != position and (record := _last_record(feed, position)) is not None:
                     records[key] = record
@@ -193,7 +194,7 @@ class Fetcher:
         )
 
     def millis_behind(self, key: ShardKey) -> int | None:
-        """How far reading of a shard lags, by the last event, in milliseconds; None where that is not known."""
+        """How far reading of a shard lags, by the last event, in milliseconds; None if that is not known."""
         feed = self._feeds.get(key)
         return feed.millis_behind if feed is not None else None
 
@@ -203,17 +204,17 @@ class Fetcher:
         return feed.tip if feed is not None else None
 
     def quiet(self, key: ShardKey) -> float:
-        """For how long it is believed that nothing more is there in a shard, seconds; 0 where that is not believed."""
+        """For how long it is believed that nothing more is there in a shard, seconds; 0 if that is not believed."""
         feed = self._feeds.get(key)
         return feed.quiet if feed is not None else 0.0
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """The time up to which every record that arrived lies at or before a position, in epoch seconds, where it is known."""
+        """The time up to which every record that arrived lies at or before a position, in epoch seconds, if it is known."""
         feed = self._feeds.get(key)
         return feed.read_until(position) if feed is not None else None
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        """First and last hash key of a shard; None where they are not known."""
+        """First and last hash key of a shard; None if they are not known."""
         return self._streams.stream(key.stream).hash_range(key.shard)
 
     # -- what the coordinator says
@@ -230,11 +231,6 @@ class Fetcher:
         """
         feeds = [feed for key in shards if (feed := self._feeds.pop(key, None)) is not None]
         return [task for feed in feeds if (task := feed.close()) is not None]
-
-    def fail(self, error: KinesisEfoError) -> None:
-        """Make every call from now on fail with this error, or with the first one where there were several."""
-        self._failure = self._failure or error
-        self._wake_all()
 
     # -- what tasks ask
 
@@ -268,20 +264,20 @@ class Fetcher:
             # It goes on without that record. Range after range would wait for as long, while retention takes more.
             timeout = min(timeout, _PAST_SECONDS)
         shortfall = Shortfall(wanted, timeout, now, fail=fails)
-        vigil = Vigil(wanted, now, partial(self._waits_for, key))
+        stall_warning = StallWarning(wanted, now, partial(self._waits_for, key))
         self._reading[key] += 1
         try:
             while not wanted.is_over:
-                feed = await self._allowed_feed(key, partial(vigil.look, wanted.after))
+                feed = await self._allowed_feed(key, partial(stall_warning.look, wanted.after))
                 buffer, anew, beside = _buffer_for(feed, wanted), False, []
                 with buffer.reading(wanted.after, through, last, asked_at) as cursor:
                     while buffer.may_cover(cursor.position) and self._feed(key) is feed:
                         payloads = cursor.take(READ_CHUNK_BYTES)
                         beside = cursor.passed_over()
                         if payloads:
-                            self._handed[vigil] = self._clock.monotonic()
+                            self._handed[stall_warning] = self._clock.monotonic()
                             yield payloads
-                            del self._handed[vigil]
+                            del self._handed[stall_warning]
                             # Not before: a task may take its time.
                             shortfall.progressed(self._clock.monotonic())
                         if cursor.done:
@@ -291,7 +287,7 @@ class Fetcher:
                         if not payloads:
                             await self._wait(feed.news, self._clock.monotonic() + 1)
                             self.check()
-                            vigil.look(cursor.position, self._clock.monotonic())
+                            stall_warning.look(cursor.position, self._clock.monotonic())
                             if shortfall.heard(cursor.position, buffer.quiet):
                                 return
                     wanted = ShardRange(key, cursor.settled, through, last)
@@ -308,7 +304,7 @@ class Fetcher:
             self.failed(error)
             raise
         finally:
-            self._handed.pop(vigil, None)
+            self._handed.pop(stall_warning, None)
             self._reading[key] -= 1
             self._close_unneeded(key)
 
@@ -366,12 +362,12 @@ class Fetcher:
 
     def arrived(self, key: ShardKey) -> None:
         """Look at a shard with the next poll, and wake the one that waits: it has something new."""
-        self._attention.touch((key,))
-        self._attention.wake()
+        self._shard_listener.touch((key,))
+        self._shard_listener.wake()
 
     def moved(self, key: ShardKey) -> None:
         """Look at a shard with the next poll. Nobody waits for it: it only told that nothing arrived."""
-        self._attention.touch((key,))
+        self._shard_listener.touch((key,))
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
         """Take note of a shard's children, which its last event announced."""
@@ -380,8 +376,7 @@ class Fetcher:
 
     def failed(self, error: KinesisEfoError) -> None:
         """Tell that a shard cannot be read any more."""
-        self.fail(error)
-        self._coordinator.failed(error)
+        self._failure.set(error)
 
     # -- helpers
 
@@ -392,20 +387,19 @@ class Fetcher:
             shard = stream.shard(key.shard) if key.stream == name else None
             if shard is not None and shard.last is not None:
                 feed.close_at(shard.last, stream.children(key.shard))
-        self._attention.wake()
+        self._shard_listener.wake()
 
     def _wake_all(self) -> None:
-        self._attention.wake()
+        self._shard_listener.wake()
         for signal in (self._allowed, *(feed.news for feed in self._feeds.values())):
             signal.notify()
 
     def check(self) -> None:
         """Raise the error that keeps it from reading, if there is one."""
-        if self._failure is not None:
-            raise self._failure
+        self._failure.raise_if_set()
 
     async def _wait(self, signal: Signal, give_up_at: float) -> bool:
-        """Wait for a signal; False where the time is up first."""
+        """Wait for a signal; False if the time is up first."""
         remaining = give_up_at - self._clock.monotonic()
         if remaining <= 0:
             return False
@@ -425,6 +419,6 @@ def _buffer_for(feed: ShardFeed, wanted: ShardRange) -> ShardBuffer:
 
 
 def _last_record(feed: ShardFeed | None, position: Position) -> LastRecord | None:
-    """The last record before a position, where the feed knows it: it may have begun behind that position."""
+    """The last record before a position, if the feed knows it: it may have begun behind that position."""
     buffer = feed.buffer if feed is not None else None
     return buffer.last_record_up_to(position) if buffer is not None else None

@@ -21,10 +21,10 @@ PAYLOAD_SCHEMA: Final = pa.schema([pa.field("payload", pa.binary(), nullable=Fal
 """A `get` streams the JSON payloads of SubscribeToShard events as they came, one per row."""
 
 UNCOPIED_BYTES: Final = 64 << 10
-"""A payload of this size or more is sent alone and uncopied: one more batch costs as much as copying so many bytes."""
+"""A payload of this size or more is sent alone and uncopied: one more batch costs as much as copying that."""
 
 TOGETHER_BYTES: Final = 1 << 20
-"""Smaller payloads are sent together, about so many bytes at a time: what fits into the processor's cache is fastest."""
+"""Smaller payloads are sent together, about this many bytes at a time: what fits into the processor's cache is fastest."""
 
 SECRET_HEADER: Final = "x-kinesis-efo-secret"
 """The header that carries the secret of the run in every call."""
@@ -40,8 +40,9 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
         records: Kinesis records up to there.
         bytes: What they occupy in the buffer.
         millis_behind: How far reading lags, by the last event, in milliseconds; None before the first.
-        last: The number of the last of these records; None where there are none, or it is not known.
-        quiet: For how long it is believed that nothing more is there, seconds; 0 where that is not believed, or not known.
+        last: The number of the last of these records; None if there are none, or it is not known.
+        quiet: For how long it is believed that nothing more is there, seconds; 0 if that is not believed, or not known.
+        data: About how many bytes of data are in these records.
     """
 
     stream: str
@@ -52,6 +53,7 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     millis_behind: int | None
     last: int | None = None
     quiet: float = 0.0
+    data: int = 0
 
 
 class PollReply(msgspec.Struct, frozen=True):
@@ -72,7 +74,7 @@ class GetTicket(msgspec.Struct, frozen=True):
     """Asks for the events that cover some ranges, one after the other. A task makes one call for all of them: each has its price.
 
     Attributes:
-        ranges: Stream, shard, the two positions and the last record of each range; it is empty where none is known.
+        ranges: Stream, shard, the two positions and the last record of each range; it is empty if none is known.
     """
 
     # Sequence numbers have more digits than JSON numbers are trusted with.
@@ -103,7 +105,7 @@ class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         index: Index of the range in the ticket.
-        hashes: First and last hash key of the shard, as text, where the fetcher knows them.
+        hashes: First and last hash key of the shard, as text, if the fetcher knows them.
     """
 
     index: int

@@ -50,7 +50,7 @@ def plan(
     share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
     portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, some=True)}
     if others:
-        # Less is left to share where the first event of the first shard took more than its part.
+        # Less is left to share if the first event of the first shard took more than its part.
         share_bytes = min(share_bytes, max(0, max_bytes - portions[first].bytes) // len(others))
         share_records = min(share_records, max(0, max_records - portions[first].records) // len(others))
     for key in others:

@@ -1,4 +1,4 @@
-"""Takes what a stream brings in a thread of its own, so that whoever waits for it can give up.
+"""Takes what a stream brings in a thread of its own, so that the caller can give up waiting.
 
 A call of PyArrow cannot be interrupted: one to a host that has vanished, or to a process that is paused, waits for ever.
 """
@@ -28,7 +28,7 @@ class Silence(Exception):
 
 
 class Pulled(Generic[T]):
-    """What a stream brings, one item ahead of whoever takes it.
+    """What a stream brings, one item ahead of the reader.
 
     Args:
         open_stream: Opens the stream.

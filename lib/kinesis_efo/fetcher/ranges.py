@@ -1,4 +1,4 @@
-"""Reads ranges in a task from whoever fetches their shards, also where that changes in the middle of a range."""
+"""Reads ranges in a task from the fetcher that has their shard, also if that changes in the middle of a range."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kinesis_efo.positions import ShardKey, ShardRange
 logger = logging.getLogger(__name__)
 
 NOBODY_SECONDS: Final = 20.0
-"""A task that waits keeps a core. Where no fetcher is there at all, it may be this core that one waits for."""
+"""A task that waits keeps a core. If no fetcher is there at all, it may be this core that one waits for."""
 
 _WAIT_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.5
@@ -45,12 +45,12 @@ class RangeReader:
 
     Args:
         secret: The secret of the run.
-        planner: How to reach the planner; None where there is one fetcher only, which nobody can take the place of.
+        planner: How to reach the planner; None if there is one fetcher only, which nobody can take the place of.
         patience: Seconds without any progress after which reading is given up.
         fetcher_at: Connects to a fetcher.
         planner_at: Connects to the planner.
         now: Monotonic seconds.
-        sleep: Waits for so many seconds.
+        sleep: Waits for a number of seconds.
     """
 
     def __init__(
@@ -140,13 +140,13 @@ class RangeReader:
                     yield RangePayloads(wanted, hash_range, self._tracked(wanted, payloads))
                     if self._error is not None:
                         return
-                    del self._left[0]  # whoever asks for the next range has all of this one
+                    del self._left[0]  # the reader that asks for the next range has all of this one
             self._left = list(rest)
         except (FetcherUnreachableError, FetcherRefusedError) as error:
             self._note(error)
 
     def _tracked(self, wanted: ShardRange, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
-        """The payloads up to an error. It is not raised into whoever decodes them: what came before it counts."""
+        """The payloads up to an error. It is not raised into the decoder: what came before it counts."""
         last: memoryview | None = None
         try:
             for payload in payloads:

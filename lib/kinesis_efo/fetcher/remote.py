@@ -21,8 +21,8 @@ from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.outpost import Outpost, Post
 from kinesis_efo.fetcher.planner_client import PlannerClient
+from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
@@ -85,7 +85,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
         certificate = certificate_for(options, listening, clock)
         service = FetcherService(fetcher, asyncio.get_running_loop(), plan.secret, listening, certificate)
         stack.push_async_callback(asyncio.to_thread, service.shutdown)
-        post = Post(place, socket.gethostname(), service.address)
+        identity = FetcherIdentity(place, socket.gethostname(), service.address)
         about = {
             "application": plan.manifest.application,
             "environment": plan.manifest.environment,
@@ -97,7 +97,9 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
         stack.callback(planner.close)
         logger.info("fetcher %d of application %s serves at %s", place, plan.manifest.application, service.address)
         give_up = 6 * options.lease_timeout
-        await Outpost(post, fetcher, streams, planner, clock, lambda: uuid4().hex, give_up).run()
+        await RemoteFetcher(
+            identity, fetcher, streams, planner, clock, lambda: uuid4().hex, give_up, options.ends
+        ).run()
 
 
 class PlannerLink:

@@ -12,6 +12,7 @@ from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Child, Entry, ShardNews
+from kinesis_efo.options import Bounds
 from kinesis_efo.positions import PositionKind, ShardKey
 
 MOST_ENTRIES: Final = 5_000
@@ -20,10 +21,11 @@ MOST_ENTRIES: Final = 5_000
 
 @dataclass(slots=True)
 class _Told:
-    """What the planner knows of a buffer."""
+    """What the planner knows of a buffer, and the last record in front of its end once that is seen: it stays the same."""
 
     buffer: ShardBuffer
     entries: int = 0
+    before_end: tuple[str, str] | None = None
 
 
 class Reporter:
@@ -32,25 +34,27 @@ class Reporter:
     Args:
         fetcher: The fetcher.
         streams: What the query reads.
+        ends: Where the query is to end. Only here it is seen which record is the last in front of an end within an event.
 
     Attributes:
         news: Notified when a report is worth sending at once.
     """
 
-    def __init__(self, fetcher: Fetcher, streams: Streams) -> None:
+    def __init__(self, fetcher: Fetcher, streams: Streams, ends: Bounds | None = None) -> None:
         self.news = Signal()
         self._fetcher = fetcher
         self._streams = streams
+        self._ends = ends or Bounds()
         self._told: dict[ShardKey, _Told] = {}
         self._touched: set[ShardKey] = set()
         self.waits = False
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
-        """See `Attention`."""
+        """See `ShardListener`."""
         self._touched.update(shards)
 
     def wake(self) -> None:
-        """See `Attention`."""
+        """See `ShardListener`."""
         self.waits = True
         self.news.notify()
 
@@ -60,7 +64,7 @@ class Reporter:
         self._touched = {feed.key for feed in self._fetcher.feeds}
 
     def collect(self) -> list[ShardNews]:
-        """What has happened since the last call. Where there is very much, the rest follows with the next."""
+        """What has happened since the last call. If there is very much, the rest follows with the next."""
         self.waits = False
         touched, self._touched = self._touched, set()
         feeds = {feed.key: feed for feed in self._fetcher.feeds if feed.key in touched}
@@ -85,6 +89,7 @@ class Reporter:
             told = self._told[key] = _Told(buffer)
             start = str(buffer.start)
         events, told.entries = buffer.entries_since(told.entries)
+        told.before_end = told.before_end or self._before_end(key, buffer)
         return ShardNews(
             *key,
             start=start,
@@ -100,4 +105,12 @@ class Reporter:
             lowest=None
             if buffer.lowest is None or buffer.start.kind is not PositionKind.AT_TIMESTAMP
             else str(buffer.lowest),
+            before_end=told.before_end,
         )
+
+    def _before_end(self, key: ShardKey, buffer: ShardBuffer) -> tuple[str, str] | None:
+        end = self._ends.shards[key] if key in self._ends.shards else self._ends.of(key.stream)
+        if end is None or end.kind is not PositionKind.AFTER or buffer.start.reaches(end):
+            return None
+        last = buffer.last_up_to(end, buffer.start)
+        return None if last is None else (str(end), str(last))

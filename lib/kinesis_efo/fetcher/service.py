@@ -36,7 +36,7 @@ class Served(Protocol):
     """What the service needs of a fetcher. Every method runs in the fetcher's event loop."""
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        """First and last hash key of a shard; None where they are not known."""
+        """First and last hash key of a shard; None if they are not known."""
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         """Begin to read what some ranges wait for that are read soon; returns when that was, monotonic seconds."""
@@ -92,7 +92,7 @@ class FetcherService(Service):
                         return
                     coming = None
                 else:
-                    # Whoever waits has to know that it is not in vain. The event loop says so, so that it has to live.
+                    # A client that waits has to know that it is not in vain. The event loop says so, so that it has to live.
                     some = self.run(context, getting.so_far())
                 for label, payloads in some:
                     metadata = msgspec.json.encode(label)

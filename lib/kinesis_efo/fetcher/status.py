@@ -28,6 +28,7 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
         failures: How many failed.
         arrived: Bytes that they brought.
         age: Seconds since the last event, when this was told; None before the first.
+        records: Kinesis records that they brought; None if the run is of a version that does not tell.
     """
 
     state: str
@@ -35,12 +36,13 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
     failures: int
     arrived: int
     age: float | None = None
+    records: int | None = None
 
     @classmethod
     def of(cls, stats: SubscriptionStats, now: float) -> Subscription:
         """The message for a shard's counts, at a monotonic time in seconds."""
         failures = sum(stats.failures.values())
-        return cls(stats.state.value, stats.opened, failures, stats.bytes, stats.silence(now))
+        return cls(stats.state.value, stats.opened, failures, stats.bytes, stats.silence(now), stats.records)
 
 
 class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -52,12 +54,12 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
         fetched: The position up to which it was fetched.
         buffered: Bytes fetched and not yet processed.
         records: Kinesis records in them.
-        waiting: For how long the oldest of these records waits to be processed, seconds; None where none waits.
-        behind: How far behind the tip the last event was, milliseconds, with the silence since where that is longer than usual; None before
+        waiting: For how long the oldest of these records waits to be processed, seconds; None if none waits.
+        behind: How far behind the tip the last event was, milliseconds, with the silence since if that is longer than usual; None before
             the first.
-        fetcher: Which fetcher reads it, as `<number> on <host>`; None where there is only one.
-        subscription: What happened to its subscriptions; None where that is not known yet.
-        done: The position up to which it is processed; None where that is not known.
+        fetcher: Which fetcher reads it, as `<number> on <host>`; None if there is only one.
+        subscription: What happened to its subscriptions; None if that is not known yet.
+        done: The position up to which it is processed; None if that is not known.
     """
 
     stream: str
@@ -97,7 +99,7 @@ class RunStatus(msgspec.Struct, frozen=True):
         at: When that was so, epoch seconds by the run's own clock.
         shards: Its shards.
         room: Bytes that its fetchers may buffer.
-        cpu: CPU time that the process of the planner has used so far, seconds; where nobody else fetches, it is the fetcher's, too.
+        cpu: CPU time that the process of the planner has used so far, seconds; if nobody else fetches, it is the fetcher's, too.
     """
 
     at: float

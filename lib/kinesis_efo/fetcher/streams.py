@@ -153,7 +153,7 @@ class Streams:
         """
         for name, after, through in ((each.key, each.after, each.through) for each in ranges):
             if after != TRIM_HORIZON:
-                continue  # checked by whoever subscribes: its position has a time
+                continue  # checked by the subscription: its position has a time
             positions = {key.shard: position for key, position in begin.items() if key.stream == name.stream}
             try:
                 await self.stream(name.stream).check_replay(name.shard, through, positions)

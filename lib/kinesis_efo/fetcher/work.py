@@ -32,7 +32,7 @@ class WorkRequest(msgspec.Struct, frozen=True):
         budget: Bytes that it may buffer.
         revision: The revision of its shards that it follows: it has closed the others. 0: it reads nothing.
         done: The number of the last answer whose `done` it has followed.
-        wait: Seconds to wait where there is nothing new.
+        wait: Seconds to wait if there is nothing new.
         reading: Whether a task reads a range from it at this moment.
     """
 
@@ -54,7 +54,7 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
         stream: Logical name of its stream.
         shard: Shard id.
         start: Where to begin.
-        read_until: What arrived before this time lies at or before `start`, epoch seconds, where that is known.
+        read_until: What arrived before this time lies at or before `start`, epoch seconds, if that is known.
     """
 
     stream: str
@@ -75,7 +75,7 @@ class Work(msgspec.Struct, frozen=True):
         standing: `working`; `standby`: another attempt has its place, ask again; `unknown`: it counted as dead, so close everything
             and ask as a new one; `over`: the query has ended.
         revision: Revision of `shards`.
-        shards: All that it may read; None where the fetcher has the newest revision.
+        shards: All that it may read; None if the fetcher has the newest revision.
         seconds: For how long each stream may be read, counted from before the request was sent.
         number: Number of this answer.
         done: Positions that will not be asked for again; those that have changed since the answer that the request names.
@@ -94,10 +94,10 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         through: The position behind it.
-        size: Bytes that it occupies; 0 where it has no records.
+        size: Bytes that it occupies; 0 if it has no records.
         records: Kinesis records in it.
-        last: Its last record, the text of a `LastRecord`; empty where its number is that of `through`, None where it is not known, or there is none.
-        marks: When its records arrived in the stream, where that is noted.
+        last: Its last record, the text of a `LastRecord`; empty if its number is that of `through`, None if it is not known, or there is none.
+        marks: When its records arrived in the stream, if that is noted.
     """
 
     through: str
@@ -145,12 +145,13 @@ class ShardNews(msgspec.Struct, frozen=True):
         start: Where its buffer begins, if that began anew: what was told of the shard before is void.
         entries: The events since.
         behind: How far reading lags, in milliseconds.
-        read_until: What arrived before this time lies before the end of the last entry, epoch seconds, where that is known.
-        children: Its children, where it has ended.
+        read_until: What arrived before this time lies before the end of the last entry, epoch seconds, if that is known.
+        children: Its children, if it has ended.
         subscription: What happened to its subscriptions.
-        tip: Where it ended when fetching began there, where that is known.
-        quiet: For how long it is believed that nothing more is there, seconds; 0 where that is not believed.
-        lowest: The lowest number that its buffer is known to cover, where it begins at a time.
+        tip: Where it ended when fetching began there, if that is known.
+        quiet: For how long it is believed that nothing more is there, seconds; 0 if that is not believed.
+        lowest: The lowest number that its buffer is known to cover, if it begins at a time.
+        before_end: Where the query is to end in the shard, and the number of the last record up to there, once that is seen.
     """
 
     stream: str
@@ -164,6 +165,7 @@ class ShardNews(msgspec.Struct, frozen=True):
     tip: str | None = None
     quiet: float = 0.0
     lowest: str | None = None
+    before_end: tuple[str, str] | None = None
 
     @property
     def key(self) -> ShardKey:
@@ -178,7 +180,7 @@ class Report(msgspec.Struct, frozen=True):
         name: Its name.
         number: One more than in the report before; 1 begins anew: the report tells everything.
         shards: What has happened.
-        failure: What keeps it from reading, packed by `pack_error`; empty where nothing does.
+        failure: What keeps it from reading, packed by `pack_error`; empty if nothing does.
     """
 
     name: str

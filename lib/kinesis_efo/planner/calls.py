@@ -7,10 +7,12 @@ import concurrent.futures
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
-from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.errors import FetcherError, KinesisEfoError
+from kinesis_efo.failure import stopped
 from kinesis_efo.fetcher.messages import PollReply
-from kinesis_efo.planner.ending import Found
+from kinesis_efo.marks import Mark
 from kinesis_efo.planner.planner import Planner
+from kinesis_efo.planner.query_ends import Found
 from kinesis_efo.positions import Offset, ShardKey, ShardRange
 
 T = TypeVar("T")
@@ -22,14 +24,14 @@ def finished(future: concurrent.futures.Future[T], alive: Callable[[], bool]) ->
 
     Args:
         future: The call.
-        alive: Whether the loop runs: one that was stopped does not say so to whom it leaves waiting.
+        alive: Whether the loop runs: a stopped event loop never completes its futures.
 
     Raises:
         FetcherUnreachableError: The loop was stopped.
     """
     while not concurrent.futures.wait((future,), _LOOK_SECONDS).done:
         if not alive():
-            raise FetcherUnreachableError("the fetcher has stopped: its query has ended")
+            raise stopped()
     return future.result()
 
 
@@ -46,6 +48,14 @@ class PlannerCalls:
         self._planner = planner
         self._loop = loop
         self._alive = alive
+
+    def wait_held(self, *, timeout: float) -> bool:
+        """Wait until every stream of the query may be read; see `Planner.wait_held`.
+
+        Raises:
+            KinesisEfoError: As `poll`.
+        """
+        return self._run(self._planner.wait_held(timeout))
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
         """Ask how far the next micro-batch may go; see `Planner.poll`.
@@ -87,21 +97,24 @@ class PlannerCalls:
         """Tell from where the query goes on; see `Planner.resume`."""
         self._run(self._planner.resume(offset))
 
+    def planned(self, mark: Mark) -> None:
+        """Tell which micro-batch Spark's log has; see `Planner.planned`."""
+        self._planner.planned(mark)
+
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
         """Where the query is to end; see `Planner.tips`."""
         return self._run(self._planner.tips(offset, timeout))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        stopped = FetcherUnreachableError("the fetcher has stopped: its query has ended")
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
             work.close()
-            raise stopped from None
+            raise stopped() from None
         try:
             return finished(future, self._alive)
         except concurrent.futures.CancelledError:
-            raise stopped from None
+            raise stopped() from None
         except KinesisEfoError:
             raise
         except Exception as error:

@@ -11,23 +11,21 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.background import all_of, in_background
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.messages import ShardProgress, unpack_error
-from kinesis_efo.fetcher.outlook import Outlook
+from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
+from kinesis_efo.fetcher.shard_watch import ShardWatch
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.watch import ShardWatch
 from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, WhereReply, WhereRequest, Work, WorkRequest
-from kinesis_efo.planner.absence import Absence
-from kinesis_efo.planner.contact import Contact
-from kinesis_efo.planner.members import Member, Members, Standing
-from kinesis_efo.planner.mirror import Mirror
-from kinesis_efo.planner.rates import Rates
+from kinesis_efo.planner.members import FetcherSession, Member, Members, MemberState, MissingFetchers
+from kinesis_efo.planner.shares import Rates
+from kinesis_efo.planner.snapshot import ShardSnapshot
 from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
@@ -55,7 +53,7 @@ class Cluster:
         excuse: Why no fetcher may have come up, for messages.
         fetch_here: Starts a fetcher in this process, and tells whether it has. Called once, when there has been none for half of the
             time after which the query fails.
-        max_skew: See `Outlook`.
+        max_skew: See `MicroBatchPlanner`.
     """
 
     def __init__(
@@ -77,18 +75,18 @@ class Cluster:
         self._gone = gone
         self._coordinator: Coordinator
         self._members: Members[FetcherAddress] = Members(timeout, self._changed)
-        self._contacts: dict[str, Contact] = {}
-        self._mirrors: dict[ShardKey, Mirror] = {}
+        self._sessions: dict[str, FetcherSession] = {}
+        self._snapshots: dict[ShardKey, ShardSnapshot] = {}
         self._open: dict[ShardKey, Position] = {}
         self._begun: dict[ShardKey, Position] = {}
         self._held: set[str] = set()
         self._withheld: frozenset[ShardKey] = frozenset()
         self._rates = Rates(clock.monotonic())
         self._owners = Signal()
-        self._outlook = Outlook(self, clock, self._check, max_skew)
-        self._watch = ShardWatch(streams, clock, lambda _stream: self._outlook.wake())
-        self._absence = Absence(_PATIENCE * timeout, clock.monotonic(), self._fail_alone, fetch_here, excuse)
-        self._failure: KinesisEfoError | None = None
+        self._micro_batches = MicroBatchPlanner(self, clock, self._check, max_skew)
+        self._watch = ShardWatch(streams, clock, lambda _stream: self._micro_batches.wake())
+        self._missing = MissingFetchers(_PATIENCE * timeout, clock.monotonic(), fetch_here, excuse)
+        self._failure: Failure
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -96,16 +94,18 @@ class Cluster:
 
     def start(self, coordinator: Coordinator) -> None:
         """See `Fetching`."""
-        self._coordinator = coordinator
+        self._coordinator, self._failure = coordinator, coordinator.failure
+        self._failure.on_set(self._micro_batches.wake)
+        self._failure.on_set(self._owners.notify)
         self._tasks = [
-            in_background(self._watch.run(), "watching the shards", coordinator.failed),
-            in_background(self._run(), "watching the fetchers", coordinator.failed),
+            in_background(self._watch.run(), "watching the shards", self._failure),
+            in_background(self._run(), "watching the fetchers", self._failure),
         ]
 
     async def stop(self) -> None:
         """See `Fetching`. The fetchers close their subscriptions, and say so."""
         self._stopping = True
-        self._outlook.wake()
+        self._micro_batches.wake()
         self._change_all()
         await within(self._clock, _GOODBYE_SECONDS, self._all_gone())
         for task in self._tasks:
@@ -119,7 +119,7 @@ class Cluster:
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
         """See `Fetching`."""
         self._want(offset)
-        return await self._outlook.poll(offset, max_bytes, max_records, at_most)
+        return await self._micro_batches.poll(offset, max_bytes, max_records, at_most)
 
     async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
         """See `Fetching`."""
@@ -134,27 +134,27 @@ class Cluster:
             if position.is_end:
                 del self._open[key]
                 self._begun.pop(key, None)
-                self._mirrors.pop(key, None)
+                self._snapshots.pop(key, None)
                 continue
             self._open[key] = position
-            mirror = self._mirrors.get(key)
-            if mirror is not None and (record := mirror.commit(position)) is not None:
+            snapshot = self._snapshots.get(key)
+            if snapshot is not None and (record := snapshot.commit(position)) is not None:
                 records[key] = record
         # Children that a later offset has begun are still to be read.
-        if left := self._open.keys() - offset.keys() - (self._outlook.offset or offset).keys():
+        if left := self._open.keys() - offset.keys() - (self._micro_batches.offset or offset).keys():
             moved = True
             for key in left:
                 del self._open[key]
                 self._begun.pop(key, None)
-                self._mirrors.pop(key, None)
+                self._snapshots.pop(key, None)
         if moved:
             self._change_all()
         return records
 
     def last_record(self, wanted: ShardRange) -> int | None:
         """See `Fetching`."""
-        index = self.buffered(wanted.key, wanted.after)
-        return None if index is None else index.last_up_to(wanted.through, wanted.after)
+        snapshot = self._snapshots.get(wanted.key)
+        return None if snapshot is None or not snapshot.index.covers(wanted.after) else snapshot.last_record(wanted)
 
     def begin(self, stream: str) -> None:
         """See `Fetching`."""
@@ -170,16 +170,10 @@ class Cluster:
         """See `Fetching`."""
         self._withheld = frozenset(shards)
         self._share()
-        self._outlook.touch(shards)
+        self._micro_batches.touch(shards)
         give_up_at = self._clock.monotonic() + _WITHDRAW_SECONDS
         while self._members.closing & self._withheld and self._clock.monotonic() < give_up_at:
             await within(self._clock, _TICK_SECONDS, self._owners.wait())
-
-    def fail(self, error: KinesisEfoError) -> None:
-        """See `Fetching`."""
-        self._failure = self._failure or error
-        self._outlook.wake()
-        self._owners.notify()
 
     def fetcher_of(self, key: ShardKey) -> str | None:
         """See `Fetching`."""
@@ -190,30 +184,30 @@ class Cluster:
         """See `Fetching`. By what the fetchers have said last."""
         now = self._clock.monotonic()
         return [
-            mirror.status(key, self.fetcher_of(key), now)
-            for key, mirror in self._mirrors.items()
+            snapshot.status(key, self.fetcher_of(key), now)
+            for key, snapshot in self._snapshots.items()
             if stream in (None, key.stream)
         ]
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         """See `Fetching`."""
-        mirror = self._mirrors.get(key)
-        return mirror.read_until if mirror is not None and mirror.index.end == position else None
+        snapshot = self._snapshots.get(key)
+        return snapshot.read_until if snapshot is not None and snapshot.index.end == position else None
 
     def tip(self, key: ShardKey) -> Position | None:
         """See `Fetching`."""
-        mirror = self._mirrors.get(key)
-        return mirror.tip if mirror is not None else None
+        snapshot = self._snapshots.get(key)
+        return snapshot.tip if snapshot is not None else None
 
     @property
     def room(self) -> int:
         """Bytes that the fetchers may buffer."""
-        return sum(contact.budget for contact in self._contacts.values())
+        return sum(session.budget for session in self._sessions.values())
 
     @property
     def reading(self) -> bool:
         """Whether a task reads a range at this moment, by what fetchers said last."""
-        return any(contact.reading for contact in list(self._contacts.values()))
+        return any(session.reading for session in list(self._sessions.values()))
 
     def address(self, key: ShardKey) -> FetcherAddress | None:
         """Who reads a shard now; None while nobody does."""
@@ -235,34 +229,34 @@ class Cluster:
             return Work("over")
         known = self._members.get(name) is not None
         standing = self._members.ask(name, request.place, request.host, request.address, request.revision, now)
-        if standing is not Standing.WORKING:
+        if standing is not MemberState.WORKING:
             return Work(standing.value)
-        contact = self._contacts.setdefault(name, Contact(request.budget))
-        contact.reading = request.reading
+        session = self._sessions.setdefault(name, FetcherSession(request.budget))
+        session.reading = request.reading
         if not known:
             logger.info("fetcher %d on %s has come", request.place, request.host)
             self._share()
         self._owners.notify()
-        contact.heard(request.done)
-        if not self._has_news(request, contact):
-            await within(self._clock, request.wait, contact.changed.wait())
+        session.heard(request.done)
+        if not self._has_news(request, session):
+            await within(self._clock, request.wait, session.changed.wait())
         member = self._members.get(name)
         if self._stopping:
             return Work("over")
         if member is None:
-            return Work(Standing.UNKNOWN.value)
-        return self._work(member, contact, request.revision)
+            return Work(MemberState.UNKNOWN.value)
+        return self._work(member, session, request.revision)
 
-    def _has_news(self, request: WorkRequest, contact: Contact) -> bool:
+    def _has_news(self, request: WorkRequest, session: FetcherSession) -> bool:
         member = self._members.get(request.name)
         return (
             member is None
             or member.revision != request.revision
-            or contact.number == 0
-            or bool(contact.untold(member.shards, self._open))
+            or session.number == 0
+            or bool(session.untold(member.shards, self._open))
         )
 
-    def _work(self, member: Member[FetcherAddress], contact: Contact, revision: int) -> Work:
+    def _work(self, member: Member[FetcherAddress], session: FetcherSession, revision: int) -> Work:
         shards = None
         if member.revision != revision:
             shards = [
@@ -270,32 +264,32 @@ class Cluster:
                 for key in sorted(member.shards)
                 if (start := self._open.get(key)) is not None
             ]
-        done = contact.tell(contact.untold(member.shards, self._open))
+        done = session.tell(session.untold(member.shards, self._open))
         return Work(
-            Standing.WORKING.value,
+            MemberState.WORKING.value,
             member.revision,
             shards,
             {stream: max(0.0, self._seconds(stream)) for stream in self._streams.streams},
-            contact.number,
+            session.number,
             [(*key, str(position)) for key, position in done.items()],
         )
 
     async def report(self, report: Report) -> ReportReply:
         """Take note of what has arrived at a fetcher."""
-        member, contact = self._members.get(report.name), self._contacts.get(report.name)
-        if member is None or contact is None:
+        member, session = self._members.get(report.name), self._sessions.get(report.name)
+        if member is None or session is None:
             return ReportReply(known=False)
-        if not contact.follows(report.number):
+        if not session.follows(report.number):
             return ReportReply(known=True, again=True, revision=member.revision)
         if report.number == 1:
-            for key in [key for key, mirror in self._mirrors.items() if mirror.owner == member.name]:
-                del self._mirrors[key]
-        # Late reports of one that has lost a shard must not pass for those of the one that has it.
+            for key in [key for key, snapshot in self._snapshots.items() if snapshot.owner == member.name]:
+                del self._snapshots[key]
+        # Ignore late reports about a shard that has moved to another fetcher.
         known = [self._note(member.name, news) for news in report.shards if self._owns(member, news.key)]
         if report.failure:
             error = unpack_error(report.failure)
             # What it lacks, others may have.
-            self._coordinator.failed(type(error)(f"{error} (the fetcher on host {member.host} says so)"))
+            self._failure.set(type(error)(f"{error} (the fetcher on host {member.host} says so)"))
         pause = len(self._members) / _REPORTS
         return ReportReply(known=True, again=not all(known), revision=member.revision, pause=pause)
 
@@ -303,23 +297,23 @@ class Cluster:
         return key in self._open and self._members.owner(key) is member
 
     def _note(self, name: str, news: ShardNews) -> bool:
-        """Take note of what has happened in one shard; False where the beginning is missing."""
-        key, mirror = news.key, self._mirrors.get(news.key)
+        """Take note of what has happened in one shard; False if the beginning is missing."""
+        key, snapshot = news.key, self._snapshots.get(news.key)
         if news.start is not None:
-            mirror = self._mirrors[key] = Mirror(name, Position.parse(news.start))
-            if mirror.index.start == self._begun.get(key):
+            snapshot = self._snapshots[key] = ShardSnapshot(name, Position.parse(news.start))
+            if snapshot.index.start == self._begun.get(key):
                 # The query began there itself, so that no number which it knows lies before.
-                mirror.index.vouch(0)
-        elif mirror is None or mirror.owner != name:
+                snapshot.index.vouch(0)
+        elif snapshot is None or snapshot.owner != name:
             return False
-        self._rates.add(key, mirror.append(news.entries, self._clock.monotonic()))
-        mirror.note(news, self._clock.monotonic())
+        self._rates.add(key, snapshot.append(news.entries, self._clock.monotonic()))
+        snapshot.note(news, self._clock.monotonic())
         if news.children:
             self._streams.stream(key.stream).learn(key.shard, [child.parsed() for child in news.children])
             self._watch.look_soon()
-        self._outlook.touch((key,))
-        if not mirror.index.idle:
-            self._outlook.wake()
+        self._micro_batches.touch((key,))
+        if not snapshot.index.idle:
+            self._micro_batches.wake()
         return True
 
     async def where(self, request: WhereRequest) -> WhereReply:
@@ -330,7 +324,7 @@ class Cluster:
             self._check()
             found = [self.address(key) for key in keys]
             left = give_up_at - self._clock.monotonic()
-            if None not in found or left <= 0 or self._stopping:
+            if None not in found or left <= 0:
                 return WhereReply(found, len(self._members))
             await within(self._clock, min(left, _TICK_SECONDS), self._owners.wait())
 
@@ -340,34 +334,34 @@ class Cluster:
             self._lose(name)
             self._share()
 
-    # -- what the outlook asks
+    # -- what the micro-batch planner asks
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         """See `Buffers`."""
-        mirror = self._mirrors.get(key)
-        return mirror.index if mirror is not None and mirror.index.covers(position) else None
+        snapshot = self._snapshots.get(key)
+        return snapshot.index if snapshot is not None and snapshot.index.covers(position) else None
 
     def millis_behind(self, key: ShardKey) -> int | None:
         """See `Buffers`."""
-        mirror = self._mirrors.get(key)
-        return mirror.behind if mirror is not None else None
+        snapshot = self._snapshots.get(key)
+        return snapshot.behind if snapshot is not None else None
 
     def quiet(self, key: ShardKey) -> float:
         """See `Buffers`."""
-        mirror = self._mirrors.get(key)
-        return mirror.quiet(self._clock.monotonic()) if mirror is not None else 0.0
+        snapshot = self._snapshots.get(key)
+        return snapshot.quiet(self._clock.monotonic()) if snapshot is not None else 0.0
 
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
         """See `Buffers`."""
         groups: dict[str, list[ShardKey]] = {}
         for key in keys:
-            groups.setdefault(self._mirrors[key].owner, []).append(key)
-        return [(group, self._contacts[name].budget) for name, group in groups.items() if name in self._contacts]
+            groups.setdefault(self._snapshots[key].owner, []).append(key)
+        return [(group, self._sessions[name].budget) for name, group in groups.items() if name in self._sessions]
 
     # -- who reads what
 
     def _want(self, offset: Offset) -> None:
-        if offset is self._outlook.offset and not self._withheld:
+        if offset is self._micro_batches.offset and not self._withheld:
             return
         new = {key: position for key, position in offset.items() if key not in self._open and not position.is_end}
         if not (new or self._withheld):
@@ -383,29 +377,29 @@ class Cluster:
         self._members.share(self._rates.weights(self._open), withheld=withheld)
         for key, owner in before.items():
             if owner is not None and self._members.owner(key) is not owner:
-                self._mirrors.pop(key, None)
+                self._snapshots.pop(key, None)
         self._owners.notify()
 
     def _lose(self, name: str) -> None:
         member = self._members.lose(name)
-        self._contacts.pop(name, None)
+        self._sessions.pop(name, None)
         if member is None:
             return
-        for key in [key for key, mirror in self._mirrors.items() if mirror.owner == name]:
-            del self._mirrors[key]
+        for key in [key for key, snapshot in self._snapshots.items() if snapshot.owner == name]:
+            del self._snapshots[key]
         if not len(self._members):
-            self._absence.begin(self._clock.monotonic())
+            self._missing.begin(self._clock.monotonic())
         self._owners.notify()
         if not self._stopping:
             logger.warning("fetcher %d on %s is gone; it read %d shards", member.place, member.host, len(member.shards))
 
     def _changed(self, name: str) -> None:
-        if (contact := self._contacts.get(name)) is not None:
-            contact.changed.notify()
+        if (session := self._sessions.get(name)) is not None:
+            session.changed.notify()
 
     def _change_all(self) -> None:
-        for contact in self._contacts.values():
-            contact.changed.notify()
+        for session in self._sessions.values():
+            session.changed.notify()
 
     async def _all_gone(self) -> None:
         while len(self._members):
@@ -423,8 +417,8 @@ class Cluster:
                 self._lose(name)
             if self._rates.tick(now) or dead:
                 self._share()
-            if not len(self._members):
-                self._absence.look(now)
+            if not len(self._members) and (error := self._missing.look(now)) is not None:
+                self._failure.set(error)
 
     async def _ended(self) -> set[str]:
         """The fetchers whose process has ended, of those that are late. All are probed at once: each may take its time."""
@@ -432,9 +426,5 @@ class Cluster:
         gone = await all_of(*(self._gone(member.address) for member in late))
         return {member.name for member, is_gone in zip(late, gone, strict=True) if is_gone}
 
-    def _fail_alone(self, error: KinesisEfoError) -> None:
-        self._coordinator.failed(error)
-
     def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        self._failure.raise_if_set()

@@ -1,22 +1,27 @@
-"""The fetchers of a run: which are there, and who reads which shard. Pure: time is passed in.
+"""The fetchers of a run: which are there, what they were told, and who reads which shard. Pure: time is passed in.
 
 A shard changes hands only when the one that had it has closed its subscription and said so, or is gone.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
+from kinesis_efo.errors import FetcherError
+from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.planner.shares import share_out
-from kinesis_efo.positions import ShardKey
+from kinesis_efo.positions import Position, ShardKey
+
+logger = logging.getLogger(__name__)
 
 Address = TypeVar("Address")
 
 
-class Standing(Enum):
+class MemberState(Enum):
     """What a fetcher is told that asks for work.
 
     `STANDBY`: another attempt has its place and lives; ask again. `UNKNOWN`: it counted as dead, and its shards may be others':
@@ -75,7 +80,7 @@ class Members(Generic[Address]):
         return iter(list(self._members.values()))
 
     def get(self, name: str) -> Member[Address] | None:
-        """A fetcher by its name; None where it is not there, or not any more."""
+        """A fetcher by its name; None if it is not there, or not any more."""
         return self._members.get(name)
 
     def owner(self, shard: ShardKey) -> Member[Address] | None:
@@ -84,7 +89,7 @@ class Members(Generic[Address]):
         member = self._members.get(name) if name is not None else None
         return member if member is not None and shard in member.shards else None
 
-    def ask(self, name: str, place: int, host: str, address: Address, obeyed: int, now: float) -> Standing:
+    def ask(self, name: str, place: int, host: str, address: Address, obeyed: int, now: float) -> MemberState:
         """Take note of a fetcher that asks for work.
 
         Args:
@@ -92,20 +97,20 @@ class Members(Generic[Address]):
             place: Its place.
             host: The name of its host.
             address: How it is reached.
-            obeyed: The revision of its work that it follows; 0 where it has none, and reads nothing.
+            obeyed: The revision of its work that it follows; 0 if it has none, and reads nothing.
             now: Monotonic time, seconds.
         """
         member = self._members.get(name)
         if member is None:
             if obeyed:
-                return Standing.UNKNOWN
+                return MemberState.UNKNOWN
             if any(other.place == place for other in self._members.values()):
-                return Standing.STANDBY
+                return MemberState.STANDBY
             member = self._members[name] = Member(name, place, host, address, now)
         member.heard_at = now
         member.obeyed = obeyed
         self._free(shard for shard, (who, until) in self._leaving.items() if who == name and until <= obeyed)
-        return Standing.WORKING
+        return MemberState.WORKING
 
     def lose(self, name: str) -> Member[Address] | None:
         """Count a fetcher as dead: what it read is free."""
@@ -115,7 +120,7 @@ class Members(Generic[Address]):
         return member
 
     def silent(self, now: float, seconds: float | None = None) -> list[Member[Address]]:
-        """The fetchers that have not asked for so many seconds; by default those that count as dead."""
+        """The fetchers that have not asked for this many seconds; by default those that count as dead."""
         limit = self._timeout if seconds is None else seconds
         return [member for member in self._members.values() if now - member.heard_at >= limit]
 
@@ -163,3 +168,98 @@ class Members(Generic[Address]):
         member.shards = shards
         member.revision += 1
         self._changed(member.name)
+
+
+class MissingFetchers:
+    """Follows for how long there has been no fetcher.
+
+    Args:
+        patience: Seconds after which the query fails.
+        now: Monotonic time, seconds. None has come yet.
+        fetch_here: Starts a fetcher in this process, and tells whether it has. Called once, after half of that time.
+        excuse: Why none may have come, for messages.
+    """
+
+    def __init__(
+        self,
+        patience: float,
+        now: float,
+        fetch_here: Callable[[], bool],
+        excuse: Callable[[], str],
+    ) -> None:
+        self._patience = patience
+        self._since = now
+        self._fetch_here = fetch_here
+        self._asked = False
+        self._excuse = excuse
+
+    def begin(self, now: float) -> None:
+        """Take note that the last one is gone."""
+        self._since = now
+
+    def look(self, now: float) -> FetcherError | None:
+        """Do what is due while there is none; returns the error that ends the query once it is time for that."""
+        seconds = now - self._since
+        if seconds >= self._patience:
+            return FetcherError(
+                f"no fetcher has come up for {seconds:.0f} s. {self._excuse()}".strip()
+                + " Fetchers run as Spark tasks: Spark's UI shows their job, 'kinesis-efo fetchers', and why it waits or fails"
+            )
+        if seconds >= self._patience / 2 and not self._asked:
+            self._asked = True
+            if self._fetch_here():
+                logger.warning("no fetcher for %.0f s: fetching beside the planner. %s", seconds, self._excuse())
+        return None
+
+
+class FetcherSession:
+    """What the planner has told a fetcher, and heard from it.
+
+    Args:
+        budget: The fetcher's `bufferBytes`.
+
+    Attributes:
+        budget: The same.
+        changed: Notified when there is something new for the fetcher.
+        number: Number of the last answer to it; 0 before the first.
+        reading: Whether a task reads from it, by what it said last.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.changed = Signal()
+        self.number = 0
+        self.reading = False
+        self._told: dict[ShardKey, Position] = {}
+        self._reports = 0
+
+    def heard(self, number: int) -> None:
+        """Take note of the last answer that the fetcher has. If it is not the last one, all has to be said again."""
+        if number != self.number:
+            self._told.clear()
+
+    def untold(self, shards: Iterable[ShardKey], done: Mapping[ShardKey, Position]) -> dict[ShardKey, Position]:
+        """How far shards are done that the fetcher was not told so.
+
+        Args:
+            shards: The fetcher's.
+            done: How far every shard is.
+        """
+        return {
+            key: position
+            for key in shards
+            if (position := done.get(key)) is not None and self._told.get(key) != position
+        }
+
+    def tell(self, done: dict[ShardKey, Position]) -> dict[ShardKey, Position]:
+        """Take note that the next answer says this."""
+        self._told |= done
+        self.number += 1
+        return done
+
+    def follows(self, number: int) -> bool:
+        """Whether a report is the next one, or the first of a fetcher that begins anew; takes note of it if so."""
+        if number not in (1, self._reports + 1):
+            return False
+        self._reports = number
+        return True

@@ -14,22 +14,25 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError, LeaseLostError
+from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.messages import PollReply, ShardProgress
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.leases.ahead import restored
 from kinesis_efo.leases.checkpoints import Checkpoints, Pace
-from kinesis_efo.leases.lag import Lag
+from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable
-from kinesis_efo.leases.row import Lease, LeaseKeys
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.run import RunLease
+from kinesis_efo.leases.run_lag import Lag
 from kinesis_efo.leases.store import LeaseStore
+from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds
-from kinesis_efo.planner.ending import Ends, Found
-from kinesis_efo.planner.lag import summed_up
+from kinesis_efo.planner.lag_sum import summed_up
+from kinesis_efo.planner.query_ends import Ends, Found
+from kinesis_efo.planner.resumption import Resumption
 from kinesis_efo.planner.strictness import Strictness
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Offset, Position, ShardKey, ShardRange
 
@@ -38,11 +41,11 @@ logger = logging.getLogger(__name__)
 _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.05
 _FULL_SECONDS: Final = 10.0
-"""Where nothing more arrives for so long, twice the time between two events of an idle shard, nobody takes what has."""
+"""If nothing more arrives for this long, twice the time between two events of an idle shard, nobody takes what has."""
 
 
 class Fetching(Protocol):
-    """Whoever fetches the shards of a run: `LocalFetching`, or `Cluster`."""
+    """Fetches the shards of a run: `LocalFetching`, or `Cluster`."""
 
     def start(self, coordinator: Coordinator) -> None:
         """Begin."""
@@ -57,7 +60,7 @@ class Fetching(Protocol):
         """Drop what Spark will not ask for again; returns the last records."""
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """The number of the last record of a range that is buffered; None where it has none, or it is not known."""
+        """The number of the last record of a range that is buffered; None if it has none, or it is not known."""
 
     def begin(self, stream: str) -> None:
         """Start to fetch a stream that may be read now."""
@@ -74,17 +77,14 @@ class Fetching(Protocol):
     def tip(self, key: ShardKey) -> Position | None:
         """Where a shard ended when it was begun to be read; None while that is not known."""
 
-    def fail(self, error: KinesisEfoError) -> None:
-        """Make every call from now on fail."""
-
     def fetcher_of(self, key: ShardKey) -> str | None:
-        """Which fetcher reads a shard; None where nobody does, or there is only one."""
+        """Which fetcher reads a shard; None if nobody does, or there is only one."""
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
         """How the shards are read, those of one stream or all."""
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """The time up to which every record that arrived lies at or before a position, where it is known."""
+        """The time up to which every record that arrived lies at or before a position, if it is known."""
 
 
 class Planner:
@@ -97,9 +97,12 @@ class Planner:
         table: Where checkpoints are written.
         lease_keys: Which row belongs to which shard.
         pace: How often checkpoints are written.
-        patience: Seconds for which the lease is waited for, where nothing else can be done.
+        patience: Seconds for which the lease is waited for, if nothing else can be done.
         clock: Time.
         ends: Where a query ends that reads what is there.
+
+    Attributes:
+        failure: What ended the run, or its query.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Planner:
         clock: Clock,
         ends: Bounds | None = None,
     ) -> None:
+        self.failure = Failure()
         self._ends = ends or Bounds()
         self._streams = streams
         self._fetching = fetching
@@ -126,7 +130,7 @@ class Planner:
             pace,
             clock,
             read_until=fetching.read_until,
-            failed=self.failed,
+            failure=self.failure,
             fetcher=fetching.fetcher_of,
         )
         self._patience = patience
@@ -135,11 +139,7 @@ class Planner:
         self._offset: Offset | None = None
         self._committed: Offset | None = None
         self._unknown: list[ShardKey] = []
-        self._lease_keys = lease_keys
-        self._rows: dict[str, Mapping[str, Lease]] = {}
-        self._resumed: Offset | None = None
-        self._compared: set[str] = set()
-        self._failure: KinesisEfoError | None = None
+        self._resumption = Resumption(lease_keys, leases.notes)
         self._ending: asyncio.Task[Ends] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._sought: tuple[float, Mapping[ShardKey, tuple[str, int]]] | None = None
@@ -163,7 +163,7 @@ class Planner:
 
     async def stop(self) -> None:
         """Stop fetching, write the last checkpoints and release the leases. Waiting calls fail."""
-        self._failure = self._failure or FetcherUnreachableError("the fetcher has stopped: its query has ended")
+        self.failure.stop()
         for looking in (self._ending, self._probing):
             if looking is not None:
                 looking.cancel()
@@ -173,26 +173,42 @@ class Planner:
 
     # -- what the stream reader asks
 
+    async def wait_held(self, at_most: float) -> bool:
+        """Wait until this run holds the lease on each of its streams.
+
+        Args:
+            at_most: Seconds to wait.
+
+        Raises:
+            AlreadyRunningError: Another run holds one of them.
+            KinesisEfoError: The lease table cannot be used.
+        """
+        self.failure.raise_if_set()
+        streams = self._streams.streams
+        await within(self._clock, at_most, self._leases.wait_held(streams))
+        self.failure.raise_if_set()
+        return all(map(self._leases.is_held, streams))
+
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
-        """Tell how far the next micro-batch may go: at once where there is something new, else after the timeout.
+        """Tell how far the next micro-batch may go: at once if there is something new, else after the timeout.
 
         Args:
             offset: How far the query has come: positions of all shards.
             max_bytes: Most bytes of the next micro-batch.
             max_records: Most records of it.
-            at_most: Seconds to wait where there is nothing new.
+            at_most: Seconds to wait if there is nothing new.
         """
-        self._check()
+        self.failure.raise_if_set()
         self._follow(offset)
         try:
             await self._streams.check_loss(offset)
         except KinesisEfoError as error:
-            self.failed(error)
+            self.failure.set(error)
             raise
         new = self._streams.appeared
         starting = [*new, *(self._streams.starting(offset) if offset.has_ends else [])]
         shards = await self._fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
-        self._check()
+        self.failure.raise_if_set()
         ends = {ShardKey(each.stream, each.shard): SHARD_END for each in shards if each.through == "SHARD_END"}
         if not ends and not offset.has_ends:
             return PollReply(shards, new)
@@ -218,7 +234,7 @@ class Planner:
         Args:
             offset: Positions up to which everything is processed.
         """
-        self._check()
+        self.failure.raise_if_set()
         if self._offset is None:
             # Nobody has polled: the one micro-batch of `catchUp` was planned from the tips.
             self._follow(offset)
@@ -236,7 +252,7 @@ class Planner:
         Args:
             ranges: The ranges.
         """
-        self._check()
+        self.failure.raise_if_set()
         found = {wanted.key: self._fetching.last_record(wanted) for wanted in ranges}
         return {key: last for key, last in found.items() if last is not None}
 
@@ -247,34 +263,29 @@ class Planner:
             begin: The offset that they start from.
             ranges: The ranges.
         """
-        self._check()
+        self.failure.raise_if_set()
         try:
             await self._streams.check_replay(begin, ranges)
         except KinesisEfoError as error:
-            self.failed(error)
+            self.failure.set(error)
             raise
 
     async def strict(self, streams: Collection[str]) -> frozenset[str]:
-        """Those of some streams of which KPL aggregates may be left out, where the option `deaggregate` asks for it."""
-        self._check()
+        """Those of some streams of which KPL aggregates may be left out, if the option `deaggregate` asks for it."""
+        self.failure.raise_if_set()
         return await self._strictness.of(sorted(streams))
 
+    def planned(self, mark: Mark) -> None:
+        """Take note that Spark's log has the micro-batch with a mark. May be called in any thread."""
+        self._leases.notes.note_mark(mark)
+
     async def resume(self, offset: Offset) -> None:
-        """Warn where the lease table shows that the checkpoint which the query goes on from had been further.
+        """Warn if the lease table shows that the checkpoint which the query goes on from had been further.
 
         Args:
             offset: Up to where the checkpoint has planned.
         """
-        self._resumed = offset
-        for stream in self._rows:
-            self._compare(stream)
-
-    def _compare(self, stream: str) -> None:
-        if self._resumed is not None:
-            rows = self._lease_keys.by_shard(self._rows[stream])
-            if (said := restored(stream, rows, self._resumed)) is not None and stream not in self._compared:
-                logger.warning("%s", said)
-            self._compared.add(stream)
+        self._resumption.goes_on(offset)
 
     # -- where a query ends
 
@@ -286,24 +297,24 @@ class Planner:
             at_most: Seconds to wait for the answer.
 
         Returns:
-            As much as is known by now: polls and reads tell the rest. None where not even the shards are known: ask again.
+            As much as is known by now: polls and reads tell the rest. None if not even the shards are known: ask again.
 
         Raises:
             ConfigurationError: The option names what does not exist, or a time in the future.
         """
-        self._check()
+        self.failure.raise_if_set()
         if self._ending is None:
             if self._offset is None:
                 self._want_checkpoints(offset)
             self._ending = asyncio.create_task(self._begin_ending(offset), name="ends")
         done, _ = await asyncio.wait({self._ending}, timeout=at_most)
-        self._check()
+        self.failure.raise_if_set()
         return self._ending.result().found(self._fetching.tip) if done else None
 
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
         """Tell where a query is to end that reads what is there in one micro-batch.
 
-        Meanwhile it is read from the offset on. Where there is no room for all of that, which nobody takes yet, the rest of the tips is
+        Meanwhile it is read from the offset on. If there is no room for all of that, which nobody takes yet, the rest of the tips is
         asked for.
 
         Args:
@@ -326,7 +337,7 @@ class Planner:
                 read = ((key, ShardRange(key, offset.get(key, TRIM_HORIZON), end)) for key, end in tips.items())
                 lasts = {key: self._fetching.last_record(wanted) for key, wanted in read if not wanted.is_over}
                 records = {key: last for key, last in lasts.items() if last is not None}
-                return Offset(tips, ending.numbers_of_records(tips) | records)
+                return Offset(tips, {**ending.numbers_of_records(tips), **found.lasts, **records})
             if (left := give_up_at - self._clock.monotonic()) <= 0:
                 break
             if self._probing is None:
@@ -370,15 +381,16 @@ class Planner:
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Let a stream be read whose lease is held now."""
         self._checkpoints.found(stream, rows)
-        self._rows[stream] = rows
-        self._compare(stream)
-        self._fetching.begin(stream)
+        self._resumption.found(stream, rows)
+        # A lease that is just being taken when the query stops is given back; nobody would stop what is begun now.
+        if self.failure.error is None:
+            self._fetching.begin(stream)
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """Stop reading a stream whose lease is gone. Where another run took it, the query fails."""
+        """Stop reading a stream whose lease is gone. If another run took it, the query fails."""
         self._fetching.end(stream)
         if owner is not None:
-            self.failed(
+            self.failure.set(
                 LeaseLostError(
                     f"{readable(owner)} took the lease on stream {stream} while this query was reading: the application has a second "
                     "query, or this one was stopped for longer than leaseTimeout. Nothing was lost; run one query per application"
@@ -395,13 +407,6 @@ class Planner:
         return [
             replace(each, done=str(done[each.key]) if each.key in done else None) for each in self._fetching.statuses()
         ]
-
-    def failed(self, error: KinesisEfoError) -> None:
-        """Make every call from now on fail with this error, or with the first one where there were several."""
-        if self._failure is None:
-            self._failure = error
-            logger.error("%s", error)
-            self._fetching.fail(error)
 
     # -- what the fetcher asks
 
@@ -422,7 +427,3 @@ class Planner:
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
         """See `Coordinator`."""
         return self._checkpoints.read_until(shard, position)
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure

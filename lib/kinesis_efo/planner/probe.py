@@ -22,7 +22,7 @@ class _Answer(Enum):
 async def nobody_listens(address: FetcherAddress) -> bool:
     """Whether a host says that nobody listens at a fetcher's port. Takes a second at most: all ways to it are tried at once.
 
-    One that is paused still has its port, and one that is cut off does not answer: both may be alive. And where one way is refused, it
+    One that is paused still has its port, and one that is cut off does not answer: both may be alive. And if one way is refused, it
     may have led to another host, as the addresses of containers' bridges do: so the others must not be silent.
 
     Args:

@@ -37,9 +37,9 @@ from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.checkpoints import Pace
-from kinesis_efo.leases.keeper import Timing
+from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import owner_id
-from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.manifest import Manifest
@@ -48,7 +48,7 @@ from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.patience import Patience, passes
 from kinesis_efo.planner.calls import PlannerCalls, finished
 from kinesis_efo.planner.cluster import Cluster
-from kinesis_efo.planner.local import LocalFetching
+from kinesis_efo.planner.local_fetching import LocalFetching
 from kinesis_efo.planner.planner import Fetching, Planner
 from kinesis_efo.planner.probe import nobody_listens
 from kinesis_efo.planner.service import PlannerService
@@ -66,10 +66,10 @@ class RemoteFetchers(Protocol):
     """The fetchers of a run in other processes."""
 
     optional: bool
-    """Whether a fetcher may run here where they do not come."""
+    """Whether a fetcher may run here if they do not come."""
 
     def problem(self) -> str:
-        """What keeps them from coming up, as far as it is known; empty where nothing is."""
+        """What keeps them from coming up, as far as it is known; empty if nothing is."""
 
     def stop(self) -> None:
         """See that nothing is left of them."""
@@ -161,7 +161,7 @@ class PlannerRuntime:
 
     @property
     def address(self) -> FetcherAddress:
-        """How the fetcher is reached, or the planner where fetchers are elsewhere. Only after `start`."""
+        """How the fetcher is reached, or the planner if fetchers are elsewhere. Only after `start`."""
         assert self._service is not None
         return self._service.address
 
@@ -173,7 +173,7 @@ class PlannerRuntime:
             at_most: Seconds to wait until all of them are read by somebody.
 
         Returns:
-            The addresses, in the order of the ranges; None where nobody reads the shard yet: ask again. Tasks that begin before
+            The addresses, in the order of the ranges; None if nobody reads the shard yet: ask again. Tasks that begin before
             there are fetchers could take the cores that these need.
 
         Raises:
@@ -191,7 +191,7 @@ class PlannerRuntime:
 
     @property
     def planner_address(self) -> FetcherAddress | None:
-        """Where tasks ask who reads a shard; None where that never changes."""
+        """Where tasks ask who reads a shard; None if that never changes."""
         return self.address if self._cluster is not None else None
 
     @property
@@ -219,7 +219,7 @@ class PlannerRuntime:
         except (TimeoutError, CancelledError):
             logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
         except Exception:
-            # Whoever waits for this process to end is not to wait for ever, whatever one part of it ran into.
+            # Nobody is to wait for ever for the end of this process, whatever one part of it ran into.
             logger.exception("a part of the fetcher did not stop in order; the rest is stopped all the same")
         # Only after the leases were released: a successor waits for them.
         try:
@@ -299,7 +299,7 @@ class PlannerRuntime:
                 ) from error
 
     def _fetching(self, streams: Streams, leases: RunLease, patience: float) -> Fetching:
-        """Whoever fetches, and the service by which tasks and other fetchers reach this process."""
+        """What fetches, and the service by which tasks and other fetchers reach this process."""
         options, clock = self._options, self._clock
         certificate = certificate_for(options, self._listening, clock)
         if self._start_fetchers is not None:
@@ -337,7 +337,7 @@ class PlannerRuntime:
         return FetcherPlan(self._manifest, self._options, self.address, self.secret)
 
     def _fetch_here(self) -> bool:
-        """Fill one more place than the run has, in this process; False where the others have to come."""
+        """Fill one more place than the run has, in this process; False if the others have to come."""
         if self._remote is None or not self._remote.optional:
             return False
         place = self._options.fetchers or 0
@@ -346,13 +346,13 @@ class PlannerRuntime:
         return True
 
     def _note_own(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and self._cluster is not None:
+        if not task.cancelled() and (error := task.exception()) is not None and self._planner is not None:
             known = (
                 error
                 if isinstance(error, KinesisEfoError)
                 else FetcherError(f"the fetcher beside the planner: {error!r}")
             )
-            self._cluster.fail(known)
+            self._planner.failure.set(known)
 
     async def _end_own(self) -> None:
         """End the fetcher of this process, which the planner has told so."""

@@ -1,10 +1,11 @@
-"""Shares the shards out to the fetchers: evenly by bytes a second, and with few moves. Pure."""
+"""Shares the shards out to the fetchers: evenly by bytes a second, which it measures, and with few moves. Pure."""
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from operator import itemgetter
 from typing import Final, TypeVar
@@ -14,14 +15,20 @@ from kinesis_efo.positions import ShardKey
 M = TypeVar("M", bound=str)
 
 UNEVEN: Final = 1.25
-"""Shards are moved once a fetcher has so many times the mean: a little is left as it is, since each move reads some records again."""
+"""Shards are moved once a fetcher has this many times the mean: a little is left as it is, since each move reads some records again."""
 
 EVEN: Final = 1.1
-"""Once they are moved, they are until no fetcher has more than so many times the mean, where that can be had."""
+"""Once they are moved, they are until no fetcher has more than this many times the mean, if that can be had."""
 
 WORTH: Final = 1.4
 """A shard moves if the difference between the two fetchers is at least this many times what it brings. Its move then makes up for what it
 costs, and it does not move back because its rate is measured a little differently the next time."""
+
+INTERVAL: Final = 10.0
+"""Seconds over which bytes are counted."""
+
+_NEW: Final = 0.3
+_FLOOR: Final = 0.1
 
 
 def share_out(
@@ -35,7 +42,7 @@ def share_out(
         now: Who reads what at present. Fetchers that are not there any more may be in it.
 
     Returns:
-        The fetcher of every shard; empty where there is no fetcher.
+        The fetcher of every shard; empty if there is no fetcher.
 
     >>> a, b, c = (ShardKey("orders", name) for name in "abc")
     >>> share_out({a: 5.0, b: 3.0, c: 2.0}, ["one", "two"], {})
@@ -100,3 +107,51 @@ def _nearest(
         weight = shards[above - 1][0]
         found.append(shards[bisect_left(shards, weight, key=itemgetter(0))])
     return min(found, key=lambda each: (abs(each[0] - wanted), each[1]), default=None)
+
+
+class Rates:
+    """Follows the rates of shards.
+
+    Args:
+        now: Monotonic time, seconds.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._since = now
+        self._bytes: Counter[ShardKey] = Counter()
+        self._rates: dict[ShardKey, float] = {}
+
+    def add(self, shard: ShardKey, size: int) -> None:
+        """Count bytes that a shard has brought."""
+        if size:
+            self._bytes[shard] += size
+
+    def tick(self, now: float) -> bool:
+        """Take the next measurement, if it is due.
+
+        Args:
+            now: Monotonic time, seconds.
+
+        Returns:
+            Whether it was.
+        """
+        seconds = now - self._since
+        if seconds < INTERVAL:
+            return False
+        for shard in self._rates.keys() | self._bytes.keys():
+            rate = self._bytes[shard] / seconds
+            before = self._rates.get(shard)
+            self._rates[shard] = rate if before is None else before + _NEW * (rate - before)
+        self._bytes.clear()
+        self._since = now
+        return True
+
+    def weights(self, shards: Iterable[ShardKey]) -> dict[ShardKey, float]:
+        """What each shard costs: its rate, and a part of the mean, because idle ones cost something, too.
+
+        Rates of other shards are forgotten.
+        """
+        self._rates = {shard: self._rates[shard] for shard in shards if shard in self._rates}
+        found = {shard: self._rates.get(shard, 0.0) for shard in shards}
+        floor = max(1.0, _FLOOR * sum(found.values()) / max(1, len(found)))
+        return {shard: rate + floor for shard, rate in found.items()}

@@ -9,7 +9,7 @@ from math import floor
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamReplacedError
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.store import LeaseStore, Scan
 from kinesis_efo.leases.strays import strays
 from kinesis_efo.options import Bounds, Start

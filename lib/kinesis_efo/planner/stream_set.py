@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError
 from kinesis_efo.manifest import Manifest, StreamRef
-from kinesis_efo.positions import Offset, Position, ShardKey, sources_of
+from kinesis_efo.offset_document import sources_of
+from kinesis_efo.positions import Offset, Position, ShardKey
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class StreamSet:
         return offset.without(gone)
 
     def faults(self, offset: Offset, sources: Mapping[str, str]) -> list[ConfigurationError | StreamReplacedError]:
-        """Why the query cannot go on from an offset; empty where it can.
+        """Why the query cannot go on from an offset; empty if it can.
 
         Args:
             offset: The offset.

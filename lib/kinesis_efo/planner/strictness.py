@@ -1,4 +1,4 @@
-"""Tells of which streams KPL aggregates may be left out, where the option `deaggregate` asks for it.
+"""Tells of which streams KPL aggregates may be left out, if the option `deaggregate` asks for it.
 
 Of none whose records Kinesis distributed itself at any time: its aggregates lie in any shard, and nobody sends them again.
 DescribeStreamSummary tells only how records are distributed now, so that what was seen once is kept in the run's row.
@@ -54,14 +54,14 @@ class Strictness:
         return frozenset(name for name, is_strict in zip(names, strict, strict=True) if is_strict)
 
     async def _is_strict(self, name: str) -> bool:
-        if not self._leases.was_distributed(name):
+        if not self._leases.notes.was_distributed(name):
             distribution = await self._distribution(name)
             if distribution is Distribution.KEYED:
                 return True
             if distribution is Distribution.UNKNOWN:
                 self._say(name, distribution)
                 return False
-            self._leases.note_distributed(name)
+            self._leases.notes.note_distributed(name)
         self._say(name, Distribution.AUTO)
         return False
 

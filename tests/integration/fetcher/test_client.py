@@ -18,7 +18,7 @@ from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.certificate import Certificate, make_certificate
 from kinesis_efo.fetcher.client import FetcherClient
-from kinesis_efo.fetcher.kept import KeptClients
+from kinesis_efo.fetcher.connection_cache import ConnectionCache
 from kinesis_efo.fetcher.messages import PAYLOAD_SCHEMA, RangeLabel, payload_batches
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 
@@ -222,21 +222,21 @@ def test_a_range_that_the_service_cuts_off_says_that_it_stopped(client: FetcherC
 # -- from one task to the next
 
 
-def read_all(address: FetcherAddress, kept: KeptClients, namespace: str = HERE) -> None:
+def read_all(address: FetcherAddress, kept: ConnectionCache, namespace: str = HERE) -> None:
     with FetcherClient(address, "secret", namespace=namespace, kept=kept) as client:
         for _, _, payloads in client.get([WANTED]):
             assert [bytes(payload) for payload in payloads] == [b"{1}", b"{2}"]
 
 
 @pytest.fixture
-def kept() -> Iterator[KeptClients]:
-    clients = KeptClients()
+def kept() -> Iterator[ConnectionCache]:
+    clients = ConnectionCache()
     yield clients
     clients.close()
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_tasks_of_a_worker_share_a_connection_within_the_machine(kept: KeptClients, encrypted: bool) -> None:
+def test_tasks_of_a_worker_share_a_connection_within_the_machine(kept: ConnectionCache, encrypted: bool) -> None:
     certificate = made() if encrypted else None
     with counting(certificate=certificate) as service:
         address = FetcherAddress(HERE, service.port, (), certificate.pem if certificate else None)
@@ -245,7 +245,7 @@ def test_tasks_of_a_worker_share_a_connection_within_the_machine(kept: KeptClien
         assert (service.calls, len(set(service.peers))) == (3, 1)
 
 
-def test_another_hosts_connection_is_closed_after_the_task(kept: KeptClients) -> None:
+def test_another_hosts_connection_is_closed_after_the_task(kept: ConnectionCache) -> None:
     """When a host has gone, nobody says so: a connection to it would wait for an answer."""
     with counting() as service:
         for _ in range(2):
@@ -253,7 +253,7 @@ def test_another_hosts_connection_is_closed_after_the_task(kept: KeptClients) ->
         assert len(set(service.peers)) == 2
 
 
-def test_a_connection_that_was_kept_to_one_that_has_gone_costs_no_task(kept: KeptClients) -> None:
+def test_a_connection_that_was_kept_to_one_that_has_gone_costs_no_task(kept: ConnectionCache) -> None:
     with counting() as before:
         address = FetcherAddress(HERE, before.port)
         read_all(address, kept)
@@ -264,7 +264,7 @@ def test_a_connection_that_was_kept_to_one_that_has_gone_costs_no_task(kept: Kep
         read_all(address, kept)
 
 
-def test_a_kept_connection_that_fails_gives_way_to_a_new_one(kept: KeptClients) -> None:
+def test_a_kept_connection_that_fails_gives_way_to_a_new_one(kept: ConnectionCache) -> None:
     with counting() as gone:
         nobody = gone.port
     with counting() as service:
@@ -275,7 +275,7 @@ def test_a_kept_connection_that_fails_gives_way_to_a_new_one(kept: KeptClients) 
         assert (service.calls, len(set(service.peers))) == (2, 1)
 
 
-def test_a_connection_is_not_kept_after_an_error_or_a_task_that_ends_early(kept: KeptClients) -> None:
+def test_a_connection_is_not_kept_after_an_error_or_a_task_that_ends_early(kept: ConnectionCache) -> None:
     with Ending("grpc://127.0.0.1:0") as service, pytest.raises(FetcherUnreachableError):
         read_all(FetcherAddress(HERE, service.port), kept)
     with counting() as service:

@@ -206,10 +206,12 @@ def test_a_second_run_is_refused_and_the_first_goes_on(world: MakeWorld) -> None
         with reading(w, leaseTimeout="4s") as second:
             with pytest.raises(
                 AlreadyRunningError,
-                match=r"application lake, stream orders, is already read by .*:\d+, last seen \d+ s ago",
+                match=r"application lake, stream orders, is already read by this Spark program itself, .*:\d+\), last seen \d+ s ago",
             ) as caught:
                 second.until(1, seconds=30)
-            assert "stop that query, or give this one an application of its own" in str(caught.value)
+            assert "from one query, with foreachBatch, or give this source an application of its own" in str(
+                caught.value
+            )
         assert w.aws.kinesis.calls("SubscribeToShard") == opened, "the second one must not subscribe"
         w.put(numbered(10, first=10))
         assert len(first.until(20)) == 20

@@ -130,7 +130,8 @@ def test_a_paused_fetcher_is_replaced_when_its_time_is_up_and_takes_nothing_back
     w = world({"orders": 4})
     w.put(numbered(100))
     fetchers = FetcherProcesses(2)
-    with reading(w, fetchers, leaseTimeout="3s") as query:
+    # A fetcher gives up after six of these, and a task notices the pause only after 20 s if it has just asked.
+    with reading(w, fetchers, leaseTimeout="6s") as query:
         query.until(100)
         wait_until(lambda: (query.batch(), query.shares() == [2, 2])[1], 30)
         fetchers.kill(0, signal.SIGSTOP)

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from kinesis_efo.fetcher.client import CALL_SECONDS, OPEN_SECONDS, SILENT_SECONDS, CallEndedError, FetcherClient
-from kinesis_efo.fetcher.kept import KeptClients
+from kinesis_efo.fetcher.connection_cache import ConnectionCache
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.fetcher.service import WORD_SECONDS, FetcherService
@@ -114,7 +114,7 @@ EVERYTHING = [(key, number) for key in KEYS for number in range(1, 21)]
 
 
 def reader(**limits: float) -> RangeReader:
-    client = partial(FetcherClient, kept=KeptClients(), **limits)
+    client = partial(FetcherClient, kept=ConnectionCache(), **limits)
     return RangeReader("secret", None, 60.0, fetcher_at=client)  # type: ignore[arg-type]
 
 

@@ -33,21 +33,47 @@ NO_LIMIT = 1 << 60
 def test_a_portion_takes_whole_events_within_both_limits() -> None:
     b = buffer()
     fill(b, event(10, 3), event(20, 3), event(30, 3))
-    assert b.portion(TRIM_HORIZON, NO_LIMIT, NO_LIMIT) == Portion(after(30), 3 * SIZE, 9)
-    assert b.portion(TRIM_HORIZON, 2 * SIZE, NO_LIMIT) == Portion(after(20), 2 * SIZE, 6)
-    assert b.portion(TRIM_HORIZON, NO_LIMIT, 5) == Portion(after(10), SIZE, 3)
+    assert b.portion(TRIM_HORIZON, NO_LIMIT, NO_LIMIT) == Portion(after(30), 3 * SIZE, 9, events=3)
+    assert b.portion(TRIM_HORIZON, 2 * SIZE, NO_LIMIT) == Portion(after(20), 2 * SIZE, 6, events=2)
+    assert b.portion(TRIM_HORIZON, NO_LIMIT, 5) == Portion(after(10), SIZE, 3, events=1)
     assert b.portion(after(10), NO_LIMIT, 2) == Portion(after(10), 0, 0)
-    assert b.portion(after(10), 1, 1, some=True) == Portion(after(20), SIZE, 3)
+    assert b.portion(after(10), 1, 1, some=True) == Portion(after(20), SIZE, 3, events=1)
     assert b.portion(after(30), 1, 1, some=True) == Portion(after(30), 0, 0)
 
 
 def test_a_position_inside_an_event_takes_that_event_again() -> None:
     b = buffer()
     fill(b, event(10), event(20))
-    assert b.portion(after(15), NO_LIMIT, NO_LIMIT) == Portion(after(20), SIZE, 1)
+    assert b.portion(after(15), NO_LIMIT, NO_LIMIT) == Portion(after(20), SIZE, 1, events=1)
     with b.reading(TRIM_HORIZON, after(15)) as cursor:
         assert len(cursor.take(NO_LIMIT)) == 2
         assert cursor.done
+
+
+@pytest.mark.parametrize(
+    ("through", "after_", "last"),
+    [
+        (25, 0, 22),  # between two records of the second event
+        (22, 0, 22),
+        (21, 0, 12),  # in front of its first record: what was before is the last
+        (20, 0, 12),
+        (13, 0, 12),
+        (21, 12, None),
+        (25, 22, None),
+        (25, 21, 22),
+        (40, 0, 28),
+        (41, 0, None),  # behind what has come
+    ],
+)
+def test_the_last_record_up_to_any_position(through: int, after_: int, last: int | None) -> None:
+    b = buffer()
+    fill(b, numbered_event(15, 11, 12), numbered_event(30, 22, 28), idle(40))
+    assert b.last_up_to(after(through), after(after_)) == last
+
+
+def numbered_event(continuation: int, *numbers: int) -> Event:
+    records = [{"SequenceNumber": str(number), "Data": ""} for number in numbers]
+    return Event(json.dumps({"Records": records}).encode(), EventHead(continuation, 0, len(numbers), last=numbers[-1]))
 
 
 def test_idle_events_move_the_end_and_take_no_room() -> None:
@@ -66,7 +92,7 @@ def test_a_position_stays_covered_when_the_idle_event_it_came_from_moves_on() ->
     assert reached == after(10)
     assert b.covers(reached)
     fill(b, event(30))
-    assert b.portion(reached, NO_LIMIT, NO_LIMIT) == Portion(after(30), SIZE, 1)
+    assert b.portion(reached, NO_LIMIT, NO_LIMIT) == Portion(after(30), SIZE, 1, events=1)
 
 
 def test_ends_never_step_back() -> None:
@@ -90,7 +116,7 @@ def test_the_end_of_the_shard_is_news_without_records() -> None:
 def test_the_last_event_may_carry_records() -> None:
     b = buffer()
     fill(b, event(None, records=2, children=["c"]))
-    assert b.portion(TRIM_HORIZON, NO_LIMIT, NO_LIMIT) == Portion(SHARD_END, SIZE, 2)
+    assert b.portion(TRIM_HORIZON, NO_LIMIT, NO_LIMIT) == Portion(SHARD_END, SIZE, 2, events=1)
     with b.reading(TRIM_HORIZON, SHARD_END) as cursor:
         assert len(cursor.take(NO_LIMIT)) == 1
 
@@ -340,4 +366,4 @@ def test_many_commits_compact_the_columns() -> None:
     assert len(b) == 3
     with b.reading(after(5996), after(5999)) as cursor:
         assert len(cursor.take(NO_LIMIT)) == 3
-    assert b.portion(after(5996), NO_LIMIT, NO_LIMIT) == Portion(after(5999), 3 * EVENT_OVERHEAD, 3)
+    assert b.portion(after(5996), NO_LIMIT, NO_LIMIT) == Portion(after(5999), 3 * EVENT_OVERHEAD, 3, events=3)

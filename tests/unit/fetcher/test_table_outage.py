@@ -140,3 +140,27 @@ def test_rows_deleted_while_they_are_in_use_are_written_again_where_they_stood()
             assert {key: query.store.lease(f"orders:{key.shard}").position for key in offset} == dict(offset)
 
     run(asyncio.wait_for(main(), 3600))
+
+
+def test_a_lease_that_comes_back_while_the_query_stops_begins_nothing() -> None:
+    """Reading stops first. Then the last checkpoints are written, which may take as long as it takes to lose a lease and take it."""
+
+    async def main() -> None:
+        stream = ModelStream(shards=3)
+        network = Network(MemoryLeaseStore(), Random(7))
+        async with Query(stream, network) as query:  # type: ignore[arg-type]
+            stream.put(0, 30)
+            offset = await until_read(query, horizon(stream), 1)
+            network.latency = 2.0
+            await query.planner.commit(offset)
+            stopping = asyncio.create_task(query.planner.stop())
+            await asyncio.sleep(1)
+            assert query.fetcher.feeds == []
+            query.planner.lease_lost("orders", None)
+            query.planner.lease_taken("orders", {})
+            assert not stopping.done()
+            await stopping
+            assert query.fetcher.feeds == []
+            assert not any(stream.open.values())
+
+    run(main())

@@ -18,7 +18,7 @@ from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableEr
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
-from kinesis_efo.fetcher.outpost import Outpost, Post
+from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Report, ReportReply, WhereRequest, Work, WorkRequest
 from kinesis_efo.kinesis.lineage import Shard
@@ -27,7 +27,7 @@ from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases import LeaseKeys, RunLease, Timing
 from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.options import RetrySettings
+from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.planner.cluster import Cluster
 from kinesis_efo.planner.planner import Planner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
@@ -40,6 +40,9 @@ REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
 NO_LIMIT = 1 << 60
 LEASE = 10.0
 PORTS = count(1)
+
+
+WHERE = WhereRequest([("orders", "shardId-000000000000")], 0.0)
 
 
 class Link:
@@ -83,16 +86,17 @@ class Host:
         self.fetcher = Fetcher(self.streams, Budget(1 << 20, now=clock.monotonic), FetcherSettings(True, 1.0), clock)
         self.address = FetcherAddress(self.name, next(PORTS))
         names = (f"{self.name}-{number}-{self.address.port}" for number in count())
-        self.outpost = Outpost(
-            Post(place, self.name, self.address),
+        self.remote = RemoteFetcher(
+            FetcherIdentity(place, self.name, self.address),
             self.fetcher,
             self.streams,
             self.link,
             clock,
             lambda: next(names),
             60.0,
+            run.ends,
         )
-        self.task = asyncio.create_task(self.outpost.run())
+        self.task = asyncio.create_task(self.remote.run())
 
     async def die(self) -> None:
         """End as by SIGKILL: nothing is said any more, and the connection breaks."""
@@ -105,8 +109,16 @@ class Host:
 class Run:
     """A planner, its fetchers, and what Spark would do with them."""
 
-    def __init__(self, stream: ModelStream, fetchers: int = 2, takeovers: bool = False, alone: bool = False) -> None:
+    def __init__(
+        self,
+        stream: ModelStream,
+        fetchers: int = 2,
+        takeovers: bool = False,
+        alone: bool = False,
+        ends: Bounds | None = None,
+    ) -> None:
         self.stream = stream
+        self.ends = ends
         self.store = MemoryLeaseStore()
         self.network = Network(self.store, Random(1))
         self.rows: list[tuple[str, int]] = []
@@ -361,11 +373,11 @@ async def test_one_whose_connection_breaks_for_a_moment_asks_before_it_opens_any
     async with Run(stream, takeovers=True) as run:
         await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
         away = run.hosts[0]
-        name = away.outpost._name
+        name = away.remote._name
         run.cluster.dropped(name)  # the planner takes it for dead; it is not
         opened = len(stream.subscribed)
         await run.idle_until(lambda: [count for _, count in run.cluster.fetchers()] == [2, 2], 60.0)
-        assert away.outpost._name != name, "it has come as a new one"
+        assert away.remote._name != name, "it has come as a new one"
         assert len(stream.subscribed) - opened <= 4, "no ping-pong"
 
 
@@ -379,7 +391,7 @@ async def test_a_fetcher_that_cannot_report_any_more_ends_and_the_others_read_on
     async with Run(stream) as run:
         await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
         bad = run.hosts[0]
-        bad.outpost._planner = Broken(run.cluster)
+        bad.remote._planner = Broken(run.cluster)
         for number in range(4):
             stream.put(number, *[30] * 5)
         with pytest.raises(ValueError, match="a bug"):
@@ -411,7 +423,7 @@ async def test_one_that_is_cut_off_takes_nothing_back_from_the_one_that_took_ove
         await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
         away = run.hosts[0]
         away.link.cut = True
-        run.cluster.dropped(away.outpost._name)
+        run.cluster.dropped(away.remote._name)
         opened, began = len(stream.subscribed), LoopClock().monotonic()
         await run.idle_until(lambda: LoopClock().monotonic() - began > 30, 60.0)
         assert len(stream.subscribed) - opened == 2, (
@@ -536,6 +548,64 @@ async def test_the_error_of_one_fetcher_is_that_of_the_query() -> None:
 
 
 @scenario
+async def test_the_first_error_of_the_run_is_kept_whoever_of_its_parts_fails_next() -> None:
+    stream = ModelStream(shards=2)
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 2, 10.0)
+        run.hosts[0].fetcher.failed(DataLossError("the first"))
+        assert run.hosts[0].remote._reporter.waits, "it is reported at once"
+        run.hosts[0].fetcher.failed(DataLossError("the second of this fetcher"))
+        await asyncio.sleep(2)
+        run.hosts[1].fetcher.failed(DataLossError("another fetcher's"))
+        await asyncio.sleep(2)
+        run.planner.lease_lost("orders", "somebody")
+        calls = (
+            run.batch(),
+            run.planner.strict(["orders"]),
+            run.leases.wait_held(["orders"]),
+            run.cluster.where(WHERE),
+        )
+        for call in calls:
+            with pytest.raises(DataLossError, match=r"the first \(the fetcher on host host0 says so\)"):
+                await call
+
+
+@scenario
+async def test_an_error_that_the_planner_did_not_hear_of_is_told_again() -> None:
+    stream = ModelStream(shards=2)
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 2, 10.0)
+        run.hosts[0].link.cut = True
+        run.hosts[0].fetcher.failed(DataLossError("the first"))
+        await asyncio.sleep(4)
+        assert run.planner.failure.error is None
+        run.hosts[0].link.cut = False
+        with pytest.raises(DataLossError, match="the first"):
+            await run.idle_until(lambda: False, 10.0)
+
+
+@scenario
+async def test_those_who_wait_learn_of_an_error_at_once() -> None:
+    async with Run(ModelStream(), fetchers=0) as run:
+        await run.planner.wait_held(10.0)
+        waiting = [
+            asyncio.create_task(each)
+            for each in (
+                run.planner.poll(run.offset, NO_LIMIT, NO_LIMIT, 50.0),
+                run.cluster.where(WhereRequest([("orders", "shardId-000000000000")], 50.0)),
+                run.leases.wait_held(["orders", "another"]),
+            )
+        ]
+        await asyncio.sleep(1.2)
+        began = LoopClock().monotonic()
+        run.planner.failure.set(DataLossError("gone"))
+        for task in waiting:
+            with pytest.raises(DataLossError, match="gone"):
+                await task
+        assert LoopClock().monotonic() - began < 0.01
+
+
+@scenario
 async def test_no_fetcher_at_all_fails_the_query() -> None:
     async with Run(ModelStream(), fetchers=0) as run:
         began = LoopClock().monotonic()
@@ -645,6 +715,29 @@ async def test_all_tips_for_one_micro_batch_are_told_by_fetchers() -> None:
         assert stream.collisions == []
 
 
+@pytest.mark.parametrize(("place", "after"), [(0, -1), (4, -1), (9, -1), (10, -1), (14, -1), (14, 4), (4, 4)])
+@pytest.mark.parametrize("between", [False, True])
+def test_the_last_record_in_front_of_an_end_within_an_event_is_told_by_fetchers(
+    place: int, after: int, between: bool
+) -> None:
+    @scenario
+    async def test() -> None:
+        stream = ModelStream(shards=1, event_records=(10,))
+        stream.put(0, *[30] * 30)
+        numbers = [number for number, _ in stream[0].records]
+        end = Position.after((numbers[place] + numbers[place + 1]) // 2 if between else numbers[place])
+        async with Run(stream, ends=Bounds(everywhere=end)) as run:
+            (key,) = run.offset
+            begin = run.offset if after < 0 else Offset({key: Position.after(numbers[after])})
+            [wanted] = begin.ranges_to(Offset({key: end})) or [ShardRange(key, begin[key], end)]
+            while not (await run.planner.poll(begin, NO_LIMIT, NO_LIMIT, 1.0)).shards[0].records:
+                pass
+            known = await run.planner.last_records([wanted])
+            assert known == ({} if after == place else {key: numbers[place]})
+
+    test()
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_everything_is_read_once_and_in_order(seed: int) -> None:
     async def test() -> None:
@@ -675,7 +768,7 @@ async def mishap(random: Random, run: Run, step: int) -> None:
     match random.randrange(8):
         case 0:
             if host.address not in run.dead:
-                place = host.outpost._post.place
+                place = host.remote._identity.place
                 await host.die()
                 run.hosts.remove(host)
                 run.hosts.append(Host(run, place))
@@ -686,7 +779,7 @@ async def mishap(random: Random, run: Run, step: int) -> None:
         case 3:
             host.link.delay = random.choice([0.001, 0.3, 1.0])
         case 4:
-            run.cluster.dropped(host.outpost._name)
+            run.cluster.dropped(host.remote._name)
         case 5:
             still = [shard for shard in run.stream.shards_by_id.values() if shard.last is None]
             if len(still) < 8:
@@ -695,4 +788,4 @@ async def mishap(random: Random, run: Run, step: int) -> None:
             await asyncio.sleep(random.choice([1, 7, 15]))
         case _:
             with suppress(KinesisEfoError):
-                run.planner._check()
+                run.planner.failure.raise_if_set()

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kinesis_efo.planner.members import Members, Standing
+from kinesis_efo.planner.members import Members, MemberState
 from kinesis_efo.positions import ShardKey
 
 TIMEOUT = 10.0
@@ -22,10 +22,10 @@ class Fetcher:
         self.obeyed = 0
         self.reads: set[ShardKey] = set()
 
-    def ask(self, now: float = 0.0) -> Standing:
+    def ask(self, now: float = 0.0) -> MemberState:
         standing = self.members.ask(self.name, self.place, "host", "address", self.obeyed, now)
         member = self.members.get(self.name)
-        if standing is Standing.WORKING:
+        if standing is MemberState.WORKING:
             assert member is not None
             self.reads, self.obeyed = set(member.shards), member.revision
         else:
@@ -36,7 +36,7 @@ class Fetcher:
 def test_shards_are_shared_out_to_those_who_ask() -> None:
     members: Members[str] = Members(TIMEOUT)
     one, two = Fetcher(members, "one", 0), Fetcher(members, "two", 1)
-    assert one.ask() is two.ask() is Standing.WORKING
+    assert one.ask() is two.ask() is MemberState.WORKING
     members.share(EVEN)
     one.ask()
     two.ask()
@@ -82,9 +82,9 @@ def test_a_second_attempt_at_a_place_waits_until_the_first_is_gone() -> None:
     first, second = Fetcher(members, "first", 0), Fetcher(members, "second", 0)
     first.ask()
     members.share(EVEN)
-    assert second.ask() is Standing.STANDBY
+    assert second.ask() is MemberState.STANDBY
     members.lose("first")
-    assert second.ask() is Standing.WORKING
+    assert second.ask() is MemberState.WORKING
     members.share(EVEN)
     second.ask()
     assert second.reads == set(SHARDS)
@@ -99,9 +99,9 @@ def test_one_that_counted_as_dead_reads_nothing_until_it_has_begun_anew() -> Non
     assert members.silent(10.9) == []
     assert [member.name for member in members.silent(11.0)] == ["one"]
     members.lose("one")
-    assert one.ask(30.0) is Standing.UNKNOWN
+    assert one.ask(30.0) is MemberState.UNKNOWN
     assert one.reads == set()
-    assert one.ask(30.1) is Standing.WORKING
+    assert one.ask(30.1) is MemberState.WORKING
 
 
 def test_withheld_shards_are_read_by_nobody() -> None:

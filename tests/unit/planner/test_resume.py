@@ -1,4 +1,4 @@
-"""A planner warns where the lease table is further than the checkpoint that its query goes on from, whichever it learns first."""
+"""A planner warns where the lease table tells that the checkpoint had been further which its query goes on from, whichever it learns first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ import pytest
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases.checkpoints import Pace
-from kinesis_efo.leases.row import Lease, LeaseKeys
+from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.notes import RunNotes
+from kinesis_efo.leases.reached import Reached
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.marks import Mark
 from kinesis_efo.planner.planner import Planner
 from kinesis_efo.positions import Offset, Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore
@@ -21,12 +25,12 @@ SHARD = ShardKey("orders", "shardId-000000000000")
 KEY = "orders:shardId-000000000000"
 
 
-def planner() -> Planner:
+def planner(notes: RunNotes | None = None) -> Planner:
     # Only what is asked when a lease is taken.
     streams: Any = SimpleNamespace(identity=lambda _name: StreamIdentity("arn"))
     fetching: Any = SimpleNamespace(begin=lambda _stream: None, read_until=lambda *_: None, fetcher_of=lambda *_: None)
-    leases: Any = SimpleNamespace(epoch=lambda _stream: 1)
-    keys = LeaseKeys({"orders": "dev-orders"})
+    leases: Any = SimpleNamespace(epoch=lambda _stream: 1, notes=notes or RunNotes(LoopClock()))
+    keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
     return Planner(streams, fetching, leases, MemoryLeaseStore(), keys, Pace(25), 600, LoopClock())
 
 
@@ -61,3 +65,45 @@ def test_a_new_query_is_compared_with_nothing(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.WARNING):
         run(main())
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("first", ["leases", "checkpoint"])
+@pytest.mark.parametrize(("moved", "warned"), [(11, True), (12, False), (13, False)])
+def test_a_checkpoint_behind_its_own_mark_is_one_warning_whatever_the_rows_say(
+    first: str, moved: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        notes = RunNotes(LoopClock())
+        made = planner(notes)
+        offset = Offset({SHARD: Position.after(20)}, mark=Mark("7c1f", moved))
+
+        def take() -> None:
+            for stream in ("clicks", "orders"):
+                run_row = Lease(run_key(stream), marks=(Reached(Mark("7c1f", 12), 1_000),))
+                notes.found(stream, run_row)
+                made.lease_taken(stream, {KEY: Lease(KEY, checkpoint=Position.after(30))})
+
+        if first == "leases":
+            take()
+            await made.resume(offset)
+        else:
+            await made.resume(offset)
+            take()
+        take()
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert len(caplog.messages) == int(warned), caplog.messages
+    assert all("had been further by 1 micro-batch" in message for message in caplog.messages)
+
+
+def test_what_is_planned_is_noted_for_the_rows_of_later_runs() -> None:
+    async def main() -> None:
+        notes = RunNotes(LoopClock())
+        made = planner(notes)
+        for moved in (3, 4):
+            made.planned(Mark("7c1f", moved))
+        (kept,) = notes.stored_in("orders", Lease(run_key("orders"))).marks
+        assert kept.mark == Mark("7c1f", 4)
+
+    run(main())

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.planner.rates import INTERVAL, Rates
-from kinesis_efo.planner.shares import EVEN, UNEVEN, WORTH, share_out
+from kinesis_efo.planner.shares import EVEN, INTERVAL, UNEVEN, WORTH, Rates, share_out
 from kinesis_efo.positions import ShardKey
 
 

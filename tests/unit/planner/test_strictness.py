@@ -10,6 +10,7 @@ import pytest
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.leases.notes import RunNotes
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.planner.strictness import ASK_SECONDS, Strictness
@@ -24,16 +25,10 @@ class Leases:
     """The run's lease, held at once; what is noted outlives the strictness that noted it."""
 
     def __init__(self) -> None:
-        self.noted: set[str] = set()
+        self.notes = RunNotes(LoopClock())
 
     async def wait_held(self, streams: object, at_most: float | None = None) -> None:
         pass
-
-    def was_distributed(self, stream: str) -> bool:
-        return stream in self.noted
-
-    def note_distributed(self, stream: str) -> None:
-        self.noted.add(stream)
 
 
 class Asked:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.fetcher.kept import KeptClients
+from kinesis_efo.fetcher.connection_cache import ConnectionCache
 
 
 class Client:
@@ -23,15 +23,15 @@ def process() -> list[int]:
 
 
 @pytest.fixture
-def kept(process: list[int]) -> KeptClients:
-    return KeptClients(at_most=2, process=lambda: process[0])
+def kept(process: list[int]) -> ConnectionCache:
+    return ConnectionCache(at_most=2, process=lambda: process[0])
 
 
 def clients(number: int) -> list[Any]:
     return [Client() for _ in range(number)]
 
 
-def test_who_takes_a_client_has_it_alone(kept: KeptClients) -> None:
+def test_who_takes_a_client_has_it_alone(kept: ConnectionCache) -> None:
     client = clients(1)[0]
     kept.keep("here", client)
     assert kept.take("elsewhere") is None
@@ -41,7 +41,7 @@ def test_who_takes_a_client_has_it_alone(kept: KeptClients) -> None:
     assert not client.closed
 
 
-def test_one_client_leads_to_each_place(kept: KeptClients) -> None:
+def test_one_client_leads_to_each_place(kept: ConnectionCache) -> None:
     """Two at once were in use: two tasks of one process, in threads."""
     first, second = clients(2)
     kept.keep("here", first)
@@ -50,7 +50,7 @@ def test_one_client_leads_to_each_place(kept: KeptClients) -> None:
     assert kept.take("here") is second
 
 
-def test_the_one_that_waits_longest_makes_room(kept: KeptClients) -> None:
+def test_the_one_that_waits_longest_makes_room(kept: ConnectionCache) -> None:
     made = clients(3)
     for name, client in zip("abc", made, strict=True):
         kept.keep(name, client)
@@ -58,7 +58,7 @@ def test_the_one_that_waits_longest_makes_room(kept: KeptClients) -> None:
     assert kept.take("a") is None
 
 
-def test_a_child_neither_uses_nor_closes_what_is_its_parents(kept: KeptClients, process: list[int]) -> None:
+def test_a_child_neither_uses_nor_closes_what_is_its_parents(kept: ConnectionCache, process: list[int]) -> None:
     parents, own = clients(2)
     kept.keep("here", parents)
     process[0] = 8
@@ -68,7 +68,7 @@ def test_a_child_neither_uses_nor_closes_what_is_its_parents(kept: KeptClients, 
     assert (parents.closed, own.closed) == (False, True)
 
 
-def test_all_are_closed_at_the_end(kept: KeptClients) -> None:
+def test_all_are_closed_at_the_end(kept: ConnectionCache) -> None:
     made = clients(2)
     for name, client in zip("ab", made, strict=True):
         kept.keep(name, client)

@@ -1,6 +1,6 @@
 """Tells how far the next micro-batch may go, from what is buffered; remembers in which shards something has happened.
 
-Where thousands of shards are idle, looking at all of them would take longer than everything else. So only those are looked at
+If thousands of shards are idle, looking at all of them would take longer than everything else. So only those are looked at
 in which something happened since the last time, and those that have records which no micro-batch took yet.
 """
 
@@ -14,9 +14,11 @@ from typing import Protocol
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.alignment import Alignment, Timed
 from kinesis_efo.fetcher.budget import Signal
+from kinesis_efo.fetcher.buffer import EVENT_OVERHEAD
 from kinesis_efo.fetcher.event_index import Portion
 from kinesis_efo.fetcher.messages import ShardProgress
 from kinesis_efo.fetcher.planning import Buffered, plan
+from kinesis_efo.kinesis.sizes import data_in
 from kinesis_efo.positions import Offset, Position, ShardKey
 
 
@@ -30,16 +32,16 @@ class Buffers(Protocol):
         """How far reading lags, by the last event, in milliseconds."""
 
     def quiet(self, key: ShardKey) -> float:
-        """For how long it is believed that nothing lies behind what is buffered, seconds; 0 where that is not believed."""
+        """For how long it is believed that nothing lies behind what is buffered, seconds; 0 if that is not believed."""
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """The time up to which every record that arrived lies at or before a position, epoch seconds, where it is known."""
+        """The time up to which every record that arrived lies at or before a position, epoch seconds, if it is known."""
 
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
         """These shards by the budget of bytes that they share."""
 
 
-class Outlook:
+class MicroBatchPlanner:
     """Follows one query.
 
     Args:
@@ -80,7 +82,7 @@ class Outlook:
             return
         moved = offset.changes_since(before)
         left = before.keys() - offset.keys() if before is not None else set()
-        # Where nothing has happened since it was told how far an idle shard has come, there is nothing to see behind that.
+        # If nothing has happened since it was told how far an idle shard has come, there is nothing to see behind that.
         self._fresh |= {key for key, at in moved.items() if key in self._waiting or self._told.get(key) != at}
         self._waiting -= moved.keys() | left
         for key in left:
@@ -90,13 +92,13 @@ class Outlook:
         self.offset = offset
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
-        """Tell how far the next micro-batch may go: at once where there is something new, else after the timeout.
+        """Tell how far the next micro-batch may go: at once if there is something new, else after the timeout.
 
         Args:
             offset: How far the query has come: positions of all shards.
             max_bytes: Most bytes of the next micro-batch.
             max_records: Most records of it.
-            at_most: Seconds to wait where there is nothing new.
+            at_most: Seconds to wait if there is nothing new.
         """
         self.follow(offset)
         give_up_at = self._clock.monotonic() + at_most
@@ -154,6 +156,7 @@ class Outlook:
                 self._buffers.millis_behind(key),
                 portion.last,
                 self._buffers.quiet(key) if key in idle else 0.0,
+                _data(portion),
             )
             for key, portion in {**idle, **portions}.items()
         ]
@@ -171,7 +174,7 @@ class Outlook:
         return portions
 
     async def _wait(self, give_up_at: float) -> bool:
-        """Wait for news; False where the time is up first."""
+        """Wait for news; False if the time is up first."""
         remaining = give_up_at - self._clock.monotonic()
         if remaining <= 0:
             return False
@@ -180,6 +183,11 @@ class Outlook:
         except TimeoutError:
             return False
         return True
+
+
+def _data(portion: Portion) -> int:
+    payloads = portion.bytes - EVENT_OVERHEAD * portion.events
+    return round(data_in(payloads, portion.records, portion.events) or 0)
 
 
 def _records(portions: Mapping[ShardKey, Portion]) -> int:

@@ -20,8 +20,8 @@ _PARENTS: Final[list[flight.FlightClient]] = []
 """Clients of this process's parent, held here because Python would close them with their last reference."""
 
 
-class KeptClients:
-    """Clients that nobody uses at the moment. Safe for threads: whoever takes one has it alone.
+class ConnectionCache:
+    """Clients that nobody uses at the moment. Safe for threads: one that is taken is nobody else's.
 
     Args:
         at_most: How many; the one that waits longest is closed.
@@ -69,6 +69,6 @@ class KeptClients:
             self._clients.clear()
 
 
-KEPT: Final = KeptClients()
+CONNECTIONS: Final = ConnectionCache()
 """The clients of this process."""
-atexit.register(KEPT.close)
+atexit.register(CONNECTIONS.close)

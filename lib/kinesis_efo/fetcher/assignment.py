@@ -13,6 +13,7 @@ from math import inf
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.work import Shard, Work
 from kinesis_efo.positions import Position, ShardKey
@@ -31,20 +32,22 @@ class Change:
     end: frozenset[ShardKey] = frozenset()
 
 
-class Duty:
+class Assignment:
     """The coordinator of a fetcher that the planner reaches through the network.
 
     Args:
         clock: Time.
         ask: Makes the planner be asked at once whether it still knows this fetcher; see `heard`.
-        failed: Called with an error that keeps the fetcher from reading.
+
+    Attributes:
+        failure: What keeps the fetcher from reading.
     """
 
-    def __init__(self, clock: Clock, ask: Callable[[], None], failed: Callable[[KinesisEfoError], None]) -> None:
+    def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
+        self.failure = Failure()
         self.revision = 0
         self._clock = clock
         self._ask = ask
-        self._failed = failed
         self._shards: dict[ShardKey, Shard] = {}
         self._until: dict[str, float] = {}
         self._heard_at = -inf
@@ -119,7 +122,3 @@ class Duty:
         """See `Coordinator`."""
         known = self._shards.get(shard)
         return known.read_until if known is not None and Position.parse(known.start) == position else None
-
-    def failed(self, error: KinesisEfoError) -> None:
-        """See `Coordinator`."""
-        self._failed(error)

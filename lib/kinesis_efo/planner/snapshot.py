@@ -10,10 +10,10 @@ from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.work import Entry, ShardNews
 from kinesis_efo.kinesis.stats import QUIET_SECONDS
-from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
+from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
 
 
-class Mirror:
+class ShardSnapshot:
     """The events that a fetcher has told of.
 
     Args:
@@ -22,8 +22,8 @@ class Mirror:
 
     Attributes:
         index: The events.
-        behind: How far reading lags, in milliseconds, where that is known.
-        read_until: What arrived before this time lies before the end of the last event, epoch seconds, where that is known.
+        behind: How far reading lags, in milliseconds, if that is known.
+        read_until: What arrived before this time lies before the end of the last event, epoch seconds, if that is known.
         tip: Where the shard ended when the fetcher began there; None while that is not known.
     """
 
@@ -38,6 +38,7 @@ class Mirror:
         self._subscription: Subscription | None = None
         self._heard_at: float | None = None
         self._quiet_since: float | None = None
+        self._before_end: tuple[Position, int] | None = None
 
     def note(self, news: ShardNews, now: float) -> None:
         """Take note of what was told beside the events.
@@ -50,6 +51,8 @@ class Mirror:
         self.tip = None if news.tip is None else Position.parse(news.tip)
         self._heard_at = now
         self._quiet_since = now - news.quiet if news.quiet else None
+        if news.before_end is not None:
+            self._before_end = Position.parse(news.before_end[0]), int(news.before_end[1])
         if news.lowest is not None:
             self.index.vouch(int(news.lowest))
 
@@ -109,11 +112,17 @@ class Mirror:
         """Bytes of events that were told of and not dropped."""
         return self.index.held
 
+    def last_record(self, wanted: ShardRange) -> int | None:
+        """The number of the last record of a range; None if it has none, or it is not known."""
+        if self._before_end is not None and wanted.through == self._before_end[0]:
+            return self._before_end[1] if wanted.after.precedes(self._before_end[1]) else None
+        return self.index.last_up_to(wanted.through, wanted.after)
+
     def commit(self, position: Position) -> LastRecord | None:
         """Drop what lies before a position.
 
         Returns:
-            The last record that was dropped by this or a former call; None where none was, or it is not known.
+            The last record that was dropped by this or a former call; None if none was, or it is not known.
         """
         gone, stop = self.index.gone, self.index.index_after(position)
         if stop > gone:

@@ -36,7 +36,7 @@ class ShardWatch:
         self._outdated = Signal()
 
     def look_soon(self) -> None:
-        """List again soon, where an announced child has a parent that is not known."""
+        """List again soon, if an announced child has a parent that is not known."""
         if self._streams.outdated:
             self._outdated.notify()
 

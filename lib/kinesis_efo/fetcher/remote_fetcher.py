@@ -11,13 +11,14 @@ from typing import Final, Protocol
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.assignment import Assignment
 from kinesis_efo.fetcher.budget import Signal
-from kinesis_efo.fetcher.duty import Duty
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.messages import pack_error
 from kinesis_efo.fetcher.reporter import Reporter
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
+from kinesis_efo.options import Bounds
 from kinesis_efo.positions import Offset, Position, ShardKey
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ _RETRY_SECONDS: Final = 0.5
 
 
 class Planner(Protocol):
-    """The way to the planner. Its calls raise `FetcherUnreachableError` where it does not answer."""
+    """The way to the planner. Its calls raise `FetcherUnreachableError` if it does not answer."""
 
     async def work(self, request: WorkRequest) -> Work:
         """Ask what to do."""
@@ -37,7 +38,7 @@ class Planner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class FetcherIdentity:
     """Who a fetcher is.
 
     Attributes:
@@ -51,30 +52,32 @@ class Post:
     address: FetcherAddress
 
 
-class Outpost:
+class RemoteFetcher:
     """Does what the planner says, until the query has ended.
 
     Args:
-        post: Who this fetcher is.
+        identity: Who this fetcher is.
         fetcher: Fetches the shards; not started yet.
         streams: What the query reads.
         planner: The way to the planner.
         clock: Time.
         new_name: Makes up names, no two alike.
         give_up: Seconds after which a fetcher that hears nothing of the planner ends.
+        ends: Where the query is to end.
     """
 
     def __init__(
         self,
-        post: Post,
+        identity: FetcherIdentity,
         fetcher: Fetcher,
         streams: Streams,
         planner: Planner,
         clock: Clock,
         new_name: Callable[[], str],
         give_up: float,
+        ends: Bounds | None = None,
     ) -> None:
-        self._post = post
+        self._identity = identity
         self._fetcher = fetcher
         self._streams = streams
         self._planner = planner
@@ -82,11 +85,10 @@ class Outpost:
         self._new_name = new_name
         self._give_up = give_up
         self._name = new_name()
-        self._reporter = Reporter(fetcher, streams)
-        self._duty = Duty(clock, self._reporter.wake, self._note_failure)
+        self._reporter = Reporter(fetcher, streams, ends)
+        self._assignment = Assignment(clock, self._reporter.wake)
         self._following = Signal()
         self._reports = 0
-        self._failure: KinesisEfoError | None = None
 
     async def run(self) -> None:
         """Fetch until the planner says that the query has ended.
@@ -97,7 +99,7 @@ class Outpost:
             StreamError: The streams cannot be listed.
         """
         await self._streams.refresh()
-        self._fetcher.start(self._duty, self._reporter)
+        self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire())]
         try:
             # Whichever ends first ends the fetcher: one that works and does not report would hold its shards for nothing.
@@ -113,12 +115,12 @@ class Outpost:
         await self._planner.work(self._request(revision=0, done=0, wait=0.0))
 
     def _request(self, *, revision: int, done: int, wait: float) -> WorkRequest:
-        post = self._post
+        identity = self._identity
         return WorkRequest(
             self._name,
-            post.place,
-            post.host,
-            post.address,
+            identity.place,
+            identity.host,
+            identity.address,
             self._fetcher.budget.limit,
             revision,
             done,
@@ -131,14 +133,14 @@ class Outpost:
         done = 0
         while True:
             asked_at = self._clock.monotonic()
-            request = self._request(revision=self._duty.revision, done=done, wait=_WAIT_SECONDS)
+            request = self._request(revision=self._assignment.revision, done=done, wait=_WAIT_SECONDS)
             try:
                 work = await self._planner.work(request)
             except FetcherUnreachableError as error:
                 silence = self._clock.monotonic() - heard_at
                 if silence >= self._give_up:
                     raise FetcherUnreachableError(
-                        f"the fetcher on {self._post.host} has heard nothing of the planner for {silence:.0f} s, given up: {error}"
+                        f"the fetcher on {self._identity.host} has heard nothing of the planner for {silence:.0f} s, given up: {error}"
                     ) from error
                 await self._clock.sleep(_RETRY_SECONDS)
                 continue
@@ -153,13 +155,13 @@ class Outpost:
                     await self._begin_anew()
                     self._name = self._new_name()
                     done = 0
-                case _ if request.revision == self._duty.revision:
+                case _ if request.revision == self._assignment.revision:
                     await self._follow(work, asked_at)
                     done = work.number
                 # Otherwise the shards were given up while the answer was under way: it tells nothing about what is read now.
 
     async def _follow(self, work: Work, asked_at: float) -> None:
-        change = self._duty.follow(work, asked_at)
+        change = self._assignment.follow(work, asked_at)
         self._following.notify()
         # Said with the next request: by then their connections must be closed.
         await asyncio.gather(*self._fetcher.let_go(change.end), return_exceptions=True)
@@ -178,17 +180,17 @@ class Outpost:
             logger.debug("not committed: %s", error)  # it was reported, and the query fails
 
     async def _begin_anew(self) -> None:
-        await asyncio.gather(*self._fetcher.let_go(self._duty.forget()), return_exceptions=True)
+        await asyncio.gather(*self._fetcher.let_go(self._assignment.forget()), return_exceptions=True)
         self._reporter.forget()
         self._reports = 0
 
     async def _expire(self) -> None:
         """Stop reading when nothing was heard of the planner for as long as the run's lease lasts."""
         while True:
-            left = self._duty.next_expiry - self._clock.monotonic()
+            left = self._assignment.next_expiry - self._clock.monotonic()
             if left > 0:
                 await within(self._clock, min(left, 3600.0), self._following.wait())
-            elif expired := self._duty.expired():
+            elif expired := self._assignment.expired():
                 logger.warning(
                     "nothing was heard of the planner for as long as its lease lasts: %d shards closed", len(expired)
                 )
@@ -206,27 +208,22 @@ class Outpost:
                 await self._clock.sleep(early)
             asked = self._reporter.waits
             shards = self._reporter.collect()
-            failure = pack_error(self._failure) if self._failure is not None else b""
+            # With each report: it ends the query whenever it arrives.
+            failure = pack_error(error) if (error := self._assignment.failure.error) is not None else b""
             if not (shards or asked or failure):
                 continue
             asked_at = self._clock.monotonic()
             self._reports += 1
-            number, revision = self._reports, self._duty.revision
+            number, revision = self._reports, self._assignment.revision
             try:
                 reply = await self._planner.report(Report(self._name, number, shards, failure))
             except FetcherUnreachableError:
                 reply = ReportReply(known=False)
             next_at = asked_at + reply.pause
             if reply.known and not reply.again:
-                if failure:
-                    self._failure = None
                 if reply.revision == revision:
-                    self._duty.heard(asked_at)
+                    self._assignment.heard(asked_at)
                 continue
             self._reporter.forget()
             self._reports = 0
             await self._clock.sleep(_RETRY_SECONDS)
-
-    def _note_failure(self, error: KinesisEfoError) -> None:
-        self._failure = error
-        self._reporter.wake()

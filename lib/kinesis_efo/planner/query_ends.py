@@ -10,6 +10,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.kinesis.before import End
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
@@ -23,13 +24,15 @@ class Found(NamedTuple):
     """Where a query ends, as far as that is known.
 
     Attributes:
-        ends: The end of each shard that it may come to; None where only reading tells it. That of a shard with an end of its own becomes
-            lower where its tip turns out to lie before that.
+        ends: The end of each shard that it may come to; None if only reading tells it. That of a shard with an end of its own becomes
+            lower if its tip turns out to lie before that.
         complete: Whether they are all known, and stay.
+        lasts: The number of the last record up to an end, if that is known without reading.
     """
 
     ends: Mapping[ShardKey, Position | None]
     complete: bool
+    lasts: Mapping[ShardKey, int] = {}
 
 
 class Ends:
@@ -55,6 +58,7 @@ class Ends:
         self._offset = offset
         self._check()
         self._ends: dict[ShardKey, Position | None] = {}
+        self._lasts: dict[ShardKey, int] = {}
         self._timed: list[ShardKey] = []
         self.open: dict[ShardKey, Position] = {}
         for key, end in streams.ends(offset).items():
@@ -83,7 +87,8 @@ class Ends:
             StreamError: A shard cannot be asked.
         """
         found = await all_of(*(self._at_time(key) for key in self._timed))
-        self._ends |= zip(self._timed, found, strict=True)
+        for key, end in zip(self._timed, found, strict=True):
+            self._set(key, end)
 
     async def probe(self, keys: Iterable[ShardKey]) -> None:
         """Ask for tips by subscriptions of their own, for shards with more to read than there is room for.
@@ -95,19 +100,23 @@ class Ends:
         tips = await all_of(*(self._streams.stream(key.stream).tip(key.shard, self.open[key]) for key in asked))
         for key, tip in zip(asked, tips, strict=True):
             if key in self.open:
-                self._note(key, tip)
+                self._note(key, tip.position)
+                if self._ends[key] == tip.position:
+                    self._set(key, tip)
 
     def found(self, tip: Callable[[ShardKey], Position | None]) -> Found:
         """What is known by now.
 
         Args:
-            tip: Tells where a shard ended when it was begun to be read; None where that is not known.
+            tip: Tells where a shard ended when it was begun to be read; None if that is not known.
         """
         for key in list(self.open):
             if (at := tip(key)) is not None:
                 self._note(key, at)
         ends = self._reachable()
-        return Found(ends, self.open.keys().isdisjoint(ends))
+        return Found(
+            ends, self.open.keys().isdisjoint(ends), {key: self._lasts[key] for key in self._lasts.keys() & ends}
+        )
 
     def numbers_of_records(self, ends: Mapping[ShardKey, Position]) -> dict[ShardKey, int]:
         """Those ends that are numbers of records, as all are that GetRecords gives."""
@@ -124,6 +133,11 @@ class Ends:
         bound = self._ends[key]
         if position.is_end or (bound is not None and position.reaches(bound)):
             self._note(key, position)
+
+    def _set(self, key: ShardKey, end: End) -> None:
+        self._ends[key] = end.position
+        if end.record is not None:
+            self._lasts[key] = end.record
 
     def _note(self, key: ShardKey, tip: Position) -> None:
         del self.open[key]
@@ -147,7 +161,7 @@ class Ends:
         whole = shard is not None and shard.last is not None and bound.value >= shard.last
         return SHARD_END if whole else bound
 
-    async def _at_time(self, key: ShardKey) -> Position:
+    async def _at_time(self, key: ShardKey) -> End:
         bound, position, stream = (
             self._bound(key),
             self._offset.get(key, TRIM_HORIZON),
@@ -155,7 +169,7 @@ class Ends:
         )
         assert bound is not None
         if (known := self._without_asking(key, position, bound.value / 1000)) is not None:
-            return known
+            return End(known)
         return await stream.end_before(key.shard, bound.value, position)
 
     def _without_asking(self, key: ShardKey, position: Position, time: float) -> Position | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.messages import ShardProgress
-from kinesis_efo.fetcher.outlook import Outlook
+from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
 
@@ -21,16 +20,16 @@ class LocalFetching:
     Args:
         fetcher: The fetcher; not started yet.
         clock: Time.
-        max_skew: See `Outlook`.
+        max_skew: See `MicroBatchPlanner`.
     """
 
     def __init__(self, fetcher: Fetcher, clock: Clock, max_skew: float | None = None) -> None:
         self._fetcher = fetcher
-        self._outlook = Outlook(self, clock, fetcher.check, max_skew)
+        self._micro_batches = MicroBatchPlanner(self, clock, fetcher.check, max_skew)
 
     def start(self, coordinator: Coordinator) -> None:
         """See `Fetching`."""
-        self._fetcher.start(coordinator, self._outlook)
+        self._fetcher.start(coordinator, self._micro_batches)
 
     async def stop(self) -> None:
         """See `Fetching`."""
@@ -44,9 +43,9 @@ class LocalFetching:
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
         """See `Fetching`."""
-        if offset is not self._outlook.offset:
+        if offset is not self._micro_batches.offset:
             self._fetcher.follow(offset)
-        return await self._outlook.poll(offset, max_bytes, max_records, at_most)
+        return await self._micro_batches.poll(offset, max_bytes, max_records, at_most)
 
     async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
         """See `Fetching`."""
@@ -54,27 +53,23 @@ class LocalFetching:
 
     def begin(self, stream: str) -> None:
         """See `Fetching`."""
-        shards = {key: position for key, position in (self._outlook.offset or {}).items() if key.stream == stream}
+        shards = {key: position for key, position in (self._micro_batches.offset or {}).items() if key.stream == stream}
         for key, position in shards.items():
             if not position.is_end:
                 self._fetcher.buffered(key, position)
         self._fetcher.allowed()
-        self._outlook.touch(shards)
-        self._outlook.wake()
+        self._micro_batches.touch(shards)
+        self._micro_batches.wake()
 
     def end(self, stream: str) -> None:
         """See `Fetching`."""
         self._fetcher.let_go([feed.key for feed in self._fetcher.feeds if feed.key.stream == stream])
-        self._outlook.wake()
+        self._micro_batches.wake()
 
     async def let_go(self, shards: Collection[ShardKey]) -> None:
         """See `Fetching`."""
         self._fetcher.let_go(shards)
-        self._outlook.touch(shards)
-
-    def fail(self, error: KinesisEfoError) -> None:
-        """See `Fetching`."""
-        self._fetcher.fail(error)
+        self._micro_batches.touch(shards)
 
     def fetcher_of(self, key: ShardKey) -> str | None:  # noqa: ARG002
         """See `Fetching`."""
@@ -97,7 +92,7 @@ class LocalFetching:
         buffer = self._fetcher.buffered(wanted.key, wanted.after)
         return None if buffer is None else buffer.last_up_to(wanted.through, wanted.after)
 
-    # -- what the outlook asks
+    # -- what the micro-batch planner asks
 
     def buffered(self, key: ShardKey, position: Position) -> ShardBuffer | None:
         """See `Buffers`."""

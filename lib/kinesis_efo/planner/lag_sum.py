@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kinesis_efo.fetcher.status import ShardStatus
-from kinesis_efo.leases.lag import Lag
+from kinesis_efo.leases.run_lag import Lag
 
 
 def summed_up(shards: Iterable[ShardStatus], at: int | None = None) -> Lag:

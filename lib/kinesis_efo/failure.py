@@ -1,0 +1,65 @@
+"""The first error that ends a run, or a fetcher: everybody who has a part in it holds the same object."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+
+logger = logging.getLogger(__name__)
+
+
+def stopped() -> FetcherUnreachableError:
+    """The error of calls that come after the end of their query."""
+    return FetcherUnreachableError("the fetcher has stopped: its query has ended")
+
+
+class Failure:
+    """Keeps the first error. It belongs to one event loop and is not thread-safe; `error` may be read from any thread.
+
+    Attributes:
+        error: The first error; None while there is none.
+
+    >>> failure = Failure()
+    >>> failure.set(KinesisEfoError("first"))
+    >>> failure.set(KinesisEfoError("second"))
+    >>> failure.raise_if_set()
+    Traceback (most recent call last):
+        ...
+    kinesis_efo.errors.KinesisEfoError: first
+    """
+
+    def __init__(self) -> None:
+        self.error: KinesisEfoError | None = None
+        self._wakes: list[Callable[[], None]] = []
+
+    def set(self, error: KinesisEfoError) -> None:
+        """Keep and log an error and wake those who wait. If there is one already, the new one is only logged, for debugging."""
+        if self.error is None:
+            logger.error("%s", error)
+            self._keep(error)
+        else:
+            logger.debug("after what ended the run already: %s", error)
+
+    def stop(self) -> None:
+        """Let every call from now on fail because the query has ended, unless there is an error already."""
+        if self.error is None:
+            self._keep(stopped())
+
+    def on_set(self, wake: Callable[[], None]) -> None:
+        """Call something once there is an error: at once if there is one."""
+        if self.error is None:
+            self._wakes.append(wake)
+        else:
+            wake()
+
+    def raise_if_set(self) -> None:
+        """Raise the error, if there is one."""
+        if self.error is not None:
+            raise self.error
+
+    def _keep(self, error: KinesisEfoError) -> None:
+        self.error = error
+        for wake in self._wakes:
+            wake()

@@ -1,0 +1,68 @@
+"""When a range that does not come to its end is given up, and with which words."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from kinesis_efo.errors import DataLossError, RetriesExhaustedError
+from kinesis_efo.fetcher.shortfall import Shortfall
+from kinesis_efo.kinesis.events import EventHead
+from kinesis_efo.kinesis.quiet import Quiet
+from kinesis_efo.positions import Position, ShardKey, ShardRange
+
+KEY = ShardKey("orders", "shardId-000000000001")
+AT = Position.after(7)
+TIMEOUT = 60.0
+
+
+def shortfall(last: int | None = 9, *, fail: bool = True) -> Shortfall:
+    return Shortfall(ShardRange(KEY, Position.after(3), Position.after(9), last), TIMEOUT, 0.0, fail=fail)
+
+
+def quiet(since: float, until: float) -> Quiet:
+    answers = Quiet()
+    for at in (since, until):
+        answers.heard(EventHead(0, millis_behind=0, records=0, still=True), at)
+    return answers
+
+
+def test_a_record_that_does_not_come_again_is_waited_for_as_long_as_the_option_says() -> None:
+    missing = shortfall()
+    assert not missing.heard(AT, quiet(0, TIMEOUT - 0.1))
+    with pytest.raises(DataLossError, match=r"read up to AFTER:7, and record 9, .* has not come again for 60 s"):
+        missing.heard(AT, quiet(0, TIMEOUT))
+
+
+def test_progress_begins_the_wait_anew() -> None:
+    missing = shortfall()
+    missing.progressed(30.0)
+    assert not missing.heard(AT, quiet(0, 30 + TIMEOUT - 0.1))
+    with pytest.raises(DataLossError):
+        missing.heard(AT, quiet(0, 30 + TIMEOUT))
+
+
+def test_an_end_that_is_not_reached_and_is_no_record_is_no_loss() -> None:
+    with pytest.raises(RetriesExhaustedError, match=r"read up to AFTER:7 and does not get to AFTER:9, .* for 60 s"):
+        shortfall(last=None).heard(AT, quiet(0, TIMEOUT))
+
+
+def test_what_comes_without_the_record_is_asked_for_again_until_the_same_time() -> None:
+    missing = shortfall()
+    assert not missing.went_astray(AT, 100.0)
+    assert not missing.went_astray(AT, 100.0 + TIMEOUT - 0.1)
+    missing.progressed(159.95)
+    assert not missing.went_astray(AT, 160.0), "counted anew"
+    assert not missing.went_astray(AT, 219.9)
+    with pytest.raises(DataLossError, match="for 60 s: what lies behind it came without it, each time"):
+        missing.went_astray(AT, 220.0)
+
+
+def test_losses_that_are_accepted_end_the_range_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert shortfall(fail=False).heard(AT, quiet(0, TIMEOUT))
+        missing = shortfall(fail=False)
+        assert not missing.went_astray(AT, 0.0)
+        assert missing.went_astray(AT, TIMEOUT)
+    assert [message.endswith("as option failOnDataLoss=false asks") for message in caplog.messages] == [True, True]

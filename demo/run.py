@@ -19,7 +19,7 @@ from demo.display import Display, View
 from demo.events import STREAMS, count
 from demo.load import Loader
 from demo.processes import Child, DemoError
-from infra.up import up
+from infra.local.up import up
 
 MANIFEST: Final = "ssm:///kinesis-efo/demo/lake"
 _ENVIRONMENTS: Final = Path(__file__).parent / "environments"

@@ -25,9 +25,12 @@ interval = options.pop("interval", "1 minute")  # longer means larger files
 spark = SparkSession.builder.appName("json to columns").getOrCreate()
 with job(spark):
     records = read_stream(spark, **options)
-    parsed = F.from_json(F.col("data").cast("string"), SCHEMA, {"columnNameOfCorruptRecord": "malformed"})
-    orders = records.select(parsed.alias("order"), "approximateArrivalTimestamp").select(
-        "order.*", "approximateArrivalTimestamp"
-    )
+    text = F.col("data").cast("string")
+    parsed = F.from_json(text, SCHEMA, {"columnNameOfCorruptRecord": "malformed"})
+    rows = records.select(parsed.alias("order"), text.alias("text"), "approximateArrivalTimestamp")
+    # Spark makes nothing at all of a blank record, not even a malformed one.
+    blank = F.when(F.col("order").isNull(), F.col("text"))
+    rows = rows.select("order.*", blank.alias("blank"), "approximateArrivalTimestamp")
+    orders = rows.withColumn("malformed", F.coalesce("malformed", "blank")).drop("blank")
     files = orders.writeStream.format("parquet").option("path", output).option("checkpointLocation", checkpoint)
     files.trigger(processingTime=interval).start().awaitTermination()

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from kinesis_efo.spark.reason import cause
     from kinesis_efo.spark.tuning import LowLatency, low_latency
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "AccessRefusedError",
     "AlreadyRunningError",

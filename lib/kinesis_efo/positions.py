@@ -9,6 +9,9 @@ from typing import Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
+from kinesis_efo.marks import Mark
+from kinesis_efo.offset_document import read_document
+
 T = TypeVar("T")
 
 
@@ -201,11 +204,12 @@ class Offset(Mapping[ShardKey, Position]):
     """How far a query has read all its shards, in the form that Spark keeps in its offset log.
 
     A position need not be the number of a record. So an offset also names the last record of each shard that its micro-batch read.
-    Offsets that earlier versions wrote have no such numbers, and those versions do not look at them.
+    Offsets that earlier versions wrote have no such numbers and no mark, and those versions do not look at them.
 
     Args:
         positions: How far each shard has been read.
         lasts: The number of the last record up to there, for shards of which the micro-batch that ends here has records.
+        mark: Names the checkpoint, and how often it has moved.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
     >>> Offset({key: TRIM_HORIZON}).to_json()
@@ -217,11 +221,17 @@ class Offset(Mapping[ShardKey, Position]):
     True
     """
 
-    __slots__ = ("_has_ends", "_positions", "lasts")
+    __slots__ = ("_has_ends", "_positions", "lasts", "mark")
 
-    def __init__(self, positions: Mapping[ShardKey, Position], lasts: Mapping[ShardKey, int] | None = None) -> None:
+    def __init__(
+        self,
+        positions: Mapping[ShardKey, Position],
+        lasts: Mapping[ShardKey, int] | None = None,
+        mark: Mark | None = None,
+    ) -> None:
         self._positions = dict(positions)
         self.lasts: Final[Mapping[ShardKey, int]] = dict(lasts or {})
+        self.mark: Final = mark
         self._has_ends: bool | None = None
 
     def __getitem__(self, key: ShardKey) -> Position:
@@ -240,7 +250,8 @@ class Offset(Mapping[ShardKey, Position]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Offset):
-            return self is other or (self._positions == other._positions and self.lasts == other.lasts)
+            same = self._positions == other._positions and self.lasts == other.lasts and self.mark == other.mark
+            return self is other or same
         return self._positions == other
 
     __hash__ = None  # type: ignore[assignment]
@@ -280,18 +291,26 @@ class Offset(Mapping[ShardKey, Position]):
         known = {} if before is None else before._positions
         return {key: position for key, position in self._positions.items() if known.get(key) != position}
 
-    def moved_to(self, positions: Mapping[ShardKey, Position], lasts: Mapping[ShardKey, int]) -> Offset:
+    def moved_to(
+        self, positions: Mapping[ShardKey, Position], lasts: Mapping[ShardKey, int], mark: Mark | None = None
+    ) -> Offset:
         """The offset after a micro-batch that begins at this one; this one itself where no position has changed.
 
-        Spark takes an offset with another text for a micro-batch, so last records alone must never change it.
+        Spark takes an offset with another text for a micro-batch, so last records and marks alone must never change it.
 
         Args:
             positions: How far each shard is read then.
             lasts: The number of the last record that is read of some shards.
+            mark: What an offset of an earlier version, which has no mark, goes on with.
         """
         if self._positions == positions:
             return self
-        return Offset(positions, {key: last for key, last in lasts.items() if positions.get(key) != self.get(key)})
+        known = self.mark or mark
+        return Offset(
+            positions,
+            {key: last for key, last in lasts.items() if positions.get(key) != self.get(key)},
+            known and known.moved_on(),
+        )
 
     def to_dict(self, sources: Mapping[str, str] | None = None) -> dict[str, object]:
         """The offset as plain data; equal offsets give equal, equally ordered data.
@@ -310,6 +329,7 @@ class Offset(Mapping[ShardKey, Position]):
         told = {name: sources[name] for name in streams if name in sources} if sources else {}
         return {
             **({"lasts": lasts} if lasts else {}),
+            **({"mark": str(self.mark)} if self.mark else {}),
             **({"sources": told} if told else {}),
             "streams": streams,
             "version": 1,
@@ -326,15 +346,7 @@ class Offset(Mapping[ShardKey, Position]):
         Raises:
             ValueError: The data is not an offset of this source; the message quotes what is wrong.
         """
-        try:
-            document = msgspec.convert(data, _OffsetDocument)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"not a kinesis-efo offset: {error}; got {str(data)[:200]!r}") from None
-        if document.version != 1:
-            raise ValueError(
-                f"the offset has version {document.version}, this library reads version 1: "
-                "the checkpoint was written by a newer kinesis-efo"
-            )
+        document = read_document(data)
         positions = {
             ShardKey(stream, shard): Position.parse(position)
             for stream, shards in document.streams.items()
@@ -345,7 +357,7 @@ class Offset(Mapping[ShardKey, Position]):
             for stream, shards in document.lasts.items()
             for shard, text in shards.items()
         }
-        return cls(positions, lasts)
+        return cls(positions, lasts, Mark.parse(document.mark) if document.mark else None)
 
     @classmethod
     def from_json(cls, text: str) -> Offset:
@@ -381,23 +393,8 @@ class Offset(Mapping[ShardKey, Position]):
         return Offset(
             {key: at for key, at in self._positions.items() if key.stream not in streams},
             {key: last for key, last in self.lasts.items() if key.stream not in streams},
+            self.mark,
         )
-
-
-def sources_of(data: Mapping[str, object]) -> dict[str, str]:
-    """What the streams of an offset were read from, as far as its plain data says so: ARNs by logical name.
-
-    Args:
-        data: Plain data that `Offset.from_dict` has read.
-    """
-    return msgspec.convert(data.get("sources", {}), dict[str, str])
-
-
-class _OffsetDocument(msgspec.Struct):
-    version: int
-    streams: dict[str, dict[str, str]]
-    sources: dict[str, str] = {}
-    lasts: dict[str, dict[str, str]] = {}
 
 
 def _beside(position: Position, last: int) -> str:

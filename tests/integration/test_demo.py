@@ -22,7 +22,7 @@ EVENTS = 3000
 @pytest.mark.timeout(400)
 def test_the_demo_passes_and_would_see_a_single_wrong_event(tmp_path: Path) -> None:
     directory = tmp_path / "out"
-    command = [sys.executable, "-m", "demo", "--events", str(EVENTS), "--seconds", "8", "--directory", str(directory)]
+    command = [sys.executable, "-m", "demo", "--events", str(EVENTS), "--seconds", "4", "--directory", str(directory)]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "CI": "true"}, capture_output=True, text=True, timeout=380, check=False
     )

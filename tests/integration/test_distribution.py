@@ -57,6 +57,17 @@ def wheel(built: Path) -> Path:
     return wheel
 
 
+@pytest.fixture(scope="module")
+def built_constructs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT / "packages" / "kinesis-efo-infra", tmp_path_factory.mktemp("dist-infra"), "wheel", "sdist")
+
+
+@pytest.fixture(scope="module")
+def constructs(built_constructs: Path) -> Path:
+    (wheel,) = built_constructs.glob("*.whl")
+    return wheel
+
+
 @pytest.mark.parametrize(
     "beside",
     [
@@ -82,22 +93,21 @@ class Environment:
     def __init__(self, directory: Path, wheel: Path) -> None:
         venv.create(directory, symlinks=True)
         self.bin = directory / "bin"
-        install = [
-            find_uv(),
-            "pip",
-            "install",
-            "--quiet",
-            "--offline",
-            "--no-deps",
-            "--python",
-            str(self.bin / "python"),
-        ]
-        subprocess.run([*install, str(wheel)], check=True, timeout=60)
+        self.install(wheel)
         (self._site,) = directory.glob("lib/python*/site-packages")
         (metadata,) = self._site.glob("kinesis_efo-*.dist-info")
         self._installed: set[tuple[str, frozenset[str]]] = set()
         for text in Distribution.at(metadata).requires or ():
             self.add(text)
+
+    def install(self, wheel: Path) -> None:
+        """Install a wheel without an index, and without what it asks for."""
+        self.pip("install", "--offline", "--no-index", "--no-deps", str(wheel))
+
+    def pip(self, command: str, *arguments: str) -> None:
+        given = [find_uv(), "pip", command, "--quiet", "--python", str(self.bin / "python"), *arguments]
+        ran = subprocess.run(given, capture_output=True, text=True, check=False, timeout=60)
+        assert ran.returncode == 0, ran.stderr
 
     def add(self, text: str, extra: str = "") -> None:
         """Link a requirement, and what it asks for in turn, from the environment of the tests."""
@@ -152,7 +162,7 @@ def test_the_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
     here = {str(path.relative_to(ROOT / "lib")) for path in (ROOT / "lib").rglob("*.py")}
     names = set(ZipFile(wheel).namelist())
     about = {name for name in names if ".dist-info/" in name}
-    data = {f"page/top.{kind}" for kind in ("css", "html", "js")} | {"quickstart/first.py.txt"}
+    data = {f"top/page/top.{kind}" for kind in ("css", "html", "js")} | {"quickstart/first.py.txt"}
     assert names - about == here | {f"kinesis_efo/cli/{name}" for name in data} | {"kinesis_efo/py.typed"}
     assert any(name.endswith("/licenses/LICENSE") for name in about)
 
@@ -165,18 +175,34 @@ def test_the_source_distribution_builds_the_same_wheel(built: Path, wheel: Path,
     assert again.read_bytes() == wheel.read_bytes()
 
 
-def test_the_constructs_are_a_package_of_their_own_with_the_same_version(wheel: Path, tmp_path: Path) -> None:
+def test_the_constructs_are_a_package_of_their_own(constructs: Path, built_constructs: Path, tmp_path: Path) -> None:
     project = ROOT / "packages" / "kinesis-efo-infra"
-    build(project, tmp_path, "wheel", "sdist")
-    (constructs,) = tmp_path.glob("*.whl")
-    assert constructs.name.split("-")[1] == wheel.name.split("-")[1], "one tag releases both"
     names = set(ZipFile(constructs).namelist())
     about = {name for name in names if ".dist-info/" in name}
     package = project / "kinesis_efo_infra"
     here = {str(path.relative_to(project)) for path in package.rglob("*.py")}
-    assert names - about == here | {"kinesis_efo_infra/lazy_provider.cjs", "kinesis_efo_infra/py.typed"}
+    data = {
+        "gate/checkov/pyproject.toml",
+        "gate/checkov/uv.lock",
+        "lazy_provider.cjs",
+        "pipeline/prices.json",
+        "py.typed",
+    }
+    data |= {str(path.relative_to(package)) for path in package.rglob("*.template")}
+    assert names - about == here | {f"kinesis_efo_infra/{name}" for name in data}
     assert any(name.endswith("/licenses/LICENSE") for name in about)
-    (source,) = tmp_path.glob("*.tar.gz")
+    # What the wheel brings writes a repository, hidden files and all.
+    with ZipFile(constructs) as wheel_of_constructs:
+        wheel_of_constructs.extractall(tmp_path / "installed")
+    subprocess.run(
+        [sys.executable, "-m", "kinesis_efo_infra.pipeline", "new-repository", str(tmp_path / "repository")],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path / "installed")},
+        check=True,
+        capture_output=True,
+    )
+    assert (tmp_path / "repository" / ".github" / "workflows" / "deploy.yml").exists()
+    (source,) = built_constructs.glob("*.tar.gz")
     unpack(source, tmp_path / "source")
     (unpacked,) = (tmp_path / "source").iterdir()
     assert (build(unpacked, tmp_path / "again", "wheel") / constructs.name).read_bytes() == constructs.read_bytes()
@@ -185,6 +211,17 @@ def test_the_constructs_are_a_package_of_their_own_with_the_same_version(wheel: 
 def test_the_command_runs_where_only_the_wheel_is_installed(clean: Environment, wheel: Path) -> None:
     assert "doctor" in clean.run("kinesis-efo", "--help")
     assert clean.run("kinesis-efo", "--version").split() == ["kinesis-efo", wheel.name.split("-")[1]]
+
+
+def test_both_packages_go_together(clean: Environment, wheel: Path, constructs: Path) -> None:
+    clean.install(constructs)
+    clean.pip("check")
+    said = clean.run(
+        "python",
+        "-c",
+        "import kinesis_efo, kinesis_efo_infra as infra; print(kinesis_efo.__version__, infra.__version__)",
+    )
+    assert said.split() == [wheel.name.split("-")[1], constructs.name.split("-")[1]]
 
 
 def test_every_module_loads_with_what_the_wheel_asks_for(clean: Environment) -> None:

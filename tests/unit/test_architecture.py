@@ -38,9 +38,10 @@ def steps(block: str) -> list[Step]:
 
 
 def calls() -> list[Call]:
-    """Every line of every path."""
+    """Every line of every path; the diagram before them is none."""
     found = []
-    for block in re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+    paths = PAGE[PAGE.index("## The path of a record") :]
+    for block in re.findall(r"^```text\n(.*?)^```$", paths, re.MULTILINE | re.DOTALL):
         above: list[Step] = []
         for step in steps(block):
             above = [other for other in above if other.indent < step.indent]
@@ -82,8 +83,14 @@ def test_every_package_is_in_the_tables() -> None:
     there |= {
         f"kinesis_efo.{path.stem}" for path in (ROOT / "lib" / "kinesis_efo").glob("*.py") if path.stem != "__init__"
     }
-    for name, parent in (("kinesis_efo", ROOT / "lib" / "kinesis_efo"), ("infra", ROOT / "infra")):
-        there |= {f"{name}.{path.parent.name}" for path in parent.glob("*/__init__.py")}
+    constructs = ROOT / "packages" / "kinesis-efo-infra" / "kinesis_efo_infra"
+    parents = (
+        ("kinesis_efo", ROOT / "lib" / "kinesis_efo"),
+        ("kinesis_efo_infra", constructs),
+        ("infra", ROOT / "infra"),
+    )
+    for name, parent in parents:
+        there |= {f"{name}.{path.parent.name}" for path in parent.glob("*/__init__.py") if path.parent.name != "checks"}
     rows = re.findall(r"^\| ((?:`(?:kinesis_efo|infra)[\w.]*`(?:, )?)+) \|", PAGE, re.MULTILINE)
     named = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
     assert len(named) == len(set(named))

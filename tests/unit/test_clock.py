@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
-from kinesis_efo.clock import within
+from kinesis_efo.clock import SystemClock, within
 from tests.support.virtual_time import LoopClock, run
 
 CLOCK = LoopClock()
@@ -96,3 +97,31 @@ def test_a_caller_that_is_cancelled_at_any_moment_loses_no_result(turns: int) ->
         assert not others()
 
     run(main())
+
+
+def test_nothing_is_discarded_of_work_that_ended_without_a_result() -> None:
+    async def failing() -> str:
+        try:
+            await CLOCK.sleep(10)
+        except asyncio.CancelledError:
+            raise KeyError("late") from None
+        return "never"
+
+    async def main() -> None:
+        said: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+        discarded: list[str] = []
+        assert await within(CLOCK, 5, failing(), discard=discarded.append) is None
+        assert await within(CLOCK, 5, later(6), discard=discarded.append) is None
+        await asyncio.sleep(0)
+        assert (discarded, said) == ([], [])
+
+    run(main())
+
+
+def test_the_machines_clock() -> None:
+    clock = SystemClock()
+    assert clock.time() == pytest.approx(time.time(), abs=10)
+    began = clock.monotonic()
+    asyncio.run(clock.sleep(0.02))
+    assert 0.02 <= clock.monotonic() - began < 10

@@ -9,6 +9,8 @@ import pytest
 
 from scripts.docs import ROOT, pages
 
+MOST = 100
+"""Most characters of a line of code: as many fit into the site's column in a window of 1280 pixels."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "tests" / "SCENARIOS.md"]
 
 
@@ -50,3 +52,10 @@ def test_lines_of_prose_have_at_most_120_characters(page: Path) -> None:
     prose = [line.strip() for line in text.splitlines() if not line.lstrip().startswith("|")]
     # A long address cannot be broken.
     assert [line for line in prose if len(line) > 120 and " " in line] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_lines_of_code_fit_on_the_site(page: Path) -> None:
+    code = re.findall(r"^ *```.*?\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE)
+    # A long name cannot be broken.
+    assert [line for block in code for line in block.splitlines() if len(line) > MOST > len(line.split()[-1])] == []

@@ -40,7 +40,7 @@ def faults(options: dict[str, str]) -> tuple[str, ...]:
             "provider",
             "'provider' is Spark's; leave it out: CREATE TABLE ... USING keeps no options for a source like this one; CREATE TEMPORARY VIEW ... USING \"kinesis-efo\" OPTIONS (manifest '...') reads a stretch",
         ),
-        ("minPartitions", "'minPartitions' is Kafka's; leave it out: what a micro-batch reads is shared out to tasks by its bytes"),
+        ("minPartitions", "'minPartitions' is Kafka's; leave it out: tasks get even shares of a micro-batch's bytes"),
         ("kafka.security.protocol", "'kafka.security.protocol' is Kafka's; leave it out: it goes to Kafka's client, which is not here"),
         ("kinesis.metadataPath", "'kinesis.metadataPath' is spark-sql-kinesis-connector's; leave it out: positions are in Spark's checkpoint alone"),
     ],

@@ -20,7 +20,7 @@ import typer
 import yaml
 
 import kinesis_efo
-from infra.load import load_environment
+from infra.settings.load import load_environment
 from kinesis_efo.cli import app as cli
 from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.spark.sink_options import SINK_OPTIONS
@@ -53,7 +53,7 @@ def test_blocks_are_in_languages_that_are_checked_or_need_not_be() -> None:
         for page in (ROOT / "docs").rglob("*.md")
         for line in re.findall(r"^ *```(.+)$", page.read_text(), re.MULTILINE)
     }
-    assert fences <= {"python", "sh", "yaml", "json", "dockerfile", "hcl", "mermaid", "sql", "text"}
+    assert fences <= {"python", "sh", "yaml", "json", "dockerfile", "hcl", "sql", "text"}
 
 
 # Python

@@ -39,8 +39,8 @@ async def living_owners(
         scan = await store.scan()
         now = clock.monotonic()
         first = now if first is None else first
-        sightings = observer.observe(scan.leases, now)
-        owned = [each for each in sightings.values() if each.lease.owner is not None and not each.gone]
+        heartbeats = observer.observe(scan.leases, now)
+        owned = [each for each in heartbeats.values() if each.lease.owner is not None and not each.gone]
         # A worker that renewed or took a lease since the first scan is alive.
         alive = {str(each.lease.owner) for each in owned if each.changed_at > first}
         if not owned or (alive and not every) or now - first >= lease_timeout:

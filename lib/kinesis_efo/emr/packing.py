@@ -41,6 +41,8 @@ PYTHONS: Final = ("3.11", "3.12", "3.13")
 _CLUSTERS_OWN: Final = ("pyspark", "py4j")
 # The earliest time that a zip file, such as a wheel, can hold: 1980.
 _EPOCH: Final = 315_532_800
+_KEPT_BACK: Final = ("AWS_", "ACTIONS_", "GH_TOKEN", "GITHUB_TOKEN", "VIRTUAL_ENV")
+"""Beginnings of variables that packing does not see: credentials of AWS and GitHub, and how to get them."""
 _LAUNCHER: Final = Template("""\
 #!/bin/sh
 # Python $python of this host, with the packages of this archive on its path.
@@ -259,8 +261,9 @@ def find_uv() -> str:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    # uv would warn about an active virtual environment, which it does not use here.
-    inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    # A wheel is built by the project's build backend, whose versions no lock names: code of others, which needs no keys. And uv
+    # would warn about an active virtual environment, which it does not use here.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
     completed = subprocess.run(
         command,
         env={**inherited, **environment},

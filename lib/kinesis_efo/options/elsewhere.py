@@ -37,16 +37,16 @@ class System:
     sink: Sequence[Counterpart] = ()
 
 
-_CREDENTIALS: Final = "credentials come from the environment, as every AWS SDK finds them; `roleArn` assumes a role"
+_CREDENTIALS: Final = "credentials come from the environment; `roleArn` assumes a role"
 _CONSUMER: Final = "consumers are declared, and the manifest has their ARNs"
 _NOT_REGISTERED: Final = "consumers are declared, neither registered nor deregistered"
 _POSITION: Final = (
     "`earliest` is `TRIM_HORIZON`, a time `AT_TIMESTAMP:<ISO 8601>`; JSON gives each stream and shard its own"
 )
-_STREAMS: Final = "logical names of the manifest; without a manifest, `streamArn` takes its place"
+_STREAMS: Final = "logical names of the manifest; without one, `streamArn`"
 _STS: Final = "set `AWS_ENDPOINT_URL_STS` in the environment"
 _OWN_STORE: Final = "positions are in Spark's checkpoint alone"
-_PARTITIONS: Final = "what a micro-batch reads is shared out to tasks by its bytes"
+_PARTITIONS: Final = "tasks get even shares of a micro-batch's bytes"
 _SHARDS: Final = "shards name their children when they end"
 _READ_MODE: Final = "enhanced fan-out is the default here, and `polling` is GetRecords"
 

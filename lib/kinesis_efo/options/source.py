@@ -173,7 +173,8 @@ SOURCE_OPTIONS: Final = (
            "how many shards each task of a batch read reads at a time", "batch_shards_per_task"),
     Option("registration", _registration, "none", "`none`", "consumers are declared, never registered at run time"),
     Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
-           "most bytes in one micro-batch; whole events, at least one", "max_bytes_per_trigger"),
+           "most bytes in one micro-batch, as Kinesis sends them: JSON with base64, "
+           "1.4 to 11 times the data; whole events, at least one", "max_bytes_per_trigger"),
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
            "most records in one micro-batch; whole events, at least one", "max_records_per_trigger"),
     Option("maxShardSkew", read.bounded(read.seconds, 10, 86_400), "a duration such as 30s, from 10s to 24h", "-",

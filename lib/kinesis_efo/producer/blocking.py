@@ -87,12 +87,13 @@ class BlockingProducer:
         self._at_exit = _at_exit(self)
         return self
 
-    def put(self, data: Data, partition_key: str, explicit_hash_key: str | int | None = None) -> None:
+    def put(self, data: Data, partition_key: str | None, explicit_hash_key: str | int | None = None) -> None:
         """Queue a record; blocks while too much is outstanding. It is written once a later `flush` or `close` returns.
 
         Args:
             data: The record; text is encoded as UTF-8.
-            partition_key: 1 to 256 characters; selects the shard. With `ordered`, records with the same key keep their order.
+            partition_key: 1 to 256 characters; selects the shard. With `ordered`, records with the same key keep their order. None: a
+                random one, for records that belong together with no others.
             explicit_hash_key: 0 to 2**128-1; selects the shard in place of the partition key.
 
         Raises:

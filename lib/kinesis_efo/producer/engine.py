@@ -49,7 +49,7 @@ class Engine:
         traits: What the stream accepts.
         settings: The producer's settings.
         clock: Source of the time.
-        random: Source of the jitter.
+        random: Source of the jitter, and of keys for records that have none.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Engine:
         self._service = service
         self._settings = settings
         self._clock = clock
+        self._random = random
         self._loop = asyncio.get_running_loop()
         # Half of the capacity is common to all shards; a record above that could wait for ever.
         half = settings.max_outstanding_bytes // 2
@@ -145,10 +146,11 @@ class Engine:
                 raise refused
 
     def _checked(
-        self, position: int, data: Data, partition_key: str, explicit_hash_key: str | int | None = None
+        self, position: int, data: Data, partition_key: str | None, explicit_hash_key: str | int | None = None
     ) -> Record | None:
+        key = f"{self._random.getrandbits(64):016x}" if partition_key is None else partition_key
         try:
-            return make_record(data, partition_key, explicit_hash_key, self._limit, position)
+            return make_record(data, key, explicit_hash_key, self._limit, position)
         except RecordRefusedError as refused:
             if self._settings.fail_on_error:
                 raise

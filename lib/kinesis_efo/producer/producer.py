@@ -42,7 +42,7 @@ class Producer:
         aws: Region, endpoint and role.
         metrics: Where to send metrics.
         clock: Source of the time; replaced in tests.
-        random: Source of the jitter; replaced in tests.
+        random: Source of the jitter and of random keys; replaced in tests.
         connect: Opens the service; replaced in tests.
 
     Example:
@@ -152,14 +152,15 @@ class Producer:
 
     # -- writing
 
-    async def put(self, data: Data, partition_key: str, explicit_hash_key: str | int | None = None) -> None:
+    async def put(self, data: Data, partition_key: str | None, explicit_hash_key: str | int | None = None) -> None:
         """Queue a record; waits while too much is outstanding. It is written once a later `flush` or `close` returns.
 
         A put that is cancelled while it waits may have queued its record.
 
         Args:
             data: The record; text is encoded as UTF-8.
-            partition_key: 1 to 256 characters; selects the shard. With `ordered`, records with the same key keep their order.
+            partition_key: 1 to 256 characters; selects the shard. With `ordered`, records with the same key keep their order. None: a
+                random one, for records that belong together with no others.
             explicit_hash_key: 0 to 2**128-1; selects the shard in place of the partition key.
 
         Raises:

@@ -18,8 +18,8 @@ except ImportError:
     from hashlib import md5
 
 Data = bytes | bytearray | memoryview | str
-Given = tuple[Data, str] | tuple[Data, str, str | int | None]
-"""A record as `put` takes it: data, partition key, and the explicit hash key if there is one."""
+Given = tuple[Data, str | None] | tuple[Data, str | None, str | int | None]
+"""A record as `put` takes it: data, partition key (None: a random one), and the explicit hash key if there is one."""
 MAX_KEY_CHARACTERS = 256
 
 

@@ -16,7 +16,7 @@ def check_cores(master: str, fetchers: int, cores_here: int | None = None) -> No
     Args:
         master: Spark's master.
         fetchers: Number of tasks that fetch.
-        cores_here: Number of cores with the master `local[*]`; None where it is not known, as in a client of Spark Connect.
+        cores_here: Number of cores with the master `local[*]`; None if it is not known, as in a client of Spark Connect.
 
     Raises:
         ConfigurationError: It leaves none.

@@ -4,7 +4,7 @@ It also tunes memory, garbage collection and import caches of all code in these 
 
 For `--conf spark.python.daemon.module=kinesis_efo.spark.daemon`. Workers share the memory of what the daemon has loaded.
 
-Forking is safe only where no other thread runs. Arrow's allocator would start one, and numpy's library of linear algebra starts
+Forking is safe only if no other thread runs. Arrow's allocator would start one, and numpy's library of linear algebra starts
 them where Spark has not limited it to one; where threads run after all, Spark's own daemon takes over.
 """
 

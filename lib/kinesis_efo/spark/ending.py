@@ -29,7 +29,7 @@ class Ending:
         wanted: Whether the positions at which the query ends have to be found out next.
         in_one_batch: Whether its first micro-batch goes there.
         over: Whether nothing more is read.
-        targets: The positions at which it ends, by shard, each None where reading has not come to it yet; None where the query goes on.
+        targets: The positions at which it ends, by shard, each None if reading has not come to it yet; None if the query goes on.
         complete: Whether they are all known.
     """
 
@@ -39,6 +39,7 @@ class Ending:
         self.targets: Mapping[ShardKey, Position | None] | None = None
         self.complete = False
         self._settled: set[ShardKey] = set()
+        self._lasts: dict[ShardKey, int] = {}
         self._found_at: dict[ShardKey, float] = {}
         self._ends = ends
         self._patience = patience
@@ -61,16 +62,31 @@ class Ending:
                 "option 'catchUp' with that trigger; or spark.read. Leave it out for a query that goes on"
             )
 
-    def found(self, targets: Mapping[ShardKey, Position | None], now: float, *, complete: bool) -> None:
-        """Take note of the positions at which the query ends, as far as they are known now, in monotonic seconds."""
+    def found(
+        self,
+        targets: Mapping[ShardKey, Position | None],
+        now: float,
+        *,
+        complete: bool,
+        lasts: Mapping[ShardKey, int] | None = None,
+    ) -> None:
+        """Take note of the positions at which the query ends, as far as they are known now, in monotonic seconds.
+
+        Args:
+            targets: The positions.
+            now: The time.
+            complete: Whether they are all known.
+            lasts: The number of the last record up to a target, if that is known.
+        """
         self.wanted, self.complete = False, complete
+        self._lasts = dict(lasts or {})
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
         for key, target in targets.items():
             if target is not None:
                 self._found_at.setdefault(key, now)
 
     def settle(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
-        """End shards in front of their targets where nothing more is there: the positions that servers give need not grow up to there.
+        """End shards in front of their targets if nothing more is there: the positions that servers give need not grow up to there.
 
         An end that is too early loses nothing: the next run goes on there. A closed shard is over where Kinesis says so; that is waited
         for, but not for ever.
@@ -121,6 +137,10 @@ class Ending:
         if at.reaches(target):
             return at
         return target if through.reaches(target) else through
+
+    def last(self, shard: ShardKey, through: Position) -> int | None:
+        """The number of the last record up to the end of a shard, where a micro-batch goes there and the number is known."""
+        return self._lasts.get(shard) if (self.targets or {}).get(shard) == through else None
 
     def reached(self, position: Mapping[ShardKey, Position]) -> bool:
         """Whether everything is read; never where the query goes on."""

@@ -52,7 +52,9 @@ def read_stream(
         AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` makes the error of it.
 
     ```python
-    df = kinesis_efo.read_stream(spark, manifest="ssm:///kinesis-efo/dev/lake", streams=["orders"], bufferBytes="512m")
+    df = kinesis_efo.read_stream(
+        spark, manifest="ssm:///kinesis-efo/dev/lake", streams=["orders"], bufferBytes="512m"
+    )
     ```
     """
     if name is not None and SPARK_VERSION < (4, 2):
@@ -114,7 +116,13 @@ def read(
         AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` makes the error of it.
 
     ```python
-    df = kinesis_efo.read(spark, manifest="ssm:///kinesis-efo/dev/lake", streams="orders", since="2026-11-20T08:00Z", until="2026-11-20T09:00Z")
+    df = kinesis_efo.read(
+        spark,
+        manifest="ssm:///kinesis-efo/dev/lake",
+        streams="orders",
+        since="2026-11-20T08:00Z",
+        until="2026-11-20T09:00Z",
+    )
     ```
     """
     given = dict(_texts(manifest, streams, options))

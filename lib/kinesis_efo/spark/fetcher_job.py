@@ -14,7 +14,7 @@ from kinesis_efo.spark.plan_offer import PlanOffer
 
 
 def start_fetchers(options: SourceOptions) -> Callable[[FetcherPlan], RemoteFetchers] | None:
-    """What starts the fetchers of a query; None where the planner's process fetches.
+    """What starts the fetchers of a query; None if the planner's process fetches.
 
     Args:
         options: The query's options.

@@ -58,7 +58,7 @@ class FetcherPlace(InputPartition):
 
 
 class FetcherReader(DataSourceReader):
-    """The job: as many tasks as there are fetchers, or none where no planner wants them.
+    """The job: as many tasks as there are fetchers, or none if no planner wants them.
 
     Args:
         job: The job's name.
@@ -76,7 +76,7 @@ class FetcherReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
         """Fetch until the query has ended."""
-        # Where there are no partitions, Spark makes one of its own.
+        # If there are no partitions, Spark makes one of its own.
         if isinstance(partition, FetcherPlace):
             run_fetcher(partition.plan, partition.place)
         yield from ()

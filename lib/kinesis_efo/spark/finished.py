@@ -53,7 +53,7 @@ class PlannedNote:
         """Wait for word that the micro-batch is done.
 
         Args:
-            at_most: Seconds; where no word can come, it does not wait.
+            at_most: Seconds; if no word can come, it does not wait.
         """
         deadline = time.monotonic() + at_most
         while self._path is not None:
@@ -74,7 +74,7 @@ class PlannedNote:
 
 
 def mark_finished(directory: Path, end: str | None) -> None:
-    """Mark the note of a micro-batch. Where two readers have planned the same end, nothing is marked: it may be either's.
+    """Mark the note of a micro-batch. If two readers have planned the same end, nothing is marked: it may be either's.
 
     Args:
         directory: Where notes are.

@@ -32,7 +32,7 @@ def job(spark: SparkSession) -> Iterator[None]:
     stopped after its micro-batch. So `awaitTermination()` returns, and the program goes on and ends with exit code 0. Where no query
     runs, Spark is stopped at once; then, and at a second Ctrl-C, the exit code is 130.
 
-    Where the body fails, the exit code is 1, and the last words on stderr are the reason: this library's own message, whole, where
+    If the body fails, the exit code is 1, and the last words on stderr are the reason: this library's own message, whole, where
     Spark has wrapped it.
 
     Leaving the context always stops Spark. Enter it on the main thread.

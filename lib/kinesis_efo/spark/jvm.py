@@ -24,7 +24,7 @@ _DRIVER_HOST_LINE: Final = re.compile(r"^\s*spark\.driver\.host(?:\s*[=:]\s*|\s+
 
 
 class SparkJvm(NamedTuple):
-    """What is known of a JVM; nothing, where there is none, or none to be seen.
+    """What is known of a JVM; nothing, if there is none, or none to be seen.
 
     Attributes:
         local: It is a driver that runs tasks itself: nothing of Spark is on other hosts.

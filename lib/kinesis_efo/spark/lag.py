@@ -1,4 +1,4 @@
-"""Carries the lag of each shard from the planner's process to the listener in the driver's.
+"""Carries the lag of each shard, and the bytes of the micro-batch, from the planner's process to the listener in the driver's.
 
 Spark 4.2+ has a way for it: what `reportLatestOffset` returns is in the query's progress. Spark 4.0 transports only offsets; there
 the planner writes a small file on the host of both processes, named after the end offset that the progress will show.
@@ -6,6 +6,7 @@ the planner writes a small file on the host of both processes, named after the e
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import hashlib
 import os
@@ -14,7 +15,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -25,28 +26,40 @@ _KEPT: Final = 4
 """How many micro-batches keep their file: Spark reports the progress of one a moment after it planned the next."""
 
 
-def to_report(millis_behind: Mapping[ShardKey, int | None]) -> dict[str, Any]:
-    """The lags in milliseconds as JSON data, by stream and shard, without the shards whose lag is not known yet."""
-    streams: dict[str, dict[str, int]] = {}
-    for key, millis in sorted(millis_behind.items()):
-        if millis is not None:
-            streams.setdefault(key.stream, {})[key.shard] = millis
-    return {"millisBehindLatest": streams}
+class Report(msgspec.Struct, frozen=True):
+    """What the planner tells of a micro-batch beside its offsets. As JSON it is `latestOffset` in the progress.
 
+    Attributes:
+        lags: Milliseconds that each shard is behind its tip, by stream and shard, without those whose lag is not known yet.
+        bytes: What the micro-batch has, as `maxBytesPerTrigger` counts it; None if that is not known.
+        data: About how much of it is the records' data; None likewise.
+    """
 
-def from_report(text: str | bytes | None) -> dict[ShardKey, int]:
-    """The lags in a report that `to_report` made; empty for any other text."""
-    try:
-        report = msgspec.json.decode(text or b"{}", type=_Report)
-    except msgspec.MsgspecError:
-        return {}
-    return {
-        ShardKey(stream, shard): millis for stream, shards in report.lags.items() for shard, millis in shards.items()
-    }
-
-
-class _Report(msgspec.Struct):
     lags: dict[str, dict[str, int]] = msgspec.field(name="millisBehindLatest", default_factory=dict)
+    bytes: int | None = None
+    data: int | None = msgspec.field(name="dataBytes", default=None)
+
+    @classmethod
+    def of(cls, millis_behind: Mapping[ShardKey, int | None], size: tuple[int, int] | None) -> Report:
+        """The report of some lags, and of a micro-batch's bytes and data."""
+        streams: dict[str, dict[str, int]] = {}
+        for key, millis in sorted(millis_behind.items()):
+            if millis is not None:
+                streams.setdefault(key.stream, {})[key.shard] = millis
+        return cls(streams, *(size or (None, None)))
+
+    @classmethod
+    def parse(cls, text: str | builtins.bytes | None) -> Report:
+        """Read the JSON of a report; an empty one for any other text."""
+        try:
+            return msgspec.json.decode(text or b"{}", type=cls)
+        except msgspec.MsgspecError:
+            return cls()
+
+    @property
+    def millis_behind(self) -> dict[ShardKey, int]:
+        """The lag of each shard in milliseconds."""
+        return {ShardKey(stream, shard): millis for stream, lags in self.lags.items() for shard, millis in lags.items()}
 
 
 class LagNotes:
@@ -60,15 +73,15 @@ class LagNotes:
         self._directory = directory
         self._written: deque[Path] = deque()
 
-    def write(self, end: Offset, millis_behind: Mapping[ShardKey, int | None]) -> None:
-        """Write the lags at the end of a micro-batch. Errors are ignored: the query can do without."""
+    def write(self, end: Offset, report: Report) -> None:
+        """Write the report of the micro-batch with this end. Errors are ignored: the query can do without."""
         with contextlib.suppress(OSError):
             directory = self._directory()
             directory.mkdir(mode=0o700, exist_ok=True)
             if not is_private(directory):
                 return
             path = _path(directory, end)
-            path.write_bytes(msgspec.json.encode(to_report(millis_behind)))
+            path.write_bytes(msgspec.json.encode(report))
             self._written.append(path)
             while len(self._written) > _KEPT:
                 self._written.popleft().unlink(missing_ok=True)
@@ -80,12 +93,12 @@ class LagNotes:
                 self._written.popleft().unlink(missing_ok=True)
 
 
-def read_note(directory: Path, end: Offset) -> dict[ShardKey, int]:
-    """The lags that were written for the end of a micro-batch; empty where there is no file."""
+def read_note(directory: Path, end: Offset) -> Report:
+    """The report that was written for the end of a micro-batch; an empty one if there is no file."""
     with contextlib.suppress(OSError):
         if is_private(directory):
-            return from_report(_path(directory, end).read_bytes())
-    return {}
+            return Report.parse(_path(directory, end).read_bytes())
+    return Report()
 
 
 def notes_directory() -> Path:

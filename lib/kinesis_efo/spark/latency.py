@@ -1,4 +1,4 @@
-"""Removes delays and needless work in Spark's Python workers; each remedy does nothing where it cannot help.
+"""Removes delays and needless work in Spark's Python workers; each remedy does nothing if it cannot help.
 
 1. The JVM sends a task's command and then its partition; Nagle's algorithm holds the second back until the worker's kernel
    acknowledges the first, 40 ms later. `TCP_QUICKACK`, set between the two, makes it acknowledge at once (Linux).
@@ -59,7 +59,7 @@ def acknowledge_quickly() -> int:
     """Set `TCP_QUICKACK` on this process's loopback connections; the kernel clears it again by itself.
 
     Returns:
-        How many connections it was set on; 0 where the system has no such option.
+        How many connections it was set on; 0 if the system has no such option.
     """
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None or not sys.platform.startswith("linux"):

@@ -13,8 +13,9 @@ from typing import Any
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from kinesis_efo.positions import Offset, ShardKey
-from kinesis_efo.spark.lag import from_report, notes_directory, read_note
+from kinesis_efo.spark.lag import Report, notes_directory, read_note
 from kinesis_efo.spark.progress_listener import ProgressListener, offset_json
+from kinesis_efo.units import format_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,10 @@ class BatchProgress:
         batch: Number of the micro-batch.
         rows: Rows read.
         seconds: How long it took.
-        millis_behind: Milliseconds that each shard was behind its tip when the micro-batch was planned; empty where unknown.
+        millis_behind: Milliseconds that each shard was behind its tip when the micro-batch was planned; empty if unknown.
         shards: Number of shards that are being read.
+        bytes: What it took as Kinesis sends it, which is what `maxBytesPerTrigger` counts; None if that is not known.
+        data_bytes: About how much of it is the records' data; None likewise.
     """
 
     query: str
@@ -36,6 +39,8 @@ class BatchProgress:
     seconds: float
     millis_behind: Mapping[ShardKey, int]
     shards: int
+    bytes: int | None = None
+    data_bytes: int | None = None
 
     @property
     def worst(self) -> tuple[ShardKey, int] | None:
@@ -51,8 +56,11 @@ class BatchProgress:
         """
         worst = self.worst
         lag = "lag not known" if worst is None else f"at most {worst[1]:,} ms behind ({worst[0]})"
+        size = ""
+        if self.bytes is not None and self.data_bytes is not None:
+            size = f", {format_size(self.bytes)} as sent, about {format_size(self.data_bytes)} of data"
         return (
-            f"query {self.query}, micro-batch {self.batch}: {self.rows:,} rows in {self.seconds:.1f} s; "
+            f"query {self.query}, micro-batch {self.batch}: {self.rows:,} rows in {self.seconds:.1f} s{size}; "
             f"{self.shards} shards, {lag}"
         )
 
@@ -92,15 +100,19 @@ def kinesis_progress(progress: Any) -> list[BatchProgress]:
         except ValueError:
             continue
         # On Spark 4.0 `latestOffset` is an offset and not a report.
-        lag = from_report(source.latestOffset) or read_note(notes_directory(), end)
+        report = Report.parse(source.latestOffset)
+        if report == Report():
+            report = read_note(notes_directory(), end)
         found.append(
             BatchProgress(
                 query=progress.name or str(progress.id),
                 batch=progress.batchId,
                 rows=source.numInputRows,
                 seconds=progress.batchDuration / 1000,
-                millis_behind=lag,
+                millis_behind=report.millis_behind,
                 shards=sum(not position.is_end for position in end.values()),
+                bytes=report.bytes,
+                data_bytes=report.data,
             )
         )
     return found

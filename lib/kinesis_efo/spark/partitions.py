@@ -26,12 +26,12 @@ class KinesisPartition(InputPartition):
     """The ranges one task reads, one after the other.
 
     Attributes:
-        address: How to reach the fetcher that reads the shards; None where the planner has to be asked.
+        address: How to reach the fetcher that reads the shards; None if the planner has to be asked.
         secret: The secret of the run; never shown.
         ranges: At most one per shard.
         deaggregate: Whether the task unpacks KPL aggregates.
         strict: Streams of which it leaves out aggregates with records of other shards.
-        planner: How to reach the planner; None where the fetcher is in its process.
+        planner: How to reach the planner; None if the fetcher is in its process.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ def by_fetcher(
 
     Args:
         ranges: Ranges of the micro-batch.
-        fetchers: The fetcher of each; None where it is not known yet.
+        fetchers: The fetcher of each; None if it is not known yet.
         together: Streams that get one task each: of several fetchers, that task asks the planner for the next one.
     """
     found: dict[FetcherAddress | None, list[ShardRange]] = {}

@@ -99,7 +99,7 @@ def offered_plan(name: str, at_most: float, directory: Callable[[], Path] = note
         directory: Where sockets are.
 
     Returns:
-        The plan; None where no planner has offered one.
+        The plan; None if no planner has offered one.
     """
     deadline = time.monotonic() + at_most
     path = _path(directory(), name)

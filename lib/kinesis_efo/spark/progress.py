@@ -12,8 +12,8 @@ class Progress(msgspec.Struct, frozen=True):
         query: Name or id of the query.
         batch: Number of the micro-batch.
         rows_in: Rows that it read from Kinesis.
-        rows_out: Rows that it wrote; None where the sink does not say.
-        behind_millis: How far the worst shard was behind its tip; None where that is not known.
+        rows_out: Rows that it wrote; None if the sink does not say.
+        behind_millis: How far the worst shard was behind its tip; None if that is not known.
     """
 
     query: str

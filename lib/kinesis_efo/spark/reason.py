@@ -27,7 +27,7 @@ _NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\
 
 
 def own_message(error: BaseException | str) -> str | None:
-    """This library's message in an error or its text, whole, with the name of the exception; None where there is none.
+    """This library's message in an error or its text, whole, with the name of the exception; None if there is none.
 
     >>> own_message(ValueError("Traceback ...\\nkinesis_efo.errors.OptionsError: 'a' is wrong\\n'b' is, too\\n SQLSTATE: 38000"))
     "OptionsError: 'a' is wrong\\n'b' is, too"

@@ -12,7 +12,6 @@ import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any, Self
 
 import pyarrow as pa
@@ -153,7 +152,6 @@ class Producers:
         self._targets = targets
         self._in_use: dict[str, _InUse] = {}
         self._by_name: dict[str | None, BlockingProducer] = {}
-        self._random = Random()
         self._rows = 0
 
     def put(self, batch: pa.RecordBatch) -> None:
@@ -163,7 +161,6 @@ class Producers:
         keys, hash_keys, streams = (
             columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
         )
-        bits = self._random.getrandbits
         # By producer, not by name: rows with null and rows with the default's name go to one stream, and must keep their order.
         rows: dict[BlockingProducer, list[Given]] = defaultdict(list)
         # A producer outlives the task, and does not get the rows of other streams: messages name a row by its place in the task.
@@ -174,7 +171,8 @@ class Producers:
                     f"row {self._rows} of this task has null in column 'data'; filter such rows out"
                 )
             producer = self._by_name.get(stream) or self._producer(stream)
-            rows[producer].append((data, f"{bits(64):016x}" if key is None else key, hash_key))
+            # A record that was put without a key comes back with none, or an empty one, which nobody can write.
+            rows[producer].append((data, key or None, hash_key))
             positions[producer].append(self._rows)
             self._rows += 1
         for producer, its_rows in rows.items():

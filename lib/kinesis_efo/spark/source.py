@@ -1,7 +1,7 @@
 """The data source `kinesis-efo`, as Spark discovers or registers it.
 
 It checks options and manifest in `schema()`: Spark calls it at `load()`, and there the user sees an error as it is. Spark imports
-this module in four processes before a query reads its first record, so each part is imported only where it is needed.
+this module in four processes before a query reads its first record, so each part is imported only if it is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, resolve_manifest
-from kinesis_efo.options import AwsSettings, BatchOptions, SourceOptions, are_for_batch
+from kinesis_efo.options import BatchOptions, SourceOptions, are_for_batch
 
 if TYPE_CHECKING:
     from kinesis_efo.spark.stream_reader import KinesisStreamReader
@@ -141,7 +141,7 @@ def _check_columns(schema: StructType) -> None:
 
 
 def _patiently(options: SourceOptions) -> Manifest:
-    load = partial(resolve_manifest, options, _Session(options.aws))
+    load = partial(resolve_manifest, options, _Session(options))
     if options.manifest is None or "://" not in options.manifest:
         return load()  # without the imports below
     from kinesis_efo.clock import SystemClock
@@ -153,10 +153,11 @@ def _patiently(options: SourceOptions) -> Manifest:
 class _Session:
     """Clients for a manifest in SSM or S3; imports the SDK only when one is needed."""
 
-    def __init__(self, settings: AwsSettings) -> None:
-        self._settings = settings
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
 
     def client(self, service_name: str, /) -> Any:
-        from kinesis_efo.aws import SyncClients
+        from kinesis_efo.aws import SyncClients, patient_config
 
-        return SyncClients(self._settings).client(service_name)
+        options = self._options
+        return SyncClients(options.aws, config=patient_config(options.retry.timeout)).client(service_name)

@@ -1,4 +1,4 @@
-"""Watches for the stop marker, a file or object that asks a query to stop where no signal reaches the driver in time.
+"""Watches for the stop marker, a file or object that asks a query to stop if no signal reaches the driver in time.
 
 Cancelling an EMR step ends `spark-submit` but not the driver in YARN; Kubernetes gives a pod half a minute to end.
 `kinesis-efo emr submit` sets the marker's location in the job's settings, and `kinesis-efo emr stop` writes the marker.

@@ -9,6 +9,7 @@ the latest offset before the initial one, and after a crash it first passes the 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
@@ -25,6 +27,7 @@ from kinesis_efo.fetcher.messages import PollReply
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.kinesis.records import Decoder
 from kinesis_efo.manifest import Manifest
+from kinesis_efo.marks import Mark
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.planner.stream_set import StreamSet
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
@@ -33,7 +36,7 @@ from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamRead
 from kinesis_efo.spark.ending import Ending
 from kinesis_efo.spark.finished import PlannedNote, planned_note
 from kinesis_efo.spark.host import where_to_listen
-from kinesis_efo.spark.lag import LagNotes, notes_directory, to_report
+from kinesis_efo.spark.lag import LagNotes, Report, notes_directory
 from kinesis_efo.spark.left_out import LEFT_OUT
 from kinesis_efo.spark.lifecycle import end_with_spark
 from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
@@ -70,10 +73,13 @@ class KinesisStreamReader(StreamReaderBase):
         self._added: Offset | None = None
         self._knows_all = False
         self._asked_to_end = threading.Event()
+        # For a checkpoint that has no mark yet. The same in every call: Spark compares offsets as text.
+        self._mark = Mark(secrets.token_hex(4))
         self._initial: Offset | None = None
         self._planned: Offset | None = None
         self._running: Offset | None = None
         self._resumed = False
+        self._may_read = False
         self._committed: Offset | None = None
         self._ending = Ending(
             catch_up=self._options.catch_up, ends=self._options.ends, patience=self._options.retry.timeout
@@ -87,6 +93,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._idle: dict[ShardKey, Position] = {}
         self._offsets: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
         self._millis_behind: dict[ShardKey, int | None] = {}
+        self._size: tuple[int, int] | None = None
         self._lag_notes = LagNotes(notes_directory)
         self._note: PlannedNote | None = None
 
@@ -107,7 +114,7 @@ class KinesisStreamReader(StreamReaderBase):
         return self._data(self._initial_offset())
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """The end of the next micro-batch; `start` itself where there is nothing to read.
+        """The end of the next micro-batch; `start` itself if there is nothing to read.
 
         That Spark asks tells that the micro-batch before is done: it has written its commit log.
 
@@ -117,22 +124,25 @@ class KinesisStreamReader(StreamReaderBase):
         """
         ending = self._ending
         ending.check()
+        self._size = (0, 0)
         position = self._offset(start) if start else self._planned or self._initial_offset()
         if position == self._running:
             self._done(position)
         self._resume(position)
         if ending.over:
             return self._data(position)
+        self._wait_for_leases()
         added = self._added_streams(position)
         if added and not (ending.wanted and ending.in_one_batch):
             # They begin in a micro-batch that reads nothing of them: from then on, Spark's log knows where they began.
-            return self._data(Offset({**position, **added}))
+            return self._data(position.moved_to({**position, **added}, {}, self._mark))
         if ending.wanted:
             if ending.in_one_batch:
                 tips = self._tips(position)
                 ending.found(tips, time.monotonic(), complete=True)
+                self._size = None
                 # It cannot do both. The next run reads the new streams.
-                return self._data(position.moved_to({**ending.whole(position), **added}, tips.lasts))
+                return self._data(position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark))
             self._look_for_ends(position)
         # Another source of the query has rows: waiting for ours would hold them up in every trigger.
         at_most = 0.0 if self._others_run and ending.targets is None else self._options.poll_timeout
@@ -160,11 +170,14 @@ class KinesisStreamReader(StreamReaderBase):
             return []
         first, self._running = self._running is None, self._planned
         self._resume(self._planned)
+        if self._planned.mark is not None:
+            # Spark has it in its log, and whatever comes of it now, the sink may have its number.
+            self._planner().planned(self._planned.mark)
         runtime = self._started()
         self._note = self._note or planned_note()
         self._note.write(end)
         if SPARK_VERSION < (4, 2):
-            self._lag_notes.write(self._planned, self._millis_behind)
+            self._lag_notes.write(self._planned, self._report())
         # A range that this planner has found empty needs no task. After a restart the fetcher is asked for the range again.
         begin = self._offset(start)
         ranges = [wanted for wanted in begin.ranges_to(self._planned) if self._empty.get(wanted.key) != wanted]
@@ -197,7 +210,7 @@ class KinesisStreamReader(StreamReaderBase):
     def commit(self, end: dict[str, Any]) -> None:
         """Take note that everything up to `end` is processed.
 
-        Spark calls this when it has planned the next micro-batch, which may be much later: where no more records come, never.
+        Spark calls this when it has planned the next micro-batch, which may be much later: if no more records come, never.
         Therefore asking for the next offset counts as well, see `latestOffset`.
         """
         # The micro-batch that Spark has planned has rows of other sources only.
@@ -223,10 +236,11 @@ class KinesisStreamReader(StreamReaderBase):
         self._ending.available_now()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The lag of each shard in milliseconds, for the query's progress (Spark 4.2+)."""
+        """For the query's progress, the lag of each shard in milliseconds, and the micro-batch's bytes and data (Spark 4.2+)."""
         if not self._millis_behind:
             return None
-        return to_report(self._millis_behind)
+        report: dict[str, Any] = msgspec.to_builtins(self._report())
+        return report
 
     # -- in tasks
 
@@ -245,6 +259,9 @@ class KinesisStreamReader(StreamReaderBase):
 
     # -- inside
 
+    def _report(self) -> Report:
+        return Report.of(self._millis_behind, self._size)
+
     def _done(self, end: Offset) -> None:
         if end == self._committed:
             return
@@ -256,10 +273,20 @@ class KinesisStreamReader(StreamReaderBase):
         self._committed = end
 
     def _resume(self, planned: Offset) -> None:
-        """Tell the planner, once, up to where Spark's log had planned when this query started; nothing where it is new."""
+        """Tell the planner, once, up to where Spark's log had planned when this query started; nothing if it is new."""
         if not self._resumed and planned is not self._initial:
             self._planner().resume(planned)
         self._resumed = True
+
+    def _wait_for_leases(self) -> None:
+        """Wait, once, until this query may read, or fail.
+
+        Spark writes a micro-batch as soon as it has an offset of each source. The other sources' rows would be committed before this
+        query is refused.
+        """
+        # Short calls: between them it is seen that this process was asked to end.
+        while not self._may_read and not self._asked_to_end.is_set():
+            self._may_read = self._planner().wait_held(timeout=self._options.poll_timeout)
 
     def _placed(self, ranges: Sequence[ShardRange]) -> list[FetcherAddress | None]:
         """Who reads the shards of a micro-batch, once all of them are read. After a restart, Spark is quicker than fetchers."""
@@ -300,8 +327,8 @@ class KinesisStreamReader(StreamReaderBase):
     def _stop_when_quiet(self) -> None:
         """Stop the fetcher once no task has read for `leaseTimeout`; this releases the leases.
 
-        Where Spark closes the connection, as it does when a query stops, the reader is stopped at once; but Spark does not
-        always close it. Where all processes got the signal, the driver may still finish its micro-batch, which may begin to
+        If Spark closes the connection, as it does when a query stops, the reader is stopped at once; but Spark does not
+        always close it. If all processes got the signal, the driver may still finish its micro-batch, which may begin to
         read again after a pause: `foreachBatch` with a second action.
         """
         read_at = time.monotonic()
@@ -336,11 +363,17 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _initial_offset(self) -> Offset:
         if self._initial is None:
-            self._initial = self._started().initial_offset(self._options.start)
+            start = self._options.start
+            found = self._started().initial_offset(start)
+            if start.from_leases:
+                # A run before that is ending moves the rows until it releases its lease.
+                self._wait_for_leases()
+                found = self._started().initial_offset(start)
+            self._initial = Offset(found, mark=self._mark)
         return self._initial
 
     def _added_streams(self, position: Offset) -> Offset | dict[ShardKey, Position]:
-        """Where the streams begin that the query does not know yet; nothing where it knows all. Chosen once."""
+        """Where the streams begin that the query does not know yet; nothing if it knows all. Chosen once."""
         if self._knows_all or not (names := self._streams.added(position)):
             # No offset after this one knows less.
             self._knows_all = True
@@ -360,7 +393,7 @@ class KinesisStreamReader(StreamReaderBase):
         )
 
     def _advance(self, position: Offset, reply: PollReply) -> Offset | None:
-        """The offset after a reply, or None where the reply does not justify a micro-batch."""
+        """The offset after a reply, or None if the reply does not justify a micro-batch."""
         starting = [key for key in starmap(ShardKey, reply.starting) if self._ending.begins(key)]
         justified = bool(starting)
         moved: dict[ShardKey, Position] = {}
@@ -368,6 +401,7 @@ class KinesisStreamReader(StreamReaderBase):
         lasts: dict[ShardKey, int] = {}
         cut: list[ShardRange] = []
         sizes = {}
+        data = 0
         for progress in reply.shards:
             key = ShardKey(progress.stream, progress.shard)
             self._millis_behind[key] = progress.millis_behind
@@ -381,12 +415,13 @@ class KinesisStreamReader(StreamReaderBase):
                 continue
             if progress.records or through.is_end:
                 moved[key], sizes[key] = through, progress.bytes
+                data += progress.data
                 if not progress.records:
                     empty[key] = through
+                elif (last := progress.last if through == whole else self._ending.last(key, through)) is not None:
+                    lasts[key] = last
                 elif through != whole:
                     cut.append(ShardRange(key, position[key], through))
-                elif progress.last is not None:
-                    lasts[key] = progress.last
                 self._idle.pop(key, None)
                 justified = True
             else:
@@ -401,7 +436,7 @@ class KinesisStreamReader(StreamReaderBase):
         }
         self._idle.clear()
         self._stored_idle_at = time.monotonic()
-        self._sizes = sizes
+        self._sizes, self._size = sizes, (sum(sizes.values()), data)
         self._empty = {key: ShardRange(key, position[key], at) for key, at in (idle | empty).items()}
         after = {**position, **idle, **moved, **dict.fromkeys(starting, TRIM_HORIZON)}
         for finished in starmap(ShardKey, reply.finished):
@@ -409,7 +444,7 @@ class KinesisStreamReader(StreamReaderBase):
             self._millis_behind.pop(finished, None)
         if cut:
             lasts |= self._planner().last_records(cut)
-        return position.moved_to(after, lasts)
+        return position.moved_to(after, lasts, self._mark)
 
     def _idle_offsets_due(self, position: Offset) -> bool:
         # Without this, the stored position of an idle shard would in time fall out of the stream's retention.
@@ -421,7 +456,7 @@ class KinesisStreamReader(StreamReaderBase):
         while (found := self._planner().ends(position, timeout=self._options.poll_timeout)) is None:
             if self._asked_to_end.is_set():
                 return
-        self._ending.found(found.ends, time.monotonic(), complete=found.complete)
+        self._ending.found(found.ends, time.monotonic(), complete=found.complete, lasts=found.lasts)
 
     def _tips(self, position: Offset) -> Offset:
         # Short calls: between them it is seen that this process was asked to end.

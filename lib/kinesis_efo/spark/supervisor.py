@@ -104,7 +104,7 @@ class Supervisor:
                     target=self._serve, args=(connection,), name="kinesis-efo fetchers", daemon=True
                 ).start()
         finally:
-            # Also where no more files can be opened: the next DataFrame gets another one.
+            # Also if no more files can be opened: the next DataFrame gets another one.
             self.ended = True
             self._socket.close()
             self._remove()

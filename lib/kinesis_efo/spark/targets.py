@@ -21,7 +21,7 @@ class Targets:
     """The streams that rows may go to.
 
     Attributes:
-        default: The stream of rows that name none; None where every row must name one.
+        default: The stream of rows that name none; None if every row must name one.
         arns: ARNs by logical name; None without a manifest, where rows hold the streams' own names or ARNs.
         source: Where the names came from, for messages.
     """

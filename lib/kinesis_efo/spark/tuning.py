@@ -46,7 +46,7 @@ class LowLatency:
 def low_latency(spark: SparkSession, *, checkpoint: str | os.PathLike[str]) -> LowLatency:
     """Make micro-batches of a session's queries end sooner. Call it before queries are started; a second call changes nothing.
 
-    What you have set yourself is left alone. No setting weakens what a checkpoint promises: where that would be so, or where
+    What you have set yourself is left alone. No setting weakens what a checkpoint promises: if that would be so, or if
     nothing is gained, it is left, and the answer says why.
 
     Args:
@@ -105,7 +105,7 @@ def manager_class(version: str) -> str:
 
 
 def _scheme(spark: SparkSession, place: str) -> str | None:
-    """The kind of file system that a path is on; None where only the server of Spark Connect knows."""
+    """The kind of file system that a path is on; None if only the server of Spark Connect knows."""
     if scheme := urlsplit(place).scheme:
         return scheme.lower()
     if not isinstance(spark, SparkSession):

@@ -134,7 +134,7 @@ def unpacked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     def never(*_: object) -> None:
         raise AssertionError("packed")
 
-    monkeypatch.setattr("kinesis_efo.cli.emr.build", never)
+    monkeypatch.setattr("kinesis_efo.cli.emr.package.build", never)
     cli.place.deploy(target=SERVERLESS, roleArn=ROLE, program="jobs/archive.py")
     return cli
 

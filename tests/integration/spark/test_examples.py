@@ -91,12 +91,13 @@ def test_json_to_columns(world: Callable[..., World], tmp_path: Path, run: Run) 
             order("ann", "12.50", "2027-01-31T12:00:00Z"),
             ("bob", b'{"customer": "bob", "amount": "much"}'),
             ("eve", b"no"),
+            ("eve", b"\n"),
         ]
     )
     arguments = {"output": output, "checkpoint": tmp_path / "checkpoint", "interval": "0 seconds", **w.options}
-    run("json_to_columns.py", arguments, lambda: len(rows(output)) >= 3)
+    run("json_to_columns.py", arguments, lambda: len(rows(output)) >= 4)
     found = {row["malformed"]: row for row in rows(output)}
-    assert set(found) == {None, '{"customer": "bob", "amount": "much"}', "no"}
+    assert set(found) == {None, '{"customer": "bob", "amount": "much"}', "no", "\n"}
     assert (found[None]["customer"], found[None]["amount"]) == ("ann", Decimal("12.50"))
     assert found[None]["placed"] == datetime(2027, 1, 31, 12)  # noqa: DTZ001 - Spark's files say no time zone
     assert all(row["approximateArrivalTimestamp"] for row in found.values())

@@ -107,22 +107,44 @@ def test_every_action_on_a_micro_batch_sees_the_same_rows(world: MakeWorld, quer
     assert all(some == [n for n in rows if n % 7] for _, rows, some in seen)
 
 
-@pytest.mark.spark40
-def test_a_second_query_is_refused_and_the_first_goes_on(world: MakeWorld, queries: Queries) -> None:
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param("two sinks", marks=pytest.mark.spark),
+        pytest.param("a join with itself", marks=pytest.mark.spark40),
+        pytest.param("two loads", marks=pytest.mark.spark40),
+    ],
+)
+def test_a_second_source_is_refused_before_anything_is_committed(
+    world: MakeWorld, queries: Queries, shape: str
+) -> None:
     w = world()
     w.put(numbered(10))
-    rows, other = Rows(), Rows()
+    df, rows, other = queries.load(w, leaseTimeout="2s"), Rows(), Rows()
     other.__name__ = "other"  # type: ignore[misc]
-    first = queries.start(queries.load(w, leaseTimeout="2s"), rows)
-    rows.wait_for(first, 10)
-    second = queries.start(queries.load(w, leaseTimeout="2s"), other)
+    first = None
+    match shape:
+        case "two sinks":
+            first = queries.start(df, rows)
+            rows.wait_for(first, 10)
+            twice = df
+        case "a join with itself":
+            twice = df.join(df, "sequenceNumber")
+        case _:
+            twice = df.union(queries.load(w, leaseTimeout="2s"))
+    second = queries.start(twice, other)
     wait_until(lambda: second.exception() is not None, 60)
     message = str(second.exception())
-    assert "AlreadyRunningError: application lake, stream orders, is already read by" in message
-    assert "stop that query, or give this one an application of its own" in message
-    w.put(numbered(10, first=10))
-    assert sorted(numbers(rows.wait_for(first, 20))) == list(range(20))
-    assert other.all == []
+    assert (
+        "AlreadyRunningError: application lake, stream orders, is already read by this Spark program itself" in message
+    )
+    assert "Write to several tables from one query, with foreachBatch" in message
+    assert not list((queries.directory / "checkpoint-other" / "commits").glob("[0-9]*")), "nothing was committed"
+    assert not list((queries.directory / "checkpoint-other" / "offsets").glob("[0-9]*")), "nothing was planned"
+    assert other.batches == {}
+    if first is not None:
+        w.put(numbered(10, first=10))
+        assert sorted(numbers(rows.wait_for(first, 20))) == list(range(20))
 
 
 @pytest.mark.spark

@@ -1,4 +1,4 @@
-"""What users see of a running query: progress with the lag of each shard, and metrics of the process that Spark starts."""
+"""What users see of a running query: progress with bytes and the lag of each shard, and metrics of the process that Spark starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_query_tells_its_lag_and_its_metrics(
     spark: SparkSession, world: Callable[..., World], queries: Queries, tmp_path: Path
 ) -> None:
     w = world({"orders": 2})
-    w.put([(f"k{n}", b"1") for n in range(100)])
+    w.put([(f"customer-{n:03}", b"x" * 400) for n in range(100)])
     seen: list[BatchProgress] = []
     listener = LagListener(seen.append)
     spark.streams.addListener(listener)
@@ -32,6 +32,8 @@ def test_a_query_tells_its_lag_and_its_metrics(
         wait_until(lambda: sum(batch.rows for batch in seen) == 100, 60)
     finally:
         spark.streams.removeListener(listener)
+    assert sum(batch.data_bytes or 0 for batch in seen) == pytest.approx(100 * 400, rel=0.1)
+    assert sum(batch.bytes or 0 for batch in seen) > 100 * (400 * 4 / 3 + 150), "as Kinesis sends them"
     lags = seen[-1].millis_behind
     assert lags.keys() == {ShardKey("orders", f"shardId-{n:012d}") for n in range(2)}
     assert all(0 <= millis < 60_000 for millis in lags.values())

@@ -36,13 +36,20 @@ ORDERS: Final = [
     ("ann", b'{"id": "1", "customer": "ann", "amount": "12.50", "placed": "2027-01-31T12:00:00Z"}'),
     ("bob", b'{"id": "2", "customer": "bob", "amount": "3.20", "placed": "2027-01-31T12:00:30Z"}'),
     ("eve", b"no"),
+    ("eve", b" "),
 ]
 PAYMENTS: Final = [("ann", b'{"order_id": "1", "paid": "2027-01-31T12:03:00Z"}')]
-# By tests/integration/spark/test_sink.py, tests/unit/test_pages.py and tests/unit/constructs/test_pages.py.
-ELSEWHERE: Final = {"docs/writing.md", "docs/costs.md", "docs/how-to/own-cdktf-app.md"}
+# By test_moving_page.py and test_sink.py beside this file, and by test_pages.py in tests/unit and tests/unit/constructs.
+ELSEWHERE: Final = {
+    "docs/costs.md",
+    "docs/how-to/emr-connector.md",
+    "docs/how-to/own-cdktf-app.md",
+    "docs/writing.md",
+}
 RUN: Final = {
     "docs/how-to/errors.md",
     "docs/how-to/existing-stream.md",
+    "docs/how-to/glue-schema-registry.md",
     "docs/how-to/json-to-columns.md",
     "docs/how-to/latency.md",
     "docs/how-to/notebooks.md",
@@ -130,11 +137,42 @@ def test_tutorial(lake: World, tmp_path: Path, run: Run, monkeypatch: pytest.Mon
 def test_json_to_columns(tmp_path: Path, run: Run) -> None:
     names = run("docs/how-to/json-to-columns.md")
     found = [row for row in rows(tmp_path / "orders") if "malformed" in row]
-    assert {(row["customer"], row["malformed"]) for row in found} == {("ann", None), ("bob", None), (None, "no")}
+    assert {(row["customer"], row["malformed"]) for row in found} == {
+        ("ann", None),
+        ("bob", None),
+        (None, "no"),
+        (None, " "),
+    }
     assert all(row["sequenceNumber"] for row in found)
-    assert [row["malformed"] for row in rows(tmp_path / "malformed")] == ["no"]
+    assert [row["malformed"] for row in rows(tmp_path / "malformed")] == ["no", " "]
     assert [row["id"] for row in rows(tmp_path / "orders") if "malformed" not in row] == ["1", "2"]
     assert names["orders"].columns == ["order"]
+
+
+def test_glue_schema_registry(
+    spark: SparkSession, local_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records as aws-glue-schema-registry 1.1.3 writes them, and one without a header."""
+    lake = make_world(local_aws, tmp_path, ["orders"])
+    header = "b7b4a7f09c964e4aa687fb5de9ef0c63"
+    plain = f"0300{header}7b226964223a2231222c22616d6f756e74223a31322e357d"
+    packed = f"0305{header}789cab56ca4c51b2523254d2514acccd2fcd2b51b23234d233ad0500536906bd"
+    lake.put([(str(number), bytes.fromhex(each)) for number, each in enumerate((plain, packed, b"{}".hex()))])
+    names: dict[str, Any] = {}
+    here = f'"{lake.manifest}", endpointUrl="{local_aws.endpoint_url}", startingPosition="TRIM_HORIZON"'
+    for block in blocks("python"):
+        if block.page == "docs/how-to/glue-schema-registry.md" and block.marker is None:
+            exec(block.text.replace(f'"{MANIFEST}"', here).replace(BUCKET, str(tmp_path)), names)
+    wait_for_rows(names["query"], 3)
+    names["query"].stop()
+    read = ("b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63", "1", Decimal("12.50"))
+    found = [(row["version"], row["id"], row["amount"]) for row in rows(tmp_path / "orders")]
+    assert sorted(found, key=str) == sorted([read, read, (None, None, None)], key=str)
+    avro = names["opened"].func(bytes.fromhex(f"0305{header}789c63326400034d07000269009d"))
+    assert avro == (read[0], bytes.fromhex("02310000000000002940"))
+    assert names["opened"].func(None) == (None, None)
+    assert names["opened"].func(bytes.fromhex(f"0301{header}")) == (None, None)
+    assert names["opened"].func(bytes.fromhex("0300")) == (None, None)
 
 
 def test_upserts(tmp_path: Path, run: Run) -> None:
@@ -142,9 +180,9 @@ def test_upserts(tmp_path: Path, run: Run) -> None:
     written = rows(tmp_path / "orders")
     assert [row["data"] for row in written] == [data for _, data in ORDERS]
     # Again, as after a failure.
-    (directory,) = {path.parent for path in (tmp_path / "orders").rglob("*.parquet")}
-    again = names["spark"].read.parquet(str(directory)).localCheckpoint()
-    names["write"](again, int(directory.name.removeprefix("batch=")))
+    for directory in {path.parent for path in (tmp_path / "orders").rglob("*.parquet")}:
+        again = names["spark"].read.parquet(str(directory)).localCheckpoint()
+        names["write"](again, int(directory.name.removeprefix("batch=")))
     assert rows(tmp_path / "orders") == written
 
 
@@ -187,7 +225,7 @@ def test_a_stream_that_exists(
     monkeypatch.chdir(tmp_path)
     arn = f"arn:aws:kinesis:us-east-1:{local_aws.settings.account_id}:stream/there"
     made, *commands = (block.text for block in blocks("sh") if block.page == page)
-    for line in made.splitlines():
+    for line in made.replace("\\\n", "").splitlines():
         run_line(local_aws.client, line.replace("arn:aws:kinesis:eu-west-1:111122223333:stream/orders", arn))
     for line in commands:
         words = shlex.split(line.replace("--stream orders", "--stream orders=there"))

@@ -25,10 +25,12 @@ def test_a_profile_measures_every_stretch_of_both_queries(
             assert figures[source, what].runs[0] > 0, (source, what)
     for what in (
         "planner: latestOffset", "planner: partitions", "worker: Flight", "worker: decoding",
-        "worker: handing rows over", "worker: garbage collection", "CPU: planner", "memory: workers",
+        "worker: handing rows over", "CPU: planner", "memory: workers",
     ):  # fmt: skip
         assert figures[OURS, what].runs[0] > 0, what
         assert (RATE, what) not in figures or what.startswith(("CPU", "memory"))
+    # A worker may have had nothing to collect in a second.
+    assert (OURS, "worker: garbage collection") in figures
     assert figures[OURS, "Spark: addBatch"].ratios
     # What the parts of the source take lies inside of what Spark waited for.
     assert figures[OURS, "planner: partitions"].runs[0] < figures[OURS, "Spark: triggerExecution"].runs[0]

@@ -49,11 +49,11 @@ def test_an_idle_source_does_not_hold_up_another_one(
     busy, idle = world(), world()
     busy.put((f"k{n}", b"%d" % n) for n in range(100))
     # Ten micro-batches, of an event each.
-    rows = queries.load(busy, maxRecordsPerTrigger="10").union(queries.load(idle, pollTimeout="3s"))
+    rows = queries.load(busy, maxRecordsPerTrigger="10").union(queries.load(idle, pollTimeout="6s"))
     query = queries.start(rows, "union")
     wait_for_rows(query, 10, seconds=90)  # a session's first query takes its time to start
-    # Nine more would wait for 27 s in all, if the idle source held each up.
-    wait_for_rows(query, 100, seconds=25)
+    # Nine more would wait for 54 s in all, if the idle source held each up.
+    wait_for_rows(query, 100, seconds=50)
     batches = {progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]}
     assert len(batches) >= 10
 

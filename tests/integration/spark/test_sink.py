@@ -253,6 +253,23 @@ def count(aws: LocalAws) -> int:
     return len(client.get_records(ShardIterator=iterator["ShardIterator"], Limit=10_000)["Records"])
 
 
+def test_rows_without_a_key_are_copied_with_a_random_one(aws: LocalAws) -> None:
+    rows = {"data": [str(number) for number in range(300)], "partitionKey": ["one", None, ""] * 100}
+    schema = StructType([StructField(name, StringType()) for name in rows])
+    written = task(schema).write(iter([pa.RecordBatch.from_pydict(rows)]))
+    assert (written.records, written.refused) == (300, 0)
+    client = aws.client("kinesis")
+    shard = client.list_shards(StreamName="orders")["Shards"][0]["ShardId"]
+    iterator = client.get_shard_iterator(StreamName="orders", ShardId=shard, ShardIteratorType="TRIM_HORIZON")
+    records = client.get_records(ShardIterator=iterator["ShardIterator"], Limit=10_000)["Records"]
+    assert sorted(int(record["Data"]) for record in records) == list(range(300))
+    keys = {int(record["Data"]): record["PartitionKey"] for record in records}
+    assert {keys[number] for number in range(0, 300, 3)} == {"one"}
+    drawn = [key for number, key in keys.items() if number % 3]
+    assert len(set(drawn)) == 200
+    assert all(re.fullmatch("[0-9a-f]{16}", key) for key in drawn)
+
+
 def test_a_task_returns_when_everything_is_acknowledged_also_at_the_limit(aws: LocalAws) -> None:
     message = task().write(batches(*[[str(number) for number in range(500)]] * 4))
     assert count(aws) == 2_000
@@ -312,7 +329,7 @@ def test_a_row_that_is_refused_is_named_by_its_place_in_its_own_task(aws: LocalA
         ({"data": ["x", None]}, "row 1 of this task has null in column 'data'"),
         ({"data": ["x"], "stream": [None]}, "row 0 of this task has null in column 'stream'"),
         ({"data": ["x"], "explicitHashKey": ["soon"], "stream": ["orders"]}, "got 'soon'"),
-        ({"data": ["x"], "partitionKey": [""], "stream": ["orders"]}, "a text of 1 to 256 characters"),
+        ({"data": ["x"], "partitionKey": ["k" * 257], "stream": ["orders"]}, "a text of 1 to 256 characters"),
     ],
 )
 def test_rows_that_make_no_record_are_named(aws: LocalAws, columns: dict[str, list[Any]], message: str) -> None:

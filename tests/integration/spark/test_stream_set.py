@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 
 import pytest
 from pyspark.sql import DataFrame, Row
 
-from kinesis_efo.aws import SyncClients
-from kinesis_efo.clock import SystemClock
-from kinesis_efo.manifest import load_manifest
-from kinesis_efo.operate.access import Access
-from kinesis_efo.operate.restart import restart
-from kinesis_efo.options import AwsSettings
 from kinesis_efo.spark.compat import SPARK_VERSION
 from tests.integration.spark.conftest import Queries
+from tests.support.next_start import next_start
 from tests.support.world import World, wait_until
 
 
@@ -47,19 +41,6 @@ def put(world: World, stream: str, *names: str) -> list[tuple[str, str]]:
     return [(stream, name) for name in names]
 
 
-def next_start(world: World, queries: Queries, *streams: str) -> dict[str, str]:
-    """What `doctor --checkpoint` says of the next start, by subject."""
-    settings = AwsSettings(endpoint_url=world.aws.endpoint_url)
-    manifest = load_manifest(str(world.manifest), SyncClients(settings)).select(list(streams) or None)
-
-    async def ask() -> dict[str, str]:
-        async with Access(settings, manifest.region) as access:
-            found = await restart(access, manifest, str(queries.directory / "checkpoint-kept"), SystemClock())
-        return {each.subject: f"{each.status.value}: {each.detail}. {each.fix}" for each in found}
-
-    return asyncio.run(ask())
-
-
 @pytest.mark.spark
 def test_streams_come_and_go(world: Callable[..., World], queries: Queries) -> None:
     w, kept = world({"orders": 1, "clicks": 2}), Kept()
@@ -70,7 +51,7 @@ def test_streams_come_and_go(world: Callable[..., World], queries: Queries) -> N
     wait_until(lambda: len(kept.all) >= 2, 120)
     query.stop()
     assert kept.all == sorted(each for each in expected if each[0] == "orders")
-    says = next_start(w, queries)
+    says = next_start(w, queries.directory / "checkpoint-kept")
     assert says["restart of orders"].startswith("passed: goes on with 1 shard, read up to 20")
     assert says["restart of clicks"].startswith(
         "passed: is new to the checkpoint: its 2 shards begin at 'newStreamPosition'"
@@ -81,7 +62,10 @@ def test_streams_come_and_go(world: Callable[..., World], queries: Queries) -> N
     kept.fails_with = lambda rows: any(row["stream"] == "clicks" for row in rows)
     query = queries.start(queries.load(w), kept)
     wait_until(lambda: query.exception() is not None, 120)
-    assert "is not finished: the next start repeats it" in next_start(w, queries)["checkpoint"]
+    assert (
+        "is not finished: the next start repeats it"
+        in next_start(w, queries.directory / "checkpoint-kept")["checkpoint"]
+    )
     kept.fails_with = lambda _rows: False
     query = queries.start(queries.load(w), kept)
     wait_until(lambda: len(kept.all) >= len(expected), 120)
@@ -92,12 +76,14 @@ def test_streams_come_and_go(world: Callable[..., World], queries: Queries) -> N
     query.stop()
     assert kept.all == sorted(expected)
 
-    assert next_start(w, queries)["restart of clicks"].startswith("passed: goes on with 2 shards")
+    assert next_start(w, queries.directory / "checkpoint-kept")["restart of clicks"].startswith(
+        "passed: goes on with 2 shards"
+    )
 
     # It goes: an error, until somebody says that this is meant.
     query = queries.start(queries.load(w, streams="orders"), kept)
     wait_until(lambda: query.exception() is not None, 120)
-    says = next_start(w, queries, "orders")["streams of the checkpoint"]
+    says = next_start(w, queries.directory / "checkpoint-kept", "orders")["streams of the checkpoint"]
     for told in (str(query.exception()), says):
         assert "names stream 'clicks', but the query reads 'orders'" in told
     assert "set kinesis-efo option 'removedStreams' to drop" in says

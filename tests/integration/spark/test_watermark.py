@@ -14,7 +14,7 @@ from tests.integration.spark.conftest import Queries
 from tests.support.backlog import backlog
 from tests.support.world import World, wait_for_rows
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.spark40
 
 SIZES = (1, 1, 2, 3, 5, 8, 20, 40)
 

@@ -178,3 +178,37 @@ def test_without_that_uv_is_the_one_on_the_path(tmp_path: Path, monkeypatch: pyt
 def _program(file: Path) -> None:
     file.write_text("#!/bin/sh\n")
     file.chmod(0o755)
+
+
+_BACKEND = """
+import os, zipfile
+
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    name = "kinesis_efo-1-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(directory, name), "w") as wheel:
+        wheel.writestr("seen.txt", "\\n".join(sorted(os.environ)))
+        wheel.writestr("kinesis_efo-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: kinesis-efo\\nVersion: 1\\n")
+        wheel.writestr("kinesis_efo-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("kinesis_efo-1.dist-info/RECORD", "")
+    return name
+"""
+
+
+def test_the_build_backend_of_a_project_sees_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "backend.py").write_text(_BACKEND)
+    (project / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        '[project]\nname = "kinesis-efo"\nversion = "1"\nrequires-python = ">=3.11"\n'
+    )
+    subprocess.run([find_uv(), "lock", "--offline", "--quiet", "--project", str(project)], check=True)
+    for name in ("AWS_SECRET_ACCESS_KEY", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GH_TOKEN", "SETTING_OF_THE_BUILD"):
+        monkeypatch.setenv(name, "x")
+    archive = package(project, tmp_path / "out", HERE)
+    with tarfile.open(archive.path) as tar:
+        member = tar.extractfile("lib/seen.txt")
+        assert member is not None
+        seen = member.read().decode().splitlines()
+    assert "SETTING_OF_THE_BUILD" in seen
+    assert [each for each in seen if each.startswith(("AWS_", "ACTIONS_", "GH_"))] == []

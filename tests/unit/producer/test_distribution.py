@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.distribution import Distribution
+from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer import ProducerSettings
 from kinesis_efo.producer.capacity import usage_of
 from kinesis_efo.producer.engine import RECHECK_SECONDS, Engine
@@ -272,3 +273,17 @@ def test_a_shard_map_that_cannot_be_refreshed_leaves_what_was_written_settled(
     with caplog.at_level(logging.WARNING):
         drive(scenario, stream, request, aggregate=True)
     assert "cannot be refreshed: LimitExceededException" in caplog.text
+
+
+def test_a_record_without_a_key_gets_one_of_the_given_source(request: pytest.FixtureRequest) -> None:
+    async def scenario(writing: Writing) -> None:
+        await writing.write([(b"0", None), (b"1", "mine"), (b"2", None, 7)])
+        source = Random(1)
+        # The engine's own draws for jitter come later: nothing has failed.
+        drawn = [f"{source.getrandbits(64):016x}" for _ in range(2)]
+        sent = {record.data: record.key for parcels in writing.service.requests for record in parcels}
+        assert sent == {b"0": drawn[0], b"1": "mine", b"2": drawn[1]}
+        with pytest.raises(RecordRefusedError, match="it has 0 characters"):
+            await writing.write([(b"3", "")])
+
+    drive(scenario, ModelStream(even_shards(2)), request)

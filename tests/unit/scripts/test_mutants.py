@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -35,6 +38,9 @@ class Thing:
             break
         return a if self.more else None
 
+    def more(self) -> bool:
+        return False
+
 
 def nothing() -> None:
     return None
@@ -54,6 +60,7 @@ def test_each_fault_is_planted_once_and_what_does_nothing_is_left_alone() -> Non
         "Thing.act: removed: break",
         "Thing.act: not self.more in: a if self.more else None",
         "Thing.act: return None instead of a if self.more else None",
+        "Thing.more: return True instead of False",
     }
 
 
@@ -69,6 +76,79 @@ def test_a_mutant_differs_in_the_lines_that_it_names() -> None:
 def test_the_same_fault_twice_in_a_function_has_two_names() -> None:
     names = [each.name for each in mutants("def f(a):\n    g(a)\n    g(a)\n")]
     assert names == ["f: removed: g(a)", "f: removed: g(a) (2)"]
+
+
+RUNNER = """
+import json, sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[1], "."]
+from scripts.mutants.faults import mutants
+from scripts.mutants.running import IMPORTING, NotPossible, collected
+
+path = Path("summed.py").resolve()
+
+def judge(each, fault, reached):
+    tests = sorted({test for line in fault.lines for test in reached.lines.get((str(path), line), ())} - {IMPORTING})
+    try:
+        return each.fails(path, fault, tests, reached)
+    except NotPossible:
+        return "not possible"
+
+def work(each):
+    reached = each.watched()
+    return {fault.name: judge(each, fault, reached) for fault in mutants(path.read_text()) if fault.inside}
+
+Path("result.json").write_text(json.dumps(collected(["test_summed.py"], "not slow", [path], work)))
+"""
+
+SUMMED = """
+def total(n):
+    found = 0
+    while n > 0:
+        found += n
+        n -= 1
+    return found
+
+
+class Base:
+    def first(self):
+        return [1]
+
+
+class Derived(Base):
+    def first(self):
+        found = super().first()
+        found.append(2)
+        return found
+"""
+
+TEST = """
+from summed import Derived, total
+
+def test_total():
+    assert total(3) == 6
+
+def test_first():
+    assert Derived().first()
+"""
+
+
+@pytest.mark.slow
+def test_faults_are_put_into_functions_that_are_there_and_one_that_never_ends_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "summed.py").write_text(SUMMED)
+    (tmp_path / "test_summed.py").write_text(TEST)
+    subprocess.run([sys.executable, "-c", RUNNER, str(ROOT)], cwd=tmp_path, check=True, timeout=300)
+    assert json.loads((tmp_path / "result.json").read_text()) == {
+        "total: removed: found = 0": "test_summed.py::test_total",
+        "total: n >= 0 instead of n > 0": None,
+        "total: removed: found += n": "test_summed.py::test_total",
+        "total: removed: n -= 1": "test_summed.py::test_total",
+        "total: return None instead of found": "test_summed.py::test_total",
+        "Base.first: return None instead of [1]": "test_summed.py::test_first",
+        "Derived.first: removed: found = super().first()": "not possible",
+        "Derived.first: removed: found.append(2)": None,
+        "Derived.first: return None instead of found": "test_summed.py::test_first",
+    }
 
 
 @pytest.mark.parametrize("module", sorted(LISTED))

@@ -10,8 +10,10 @@ from zipfile import ZipFile
 
 import pytest
 
+import kinesis_efo
+import kinesis_efo_infra
 from scripts.release import CHANGELOG as OURS
-from scripts.release import PACKAGES, NotReleasable, main, notes
+from scripts.release import PACKAGES, NotReleasable, main, notes, section
 
 CHANGELOG = """\
 # Changelog
@@ -122,3 +124,15 @@ def test_the_changelog_has_what_is_not_released_on_top_and_versions_in_their_ord
     assert headings[0] == "## [Unreleased]"
     versions = [tuple(map(int, heading.split("[")[1].split("]")[0].split("."))) for heading in headings[1:]]
     assert versions == sorted(versions, reverse=True)
+
+
+def test_the_version_that_is_here_can_be_released() -> None:
+    version = kinesis_efo.__version__
+    assert kinesis_efo_infra.__version__ == version, "one tag releases both packages"
+    told = section(OURS.read_text(), version)
+    assert told is not None, f"CHANGELOG.md has no dated section on {version}"
+    before = next(
+        line for line in OURS.read_text().partition(f"[{version}]")[2].splitlines() if line.startswith("## [")
+    )
+    number = before.split("[")[1].split("]")[0].rpartition(".")[0]
+    assert told.startswith(f"### Up from {number}, and back"), "what a running job meets comes first"

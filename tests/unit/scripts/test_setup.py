@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.support.missing import make
 
 SETUP = Path(__file__).resolve().parents[3] / "scripts" / "setup"
 
@@ -242,3 +245,36 @@ def test_tests_go_on_where_hosts_cannot_be_made(machine: Machine) -> None:
     done = machine.run("ip")
     assert done.returncode == 0
     assert "apt-get could not install iproute2" in done.stderr
+
+
+@pytest.mark.parametrize("builds", [True, False])
+def test_the_native_core_is_built_where_cargo_is(machine: Machine, builds: bool) -> None:
+    machine.program("cargo", "exit 0")
+    machine.program("uv", f"exit {0 if builds else 1}")
+    done = machine.run("core", ".venv")
+    assert done.returncode == 0
+    assert "uv pip install --quiet --python .venv/bin/python ./packages/kinesis-efo-core" in machine.called
+    assert ("no native core, Python decodes: the build failed" in done.stderr) is not builds
+
+
+def test_without_rust_there_is_one_line_and_no_native_core(machine: Machine) -> None:
+    machine.program("uv", "exit 1")
+    done = machine.run("core", ".venv")
+    assert (done.returncode, machine.called) == (0, "")
+    assert done.stderr == "setup: no native core, Python decodes: cargo is missing (install Rust 1.86 or newer)\n"
+
+
+def test_whatever_make_starts_has_uv_trust_what_the_system_trusts() -> None:
+    # Whoever is behind a company's proxy has its certificate there, and checkov is installed by uv, too.
+    bundle = Path("/etc/ssl/certs/ca-certificates.crt").exists()
+    for said, expected in ({}, "true" if bundle else ""), ({"UV_SYSTEM_CERTS": "false"}, "false"):
+        shown = subprocess.run(
+            [make(), "-s", "-f", "Makefile", "-f", "-", "show"],
+            input='show:\n\t@echo "$$UV_SYSTEM_CERTS"\n',
+            cwd=SETUP.parents[1],
+            env={"PATH": os.environ["PATH"], **said},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert shown == f"{expected}\n"

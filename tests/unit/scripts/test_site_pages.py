@@ -30,6 +30,7 @@ PAGE = "docs/cluster.md"
         ("docs/how-to/replay.md", "[upserts](upserts.md)", "[upserts](upserts.md)"),
         ("docs/how-to/replay.md", "[sizing](../sizing.md#memory)", "[sizing](../sizing.md#memory)"),
         ("docs/cluster.md", "[replay](how-to/replay.md)", "[replay](how-to/replay.md)"),
+        ("README.md", "![a picture](docs/top.svg)", "![a picture](top.svg)"),
         ("README.md", "[EMR](https://aws.amazon.com/emr/)", "[EMR](https://aws.amazon.com/emr/)"),
         ("README.md", "[below](#options)", "[below](#options)"),
         ("README.md", "[`archive.py`](jobs/archive.py) is", "`archive.py` is"),

@@ -7,11 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.spark import listener
-from kinesis_efo.spark.lag import LagNotes, from_report, notes_directory, read_note
+from kinesis_efo.spark.lag import LagNotes, Report, notes_directory, read_note
 from kinesis_efo.spark.listener import LagListener, kinesis_progress
 
 pytestmark = pytest.mark.spark
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.spark
 S0, S1 = ShardKey("orders", "s0"), ShardKey("orders", "s1")
 END = Offset({S0: Position.after(7), S1: SHARD_END})
 REPORT = '{"millisBehindLatest":{"orders":{"s0":350,"s1":20}}}'
+NOTE = Report({"orders": {"s0": 350}}, bytes=1_595_000, data=501_000)
 
 
 def progress(latest: str | None, end: str | None = END.to_json(), name: str | None = "archive") -> Any:
@@ -32,6 +34,22 @@ def test_the_listener_reads_the_lag_from_sparks_progress() -> None:
     assert str(found) == (
         "query archive, micro-batch 12: 5,000 rows in 1.2 s; 1 shards, at most 350 ms behind (orders:s0)"
     )
+
+
+def test_the_listener_tells_what_was_sent_and_how_much_of_it_is_data() -> None:
+    report = Report.of({S0: 350, S1: None}, (1_595_000, 501_000))
+    (found,) = kinesis_progress(progress(msgspec.json.encode(report).decode()))
+    assert (found.bytes, found.data_bytes) == (1_595_000, 501_000)
+    assert str(found) == (
+        "query archive, micro-batch 12: 5,000 rows in 1.2 s, 1.5 MiB as sent, about 489.3 KiB of data; "
+        "1 shards, at most 350 ms behind (orders:s0)"
+    )
+
+
+def test_a_report_has_all_of_its_fields_before_anything_is_known() -> None:
+    text = msgspec.json.encode(Report.of({S0: None}, None)).decode()
+    assert json.loads(text) == {"millisBehindLatest": {}, "bytes": None, "dataBytes": None}
+    assert Report.parse(text) == Report()
 
 
 def test_the_listener_tells_where_no_logging_is_set_up(capfd: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +79,7 @@ def test_other_sources_are_left_alone(end: str | None) -> None:
 
 @pytest.mark.parametrize("latest", [None, "", "null", "7", "{", END.to_json(), '{"millisBehindLatest": {"orders": 3}}'])
 def test_text_that_is_no_report_holds_no_lags(latest: str | None) -> None:
-    assert from_report(latest) == {}
+    assert Report.parse(latest) == Report()
 
 
 def test_a_note_is_found_by_the_end_of_its_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,9 +87,9 @@ def test_a_note_is_found_by_the_end_of_its_micro_batch(tmp_path: Path, monkeypat
     (unknown,) = kinesis_progress(progress(END.to_json()))
     assert unknown.millis_behind == {} and str(unknown).endswith("lag not known")
     notes = LagNotes(lambda: tmp_path / "notes")
-    notes.write(END, {S0: 350, S1: None})
+    notes.write(END, NOTE)
     (found,) = kinesis_progress(progress(END.to_json()))
-    assert found.millis_behind == {S0: 350}
+    assert (found.millis_behind, found.bytes, found.data_bytes) == ({S0: 350}, 1_595_000, 501_000)
     assert (tmp_path / "notes").stat().st_mode & 0o077 == 0
 
 
@@ -79,9 +97,9 @@ def test_old_notes_are_removed_and_all_of_them_at_the_end(tmp_path: Path) -> Non
     tmp_path.chmod(0o700)
     notes = LagNotes(lambda: tmp_path)
     for number in range(10):
-        notes.write(Offset({S0: Position.after(number)}), {S0: number})
+        notes.write(Offset({S0: Position.after(number)}), Report.of({S0: number}, None))
     assert len(list(tmp_path.iterdir())) == 4
-    assert read_note(tmp_path, Offset({S0: Position.after(9)})) == {S0: 9}
+    assert read_note(tmp_path, Offset({S0: Position.after(9)})).millis_behind == {S0: 9}
     notes.clear()
     assert list(tmp_path.iterdir()) == []
 
@@ -89,19 +107,19 @@ def test_old_notes_are_removed_and_all_of_them_at_the_end(tmp_path: Path) -> Non
 def test_a_note_that_cannot_be_written_harms_nothing(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
-    LagNotes(lambda: blocked).write(Offset({S0: TRIM_HORIZON}), {S0: 1})
-    assert read_note(blocked, Offset({S0: TRIM_HORIZON})) == {}
+    LagNotes(lambda: blocked).write(Offset({S0: TRIM_HORIZON}), NOTE)
+    assert read_note(blocked, Offset({S0: TRIM_HORIZON})) == Report()
 
 
 def test_a_directory_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     notes = LagNotes(lambda: tmp_path)
-    notes.write(END, {S0: 1})
+    notes.write(END, NOTE)
     assert list(tmp_path.iterdir()) == []
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
-    LagNotes(lambda: link).write(END, {S0: 1})
-    assert read_note(link, END) == {} and list(tmp_path.iterdir()) == [link]
+    LagNotes(lambda: link).write(END, NOTE)
+    assert read_note(link, END) == Report() and list(tmp_path.iterdir()) == [link]
 
 
 def test_all_processes_of_a_user_agree_on_the_directory() -> None:

@@ -18,8 +18,9 @@ from kinesis_efo.errors import DataLossError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.messages import PollReply, ShardProgress
 from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.ending import Found
+from kinesis_efo.planner.query_ends import Found
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark import stream_reader
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable
@@ -47,6 +48,7 @@ class Fetcher:
         self.commits: list[Offset] = []
         self.checked: list[tuple[Offset, list[ShardRange]]] = []
         self.resumed: list[Offset] = []
+        self.marks: list[str] = []
         self.there: dict[ShardKey, tuple[Position, int]] = {}
         self.starting: list[tuple[str, str]] = []
         self.finished: list[tuple[str, str]] = []
@@ -55,6 +57,13 @@ class Fetcher:
         self.cut: dict[ShardRange, int] = {}
         self.lasts: dict[ShardKey, int] = {}
         self.quiet = 0.0
+        self.held = [True]
+
+    def wait_held(self, *, timeout: float) -> bool:
+        assert 0 < timeout < 60
+        if len(self.held) > 1:
+            return self.held.pop(0)
+        return self.held[0]
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
         self.polls.append((offset, max_bytes, max_records))
@@ -66,7 +75,9 @@ class Fetcher:
                 through, records = at, 0
             last = self.lasts.get(shard) if records else None
             shards.append(
-                ShardProgress(*shard, str(through), records, 100 * records, 5, last, 0.0 if records else self.quiet)
+                ShardProgress(
+                    *shard, str(through), records, 100 * records, 5, last, 0.0 if records else self.quiet, 20 * records
+                )
             )
         return PollReply(shards, [s for s in self.starting if ShardKey(*s) not in offset], self.finished)
 
@@ -78,6 +89,9 @@ class Fetcher:
 
     def resume(self, offset: Offset) -> None:
         self.resumed.append(offset)
+
+    def planned(self, mark: Mark) -> None:
+        self.marks.append(str(mark))
 
     def ends(self, offset: Offset, *, timeout: float) -> Found | None:
         return self.ending.pop(0) if len(self.ending) > 1 else self.ending[0]
@@ -92,8 +106,11 @@ class Fetcher:
 class Reader(KinesisStreamReader):
     """A reader without a fetcher of its own."""
 
-    def __init__(self, initial: Mapping[ShardKey, Position], **options: str) -> None:
+    def __init__(self, initial: Mapping[ShardKey, Position], *, marked: bool = False, **options: str) -> None:
         super().__init__(SourceOptions.parse({"manifest": "m.json", **options}), MANIFEST)
+        if not marked:
+            # Offsets are compared whole here. Marks have tests of their own.
+            self._mark = None  # type: ignore[assignment]
         self.fetcher = Fetcher()
         self.initial_offsets = 0
         self.late = 0
@@ -462,7 +479,27 @@ def test_the_lag_is_reported_without_a_call_to_the_fetcher() -> None:
     reader = Reader({key(0): START})
     assert reader.reportLatestOffset() is None
     reader.latestOffset()
-    assert reader.reportLatestOffset() == {"millisBehindLatest": {"orders": {"shardId-000000000000": 5}}}
+    lags = {"millisBehindLatest": {"orders": {"shardId-000000000000": 5}}}
+    assert reader.reportLatestOffset() == {**lags, "bytes": 0, "dataBytes": 0}
+
+
+def test_the_bytes_of_a_micro_batch_are_reported_beside_its_data_and_not_again_with_the_next() -> None:
+    reader = Reader({key(0): START, key(1): START})
+    begin = reader.initialOffset()
+    reader.fetcher.there = {key(0): (after(5), 3), key(1): (after(6), 4)}
+    end = reader.latestOffset(begin)
+    assert reader.reportLatestOffset().items() >= {"bytes": 700, "dataBytes": 140}.items()
+    assert reader.latestOffset(end) == end
+    assert reader.reportLatestOffset().items() >= {"bytes": 0, "dataBytes": 0}.items()
+
+
+def test_the_bytes_of_a_micro_batch_up_to_the_tips_are_not_known() -> None:
+    reader = Reader({key(0): START}, catchUp="true")
+    begin = reader.initialOffset()
+    reader.fetcher.there = {key(0): (after(5), 3)}
+    reader.fetcher.found = [Offset({key(0): after(5)})]
+    reader.latestOffset(begin)
+    assert reader._report().bytes is None
 
 
 def test_a_pickled_reader_leaves_its_fetcher_behind() -> None:
@@ -553,6 +590,18 @@ def test_the_last_record_in_front_of_an_end_within_an_event_is_asked_for() -> No
     assert reader.latestOffset(offset(s0=after(1))) == with_lasts({key(0): 48}, s0=after(50))
 
 
+def test_the_last_record_in_front_of_an_end_that_was_asked_for_is_known_whoever_fetches() -> None:
+    reader = Reader({key(0): after(1)})
+    reader.prepareForTriggerAvailableNow()
+    reader.fetcher.ending = [Found(Offset({key(0): after(50)}), complete=True, lasts={key(0): 48})]
+    # Fetchers elsewhere do not tell of the inside of an event. In front of the end, they tell of the last record as ever.
+    for through, last, expected in ((after(20), 19, (after(20), 19)), (after(70), 69, (after(50), 48))):
+        reader.fetcher.there, reader.fetcher.lasts = {key(0): (through, 9)}, {key(0): last}
+        end = reader.latestOffset()
+        assert end == with_lasts({key(0): expected[1]}, s0=expected[0])
+        reader.partitions(reader._data(reader._planned or reader._initial_offset()), end)
+
+
 def test_catching_up_names_the_last_records_of_its_one_micro_batch() -> None:
     reader = Reader({key(0): after(1)}, catchUp="true")
     reader.fetcher.found = [Offset({key(0): after(50), key(1): after(7)}, {key(0): 48})]
@@ -604,8 +653,86 @@ def test_a_call_of_a_task_outlasts_the_patience_of_a_range(monkeypatch: pytest.M
     assert more["fetcher_at"].keywords["call_seconds"] >= patience >= 1800
 
 
+def test_no_offset_is_told_before_the_query_may_read() -> None:
+    # Spark writes a micro-batch as soon as it has one, with the rows that other sources of the query have.
+    reader = Reader({key(0): START})
+    reader.fetcher.held = [False, False, True, False]
+    assert reader.latestOffset() == offset(s0=START)
+    assert reader.fetcher.held == [False], "it waits until the lease is held"
+    assert len(reader.fetcher.polls) == 1
+    reader.latestOffset(offset(s0=START))
+    assert len(reader.fetcher.polls) == 2, "and does not wait again: a lease that is lost is an error of its own"
+
+
+@pytest.mark.parametrize("first", ["initialOffset", "latestOffset"])
+def test_rows_to_start_from_are_read_when_no_run_before_moves_them_any_more(first: str) -> None:
+    """A run that is ending still writes its last checkpoints before it releases its lease."""
+    reader = Reader({key(0): Position.after(10)}, startingPosition="LEASES")
+
+    def wait_held(*, timeout: float) -> bool:
+        reader._start_at = Offset({key(0): Position.after(20)})
+        return timeout > 0
+
+    reader.fetcher.wait_held = wait_held  # type: ignore[method-assign]
+    getattr(reader, first)()
+    assert reader.initialOffset() == reader.latestOffset() == offset(s0=Position.after(20))
+    assert reader.initial_offsets == 2, "what is wrong with the rows is told before anything is waited for"
+
+
+def test_where_a_query_starts_without_rows_is_known_before_its_lease_is_held() -> None:
+    """What comes while it waits is read."""
+    reader = Reader({key(0): Position.after(10)}, startingPosition="LATEST")
+    reader.fetcher.held = []
+    assert reader.initialOffset() == offset(s0=Position.after(10))
+    assert reader.initial_offsets == 1
+
+
+def test_a_reader_that_waits_for_its_lease_ends_with_its_query() -> None:
+    reader = Reader({key(0): START})
+    reader.fetcher.held = [False]
+    asking = threading.Thread(target=reader.latestOffset)
+    asking.start()
+    reader._asked_to_end.set()
+    asking.join(10)
+    assert not asking.is_alive()
+
+
 class FakeRanges:
     """Reads nothing."""
 
     def read(self, ranges: object, fetcher: object) -> list[Any]:
         return []
+
+
+def test_a_new_query_marks_its_checkpoint_and_counts_what_moves() -> None:
+    reader = Reader({key(0): START}, marked=True)
+    first = reader.initialOffset() if SPARK_VERSION >= (4, 2) else reader.latestOffset()
+    assert reader.initialOffset() == reader.latestOffset(first) == first
+    name, _, moved = first["mark"].partition(":")
+    assert moved == "0"
+    assert len(name) == 8
+    reader.partitions(first, first)
+    assert reader.latestOffset() == first, "nothing moved: Spark would take another text for a micro-batch"
+    reader.fetcher.there[key(0)] = (after(10), 3)
+    second = reader.latestOffset()
+    assert second["mark"] == f"{name}:1"
+    assert reader.latestOffset() == second, "asked again before it was planned"
+    reader.partitions(first, second)
+    reader.fetcher.there[key(0)] = (after(20), 3)
+    assert reader.latestOffset()["mark"] == f"{name}:2"
+    assert reader.fetcher.marks == [second["mark"]], "noted as soon as Spark's log has it"
+    assert reader.fetcher.resumed == [], "a new query goes on from no checkpoint"
+    other = Reader({key(0): START}, marked=True)
+    assert other.initialOffset()["mark"] != first["mark"]
+
+
+def test_a_query_goes_on_with_the_mark_of_its_checkpoint_and_an_old_one_gets_one_when_it_moves() -> None:
+    for mark, expected in (({"mark": "7c1f09ab:41"}, "7c1f09ab:42"), ({}, None)):
+        begin = {**offset(s0=after(10)), **mark}
+        reader = Reader({}, marked=True)
+        assert reader.latestOffset(begin) == begin
+        reader.fetcher.there[key(0)] = (after(20), 3)
+        moved = reader.latestOffset(begin)["mark"]
+        assert moved == (expected or f"{reader._mark.checkpoint}:1")
+        (resumed,) = reader.fetcher.resumed
+        assert resumed.to_dict().get("mark") == mark.get("mark")

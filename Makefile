@@ -11,17 +11,22 @@ VENV := .venv
 VENV40 := .venv-spark40
 VENV_CDKTN := .venv-cdktn
 VENV_PIPELINE := .venv-pipeline
+# The lock of checkov and its packages.
+CHECKOV := packages/kinesis-efo-infra/kinesis_efo_infra/gate/checkov/uv.lock
 LOCK := pyproject.toml packages/kinesis-efo-infra/pyproject.toml uv.lock scripts/setup
 PYTHON := $(VENV)/bin/python
-# Two more than two cores: half of the time a process waits, for a lease, a server or a JVM. With three, a run takes a quarter longer.
-TEST_PROCESSES := 4
-TEST = -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+TEST = -m pytest -n $(1) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 # The theme warns of its end of life, in May 2027.
 SITE = NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 # Java is looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u KINESIS_EFO_CDK -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
-.PHONY: help demo test sdk cluster lint synth bench soak seeds mutants docs site fuzz dist java ip faketime clean
+# A company's proxy has its certificate in the system's store, where uv does not look by itself.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
+export UV_SYSTEM_CERTS ?= true
+endif
+
+.PHONY: help demo test core sdk cluster upgrade lint synth bench soak seeds mutants docs site fuzz dist java ip faketime clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -39,6 +44,11 @@ $(VENV40)/.full: $(LOCK)
 	@scripts/setup venv $(VENV40) --all-extras --no-default-groups --group test --group spark40
 	@touch $@
 
+# What decodes records faster than Python, for programs of this checkout and the tests that compare both. Without Rust, it says so.
+$(VENV)/.core: $(VENV)/.full $(wildcard $(addprefix packages/kinesis-efo-core/,Cargo.* pyproject.toml src/*.rs))
+	@scripts/setup core $(VENV)
+	@touch $@
+
 # CDK Terrain in place of CDKTF: an environment has one engine. Its bindings are compiled when they are first used.
 $(VENV_CDKTN)/.full: $(LOCK)
 	@scripts/setup venv $(VENV_CDKTN) --no-compile-bytecode --no-default-groups --group cdktn --extra local
@@ -46,14 +56,14 @@ $(VENV_CDKTN)/.full: $(LOCK)
 
 # What holds the keys of AWS: packages with the hashes of the lock, and this checkout as it is. Nothing is built, and so none of the
 # packages' code is run, nor that of a build system.
-$(VENV_PIPELINE)/.full: $(LOCK) infra/checkov/uv.lock
+$(VENV_PIPELINE)/.full: $(LOCK) $(CHECKOV)
 	@scripts/setup venv $(VENV_PIPELINE) --no-default-groups --group pipeline --extra emr --no-build \
 	    --no-install-project --no-install-package kinesis-efo-infra
 	@for site in $(VENV_PIPELINE)/lib/python3*/site-packages; do \
 	    printf '%s\n' "$(CURDIR)/lib" "$(CURDIR)/packages/kinesis-efo-infra" > $$site/checkout.pth; done
 	@printf '%s\n' '#!$(CURDIR)/$(VENV_PIPELINE)/bin/python' 'from kinesis_efo.cli import main' 'main()' > $(VENV_PIPELINE)/bin/kinesis-efo
 	@chmod +x $(VENV_PIPELINE)/bin/kinesis-efo
-	@$(VENV_PIPELINE)/bin/python -c "from infra.locked_checkov import install; install()"
+	@$(VENV_PIPELINE)/bin/python -c "from kinesis_efo_infra.gate.locked_checkov import install; install()"
 	@touch $@
 
 # Spark's JVMs start three times as fast from an archive of its classes, and its Python processes twice as fast with bytecode.
@@ -64,10 +74,14 @@ $(VENV_PIPELINE)/.full: $(LOCK) infra/checkov/uv.lock
 	@touch $@
 
 # What tests run in environments of their own is fetched before the tests are timed.
-$(VENV)/.isolated: $(VENV)/.full $(VENV_CDKTN)/.full tests/support/isolated.py infra/checkov/uv.lock tests/support/node/package-lock.json
+$(VENV)/.isolated: $(VENV)/.full $(VENV_CDKTN)/.full tests/support/isolated.py $(CHECKOV) tests/support/node/package-lock.json
 	@echo "setup: environments for checkov, the tests' provider of Terraform and the AWS SDK for JavaScript" >&2
 	@$(PYTHON) -m tests.support.isolated
 	@touch $@
+
+core: $(VENV)/.full
+	@rm -f $(VENV)/.core
+	@$(MAKE) --no-print-directory $(VENV)/.core
 
 java:
 	@scripts/setup java
@@ -81,11 +95,16 @@ faketime:
 demo: $(VENV)/.demo java
 	@$(RUN) $(PYTHON) -m demo $(DEMO_ARGS)
 
-# Tests marked spark run on both versions; what does not depend on the version runs on one of them.
-test: $(VENV)/.classes $(VENV)/.isolated $(VENV40)/.classes | ip faketime
-	$(RUN) $(PYTHON) $(TEST) -m "not spark40 and not cluster"
-	$(RUN) $(VENV40)/bin/python $(TEST) -m "(spark or spark40) and not cluster" \
-		$$(grep -rlE --include='*.py' 'mark\.spark(40)?\b' tests)
+# Tests marked spark run on both versions; what does not depend on the version runs on one of them. Both run at the same time, in more
+# processes than there are cores: half of the time a test waits, for a lease, a server or a JVM. What Spark 4.0 has to say comes last.
+TESTS_43 := -m "not spark40 and not cluster and not upgrade"
+TESTS_40 := -m "(spark or spark40) and not cluster and not upgrade" $$(grep -rlE --include='*.py' 'mark\.spark(40)?\b' tests)
+test: $(VENV)/.classes $(VENV)/.isolated $(VENV)/.core $(VENV40)/.classes | ip faketime
+	@mkdir -p build
+	$(RUN) $(VENV40)/bin/python $(call TEST,2) $(TESTS_40) > build/spark40.log 2>&1 & \
+	$(RUN) $(PYTHON) $(call TEST,4) $(TESTS_43); spark43=$$?; \
+	wait $$!; spark40=$$?; \
+	echo "Spark 4.0:"; cat build/spark40.log; exit $$((spark43 || spark40))
 
 # What speaks to AWS, with the oldest packages that pyproject.toml allows and with the newest, whatever uv.lock says.
 SDK_TESTS := tests/unit/test_aws.py tests/unit/http2 tests/integration/http2 tests/unit/kinesis tests/integration/kinesis \
@@ -98,12 +117,17 @@ sdk-%: $(VENV)/.full
 		--output-file .venv-sdk-$*/versions.txt
 	@$(VENV)/bin/uv pip install --quiet --python .venv-sdk-$*/bin/python --constraint .venv-sdk-$*/versions.txt \
 		--group test --editable '.[emr,local]'
-	$(RUN) .venv-sdk-$*/bin/python $(TEST) $(SDK_TESTS)
+	$(RUN) .venv-sdk-$*/bin/python $(call TEST,4) $(SDK_TESTS)
 
 # Every test that needs a cluster of hosts, one by one. Only root can make hosts; who is not root is told so.
 cluster: $(VENV)/.classes $(VENV40)/.classes | ip
 	KINESIS_EFO_TEST_EVERYTHING=1 $(RUN) $(PYTHON) -m pytest $(PYTEST_ARGS) tests/cluster -m "not spark40"
 	KINESIS_EFO_TEST_EVERYTHING=1 $(RUN) $(VENV40)/bin/python -m pytest $(PYTEST_ARGS) tests/cluster -m "spark or spark40"
+
+# A running job goes up, back to an earlier version that is really run, and up again. Needs the history of the repository.
+upgrade: $(VENV)/.full $(VENV40)/.full java
+	$(RUN) $(PYTHON) -m pytest $(PYTEST_ARGS) tests/upgrade
+	$(RUN) $(VENV40)/bin/python -m pytest $(PYTEST_ARGS) tests/upgrade
 
 lint: $(VENV)/.full
 	$(VENV)/bin/ruff check .
@@ -124,9 +148,9 @@ soak: $(VENV)/.full java
 # 1,000 random scenarios in virtual time; SEEDS=1000:3000 says otherwise. A seed that fails is named.
 SEEDS := 0:1000
 seeds: $(VENV)/.full
-	KINESIS_EFO_SEEDS=$(SEEDS) $(RUN) $(PYTHON) -m pytest tests/chaos/test_seeds.py -q $(PYTEST_ARGS)
+	KINESIS_EFO_SEEDS=$(SEEDS) $(RUN) $(PYTHON) -m pytest tests/chaos/test_seeds.py tests/chaos/test_seeds_find.py -q $(PYTEST_ARGS)
 
-# One-line faults in the modules of reading, and whether a test sees them. Hours for all; MUTANTS="kinesis/frames" for some,
+# One-line faults in the modules of reading, and whether a test sees them. An hour or two for all; MUTANTS="kinesis/frames" for some,
 # MUTANTS="--since main" for the lines that changed. tests/mutants.toml lists those that survive.
 mutants: $(VENV)/.full
 	@$(RUN) $(PYTHON) -m scripts.mutants $(MUTANTS)

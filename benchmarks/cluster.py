@@ -22,10 +22,10 @@ from benchmarks.figures import Figure, Goal
 from benchmarks.simulated import BUSY_EVENTS, SimulatedKinesis, fetcher_of, lease_of, planner_of, reader_of, streams_of
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.messages import PollReply
-from kinesis_efo.fetcher.outpost import Outpost, Post
+from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
 from kinesis_efo.planner.cluster import Cluster
-from kinesis_efo.planner.local import LocalFetching
+from kinesis_efo.planner.local_fetching import LocalFetching
 from kinesis_efo.planner.planner import Planner
 from kinesis_efo.positions import Offset
 from tests.support.virtual_time import LoopClock
@@ -170,9 +170,9 @@ class _Run:
         await kinesis.clock.sleep(kinesis.random.random())
         streams = streams_of(kinesis)
         names = (f"fetcher{place}-{number}" for number in count())
-        post = Post(place, f"host{place}", _address(place))
-        await Outpost(
-            post, fetcher_of(kinesis, streams), streams, _Wire(self), kinesis.clock, lambda: next(names), 60.0
+        identity = FetcherIdentity(place, f"host{place}", _address(place))
+        await RemoteFetcher(
+            identity, fetcher_of(kinesis, streams), streams, _Wire(self), kinesis.clock, lambda: next(names), 60.0
         ).run()
 
     async def _is_gone(self, address: FetcherAddress) -> bool:
@@ -235,7 +235,7 @@ class _Run:
         # Flight tells that the connection broke.
         begin = clock.monotonic()
         _, took = _timed(lambda: cluster.dropped(name))
-        while any(key not in cluster._mirrors for key in cluster._open):
+        while any(key not in cluster._snapshots for key in cluster._open):
             await clock.sleep(0.05)
         return took, clock.monotonic() - begin
 

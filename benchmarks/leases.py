@@ -55,7 +55,7 @@ async def _measured(shards: int, every: float) -> tuple[tuple[float, ...], float
     """Writes in each minute, and the seconds of the stop."""
     table, clock, keys = MemoryLeaseStore(), LoopClock(), LeaseKeys({"orders": "orders"})
     network = Network(table, Random(1))
-    lease, reader = RunLease(network, "run", keys, Timing(), clock, Random(1)), _Reader()
+    lease, reader = RunLease(network, "run", keys, Timing(10.0), clock, Random(1)), _Reader()
     reader.checkpoints = Checkpoints(
         network,
         keys,
@@ -64,7 +64,7 @@ async def _measured(shards: int, every: float) -> tuple[tuple[float, ...], float
         Pace(),
         clock,
         read_until=lambda _shard, _position: None,
-        failed=_fail,
+        failure=reader.failure,
     )
     read = [ShardKey("orders", f"shardId-{number:012}") for number in range(shards)]
     await lease.start(reader, "grpc://here")
@@ -88,8 +88,5 @@ async def _measured(shards: int, every: float) -> tuple[tuple[float, ...], float
     await reader.checkpoints.stop()
     took = clock.monotonic() - began
     await lease.stop()
+    reader.failure.raise_if_set()
     return tuple(counts), took
-
-
-def _fail(error: Exception) -> None:
-    raise error

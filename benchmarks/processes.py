@@ -21,11 +21,11 @@ from benchmarks.simulated import BUSY_EVENTS, SimulatedKinesis, fetcher_of, leas
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.outpost import Outpost, Post
 from kinesis_efo.fetcher.remote import PlannerLink
+from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.planner.calls import PlannerCalls
 from kinesis_efo.planner.cluster import Cluster
-from kinesis_efo.planner.local import LocalFetching
+from kinesis_efo.planner.local_fetching import LocalFetching
 from kinesis_efo.planner.service import PlannerService
 
 CASES: Final = {256: 2, 8000: 32}
@@ -175,11 +175,13 @@ async def _fetching(pipe: Connection, shards: int, fetchers: int, planner: Fetch
     kinesis = SimulatedKinesis(shards, SystemClock(), Random(shards))
     pipe.send("ready")
     await asyncio.to_thread(pipe.recv)
-    await asyncio.gather(_follow(pipe, kinesis), *(_outpost(kinesis, place, planner) for place in range(fetchers)))
+    await asyncio.gather(_follow(pipe, kinesis), *(_remote(kinesis, place, planner) for place in range(fetchers)))
 
 
-async def _outpost(kinesis: SimulatedKinesis, place: int, planner: FetcherAddress) -> None:
+async def _remote(kinesis: SimulatedKinesis, place: int, planner: FetcherAddress) -> None:
     streams = streams_of(kinesis)
-    post = Post(place, f"host{place}", FetcherAddress("", 1 + place, (f"host{place}",)))
+    identity = FetcherIdentity(place, f"host{place}", FetcherAddress("", 1 + place, (f"host{place}",)))
     link = PlannerLink(planner, SECRET)
-    await Outpost(post, fetcher_of(kinesis, streams), streams, link, kinesis.clock, lambda: f"{place}", 60.0).run()
+    await RemoteFetcher(
+        identity, fetcher_of(kinesis, streams), streams, link, kinesis.clock, lambda: f"{place}", 60.0
+    ).run()

@@ -100,6 +100,8 @@ class ProfiledReader(KinesisStreamReader):
             yield batch
             handing_over += time.monotonic() - given
         _spent[HANDING_OVER] += handing_over
+        # A worker without a collection says so, too.
+        _spent[GARBAGE] += 0.0
         _spent[DECODING] += time.monotonic() - begin - handing_over - (_spent[FLIGHT] - before)
         # The garbage of this task is collected after it, and noted with the next one.
         self._write(*(Note(time.time(), stretch, seconds) for stretch, seconds in _spent.items()))

@@ -22,7 +22,7 @@ from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.kinesis.transport import Room
+from kinesis_efo.kinesis.transport import Quota
 from kinesis_efo.leases import LeaseKeys, RunLease, Timing
 from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -103,7 +103,7 @@ class SimulatedKinesis:
         """See `Transport`."""
         return Position.after(next(self._numbers))
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> _Events:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> _Events:
         """See `Transport`."""
         # The subscriptions of a query that has read for a while do not all end at once.
         first = shard_id not in self._renewed

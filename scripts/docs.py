@@ -1,4 +1,4 @@
-"""Writes what comes from the code: the tables in README.md and docs/, the dashboard and the alerts. `make docs` runs it.
+"""Writes what comes from the code: the tables in README.md and docs/, the dashboard, the alerts and the picture. `make docs` runs it.
 
 A table starts at its header line and ends at the next blank line; everything around it is written by hand.
 """
@@ -17,6 +17,7 @@ from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink_options import SINK_OPTIONS
 from scripts.alerts import rules
 from scripts.grafana import dashboard
+from scripts.picture import picture
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -29,7 +30,11 @@ def summary(title: str, options: Iterable[Option]) -> str:
 
 def reference(title: str, options: Iterable[Option]) -> str:
     """A Markdown table of options, with their meaning and the rule for their values."""
-    rows = [f"| `{option.name}` | {option.rule} | {option.default} | {option.meaning} |" for option in options]
+    # Outside of code, what is in angle brackets is a tag.
+    rows = [
+        f"| `{option.name}` | {option.rule.replace('<', '&lt;')} | {option.default} | {option.meaning} |"
+        for option in options
+    ]
     return "\n".join([f"| {title} | value | default | |", "|---|---|---|---|", *rows])
 
 
@@ -42,13 +47,11 @@ def elsewhere(title: str, counterparts: Iterable[Counterpart]) -> str:
 def metrics() -> str:
     """The metrics as a Markdown table."""
     rows = [
-        f"| `{metric.name}` | `{metric.cloudwatch}` | {metric.kind.value} | {metric.unit} | "
+        f"| `{metric.name}`<br>`{metric.cloudwatch}` | {metric.kind.value} | {metric.unit} | "
         f"{', '.join(f'`{name}`' for name in metric.attributes) or '-'} | {metric.meaning} |"
         for metric in METRICS
     ]
-    return "\n".join(
-        ["| OpenTelemetry | CloudWatch | kind | unit | attributes | |", "|---|---|---|---|---|---|", *rows]
-    )
+    return "\n".join(["| OpenTelemetry, CloudWatch | kind | unit | attributes | |", "|---|---|---|---|---|", *rows])
 
 
 def manifest() -> str:
@@ -120,6 +123,7 @@ TABLES: Final = {
 WHOLE: Final = {
     "docs/dashboards/kinesis-efo.json": dashboard,
     "docs/dashboards/kinesis-efo.rules.yaml": rules,
+    "docs/top.svg": picture,
     "lib/kinesis_efo/options/keywords.py": keywords,
 }
 """What makes each file that nobody writes by hand."""

@@ -24,8 +24,8 @@ PYTHONS: Final = {"cdktf": ROOT / ".venv/bin/python", "cdktn": ROOT / ".venv-cdk
 _SYNTHESIZE: Final = """
 import sys
 from pathlib import Path
-from infra.app import synthesize, synthesize_bootstrap
-from infra.load import load_environments
+from infra.stacks.app import synthesize, synthesize_bootstrap
+from infra.settings.load import load_environments
 directory, out = map(Path, sys.argv[1:])
 environments = load_environments(directory)
 synthesize(environments, directory, outdir=out / "streaming")

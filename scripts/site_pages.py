@@ -67,7 +67,7 @@ def with_links_of_the_site(text: str, page: str, repository: str | None) -> str:
         if not path or "://" in path:
             return link[0]
         found = os.path.normpath(PurePosixPath(page).parent / path)
-        if found in OUTSIDE or re.fullmatch(r"docs/.+\.md", found):
+        if found in OUTSIDE or re.fullmatch(r"docs/.+\.(?:md|svg)", found):
             return f"[{words}]({os.path.relpath(_on_site(found), here)}{hash_}{anchor})"
         return f"[{words}]({repository}/blob/HEAD/{found})" if repository else words
 
@@ -135,8 +135,8 @@ def constructs() -> str:
 
 
 def examples() -> str:
-    """The page of the programs to copy."""
-    lines = ["# Programs to copy", ""]
+    """The page of the programs to copy. Without a table of contents there is room for lines of 120 characters."""
+    lines = ["---", "hide: [toc]", "---", "", "# Programs to copy", ""]
     for path in [*sorted((ROOT / "examples").glob("*.py")), ROOT / "jobs" / "archive.py"]:
         lines += [f"## {path.relative_to(ROOT)}", "", "```python", path.read_text().rstrip(), "```", ""]
     return "\n".join(lines)

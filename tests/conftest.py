@@ -1,4 +1,4 @@
-"""What holds for all tests: how Hypothesis and Spark's JVMs are set, and which tests run in one process.
+"""What holds for all tests: how Hypothesis, Terraform and Spark's JVMs are set, and which tests run in one process.
 
 Hypothesis' examples are never timed, since the machines are noisy; in CI they are the same every time.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,9 @@ settings.load_profile("kinesis-efo")
 os.environ.setdefault("JAVA_TOOL_OPTIONS", jvm_options())
 # NumPy's threads would spin on the two cores without anything to compute.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Terraform ends before its garbage matters: a sixth of its CPU time went into collecting it.
+os.environ.setdefault("GOGC", "off")
+os.environ.setdefault("GOMEMLIMIT", "512MiB")
 
 # A shell without job control ignores SIGINT for what it starts in the background, and programs that tests interrupt inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -46,6 +50,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group[item]))
     items.sort(key=order.__getitem__)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector off what is collected here: it stays, and looking at it again and again took a sixth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

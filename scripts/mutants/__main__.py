@@ -11,52 +11,69 @@ reason or write the test.
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import re
 import subprocess
 import sys
 import time
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from scripts.mutants.faults import Mutant, mutants
-from scripts.mutants.running import Reached, fails, preload, watch
+from scripts.mutants.running import (
+    IMPORTING,
+    Collected,
+    NotPossible,
+    Reached,
+    collected,
+    fails_imported,
+    preload,
+)
 
 ROOT: Final = Path(__file__).parents[2]
 LIBRARY: Final = ROOT / "lib" / "kinesis_efo"
 LISTED: Final = ROOT / "tests" / "mutants.toml"
 MARKS: Final = "not (slow or spark or spark40 or spark43 or cluster)"
-ENOUGH: Final = 10.0
+ENOUGH: Final = 6.0
 """Seconds of tests for each fault, the quickest first. What none of them sees, hardly any other one does."""
+REMEMBERED: Final = 10
+"""How many of the tests that saw faults are tried first."""
 
 AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (
-        "kinesis/frames",
-        "kinesis/events",
+        "kinesis/quiet",
+        "kinesis/backoff",
+        "kinesis/clock",
         "kinesis/records",
         "kinesis/recovery",
-        "kinesis/backoff",
-        "kinesis/subscription",
         "kinesis/polling",
-        "kinesis/quiet",
-    ): ("tests/unit/kinesis",),
-    ("batch/planning", "batch/reading", "batch/stretches", "batch/ending"): (
+        "kinesis/events",
+        "kinesis/frames",
+        "kinesis/batches",
+        "kinesis/stream",
+        "kinesis/subscription",
+    ): ("tests/unit/kinesis", "tests/emulator", "tests/unit/fetcher"),
+    ("fetcher/shortfall",): ("tests/unit/fetcher", "tests/emulator"),
+    ("clock", "patience"): ("tests/unit/test_clock.py", "tests/unit/test_patience.py", "tests/unit/test_aws.py"),
+    ("batch/ending", "batch/stretches", "batch/reading", "batch/planning"): (
         "tests/unit/batch",
         "tests/integration/kinesis/test_batch_reading.py",
     ),
     (
-        "leases/run",
-        "leases/checkpoints",
-        "leases/keeper",
-        "leases/row",
         "leases/decision",
         "leases/watch",
-        "leases/expiry",
         "leases/cleanup",
+        "leases/expiry",
         "leases/owner",
+        "leases/renewal",
+        "leases/keys",
+        "leases/row",
+        "leases/run",
+        "leases/checkpoints",
     ): ("tests/unit/leases",),
 }
 """The modules, and the tests of their area."""
@@ -80,15 +97,19 @@ def main() -> int:
         }
         if not planted:
             continue
-        reached = watch([_path(name) for name in planted], tests, MARKS)
-        if reached.failed:
-            raise SystemExit(f"tests fail without any fault: {', '.join(reached.failed)}")
+        reached, survived, undecided = collected(
+            tests, MARKS, [_path(name) for name in planted], partial(_judge, planted)
+        )
         for name, found in planted.items():
-            survivors = _survivors(name, found, reached, total)
+            survivors = set(survived[name]) | {
+                each for each in undecided[name] if _survives_import(name, found[each], reached)
+            }
+            total["planted"] += len(found)
+            total["survived"] += len(survivors)
             known = {entry["fault"] for entry in listed.get(name, [])}
-            new += [(name, each) for each in survivors if each.name not in known]
+            alive = {found[each].name for each in survivors}
+            new += [(name, found[each]) for each in sorted(survivors) if found[each].name not in known]
             if not arguments.since:
-                alive = {each.name for each in survivors}
                 gone += [(name, fault) for fault in sorted(known - alive)]
     print(f"{total['planted']} faults, {total['survived']} survive, {len(new)} of them are not listed")
     for name, each in new:
@@ -131,44 +152,93 @@ def _changed_lines(path: Path, since: str) -> set[int]:
     return lines
 
 
-def _survivors(name: str, found: list[Mutant], reached: Reached, total: Counter[str]) -> list[Mutant]:
-    path, module = _path(name), f"kinesis_efo.{name.replace('/', '.')}"
-    began, survivors = time.monotonic(), []
-    every = sorted({test for (file, _), tests in reached.lines.items() if file == str(path) for test in tests})
-    if fails(module, path, ast.parse(path.read_text()), every, 600):
-        raise SystemExit(f"{name}: its tests fail in a fork without any fault")
-    for each in found:
-        tests = {test for line in each.lines for test in reached.lines.get((str(path), line), ())}
-        if not each.inside:
-            tests = set(every)
-        rounds = [chosen for some in _rounds(tests, path) if (chosen := _quickest(some, reached))]
-        if not any(fails(module, path, each.tree, chosen, _allowed(chosen, reached)) for chosen in rounds):
-            survivors.append(each)
-            print(f"  {name}.py:{each.lines[0]}: {each.name}{'' if rounds else ' (no test gets there)'}", flush=True)
-    print(f"{name}: {len(found)} faults, {len(survivors)} survive, {time.monotonic() - began:.0f} s", flush=True)
-    total["planted"] += len(found)
-    total["survived"] += len(survivors)
-    return survivors
+def _judge(
+    planted: Mapping[str, list[Mutant]], collected: Collected
+) -> tuple[Reached, dict[str, list[int]], dict[str, list[int]]]:
+    """Plant the faults of some modules in their functions.
+
+    Returns:
+        Which tests reach what; the faults that survive; those that only an import of the module can decide about.
+    """
+    reached = collected.watched()
+    if reached.failed:
+        raise SystemExit(f"tests fail without any fault: {', '.join(reached.failed)}")
+    survived, undecided = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+    killers: list[str] = []
+    for name, found in planted.items():
+        path, began = _path(name), time.monotonic()
+        for number, fault in enumerate(found):
+            at_import = not fault.inside or IMPORTING in _tests(path, fault, reached)
+            tests = _chosen(path, fault, reached, killers)
+            try:
+                killer = collected.fails(path, fault, tests, reached) if fault.inside and tests else None
+            except NotPossible:
+                at_import, killer = True, None
+            if killer is not None:
+                killers = [killer, *(each for each in killers if each != killer)][:REMEMBERED]
+            elif at_import:
+                undecided[name].append(number)
+            else:
+                survived[name].append(number)
+                _tell(name, fault, "" if tests else " (no test gets there)")
+        seconds = time.monotonic() - began
+        print(
+            f"{name}: {len(found)} faults, {len(survived[name])} survive, {len(undecided[name])} at import, {seconds:.0f} s",
+            flush=True,
+        )
+    return reached, survived, undecided
 
 
-def _rounds(tests: set[str], path: Path) -> tuple[set[str], set[str]]:
-    """The tests in the module's own file, which mostly do, and the others: collecting them all takes longer than running them."""
-    own = {test for test in tests if f"/test_{path.stem}.py::" in test}
-    return own, tests - own
+def _survives_import(name: str, fault: Mutant, reached: Reached) -> bool:
+    """Whether no test fails if the module is imported with a fault."""
+    path = _path(name)
+    if fault.inside:
+        tests = _chosen(path, fault, reached, ())
+    else:
+        every = {test for (file, _), some in reached.lines.items() if file == str(path) for test in some}
+        tests = _quickest(every - {IMPORTING}, path, reached)
+    if tests and fails_imported(
+        f"kinesis_efo.{name.replace('/', '.')}",
+        path,
+        fault.tree,
+        tests,
+        60 + 5 * sum(reached.seconds[test] for test in tests),
+    ):
+        return False
+    _tell(name, fault, " (at import)" if tests else " (no test gets there)")
+    return True
 
 
-def _allowed(tests: list[str], reached: Reached) -> float:
-    return 15 + 5 * sum(reached.seconds[test] for test in tests)
+def _tell(name: str, fault: Mutant, why: str) -> None:
+    print(f"  {name}.py:{fault.lines[0]}: {fault.name}{why}", flush=True)
 
 
-def _quickest(tests: set[str], reached: Reached) -> list[str]:
-    chosen, seconds = [], 0.0
-    for test in sorted(tests, key=lambda test: (reached.seconds[test], test)):
-        seconds += reached.seconds[test]
-        if chosen and seconds > ENOUGH:
-            break
-        chosen.append(test)
+def _tests(path: Path, fault: Mutant, reached: Reached) -> set[str]:
+    return {test for line in fault.lines for test in reached.lines.get((str(path), line), ())}
+
+
+def _chosen(path: Path, fault: Mutant, reached: Reached, killers: Sequence[str]) -> list[str]:
+    """The tests that reach a fault: first those that have seen other ones, then the quickest."""
+    tests = _tests(path, fault, reached) - {IMPORTING}
+    first = [test for test in killers if test in tests]
+    return [*first, *_quickest(tests.difference(first), path, reached)]
+
+
+def _quickest(tests: Iterable[str], path: Path, reached: Reached) -> list[str]:
+    """The quickest tests: those in the module's own file, and as many again of the others."""
+    chosen: list[str] = []
+    left = {True: ENOUGH, False: ENOUGH}
+    for test in sorted(tests, key=lambda test: (not _is_own(test, path), reached.busy[test], test)):
+        own = _is_own(test, path)
+        left[own] -= reached.busy[test]
+        if left[own] > 0 or not chosen:
+            chosen.append(test)
     return chosen
+
+
+def _is_own(test: str, path: Path) -> bool:
+    file = test.partition("::")[0]
+    return file.endswith(f"/test_{path.stem}.py") or file == str(path.relative_to(ROOT))
 
 
 def _note(new: list[tuple[str, Mutant]]) -> None:

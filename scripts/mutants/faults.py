@@ -126,6 +126,8 @@ def _of(node: ast.expr | ast.stmt, *, inside: bool) -> Iterator[tuple[str, ast.A
             yield f"without not: {text}", operand
         case ast.IfExp(ast.Name() | ast.Attribute() | ast.Call() as test, body, orelse):
             yield f"not {ast.unparse(test)} in: {text}", ast.IfExp(ast.UnaryOp(ast.Not(), test), body, orelse)
+        case ast.Return(ast.Constant(bool() as value)):
+            yield f"return {not value} instead of {value}", ast.Return(ast.Constant(not value))
         case ast.Return(value) if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
             yield f"return None instead of {ast.unparse(value)}", ast.Return(ast.Constant(None))
         case ast.If(ast.Name() | ast.Attribute() | ast.Call() | ast.Await() | ast.NamedExpr() as test, body, orelse):

@@ -30,8 +30,8 @@ from tests.support.world import World, make_world, wait_until
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT = 1.0
-STOPPED_SECONDS = float(os.environ.get("STOPPED_SECONDS", "3"))
+TIMEOUT = 2.0
+STOPPED_SECONDS = float(os.environ.get("STOPPED_SECONDS", "5"))
 """How long a process is stopped, at least. More than the lease timeout is what matters; `STOPPED_SECONDS=60` shows it for longer."""
 
 
@@ -67,7 +67,7 @@ class Worker:
     def rows(self) -> int:
         return sum(int(line[2]) for line in self.said("READ"))
 
-    def wait_for(self, word: str, seconds: float = 30.0, more_than: int = 0) -> list[str]:
+    def wait_for(self, word: str, seconds: float = 90.0, more_than: int = 0) -> list[str]:
         wait_until(lambda: len(self.said(word)) > more_than, seconds, f"{word}; see {self.log}")
         return self.said(word)[-1]
 

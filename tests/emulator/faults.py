@@ -41,6 +41,7 @@ class ScriptedFaults(NoFaults):
 
     Attributes:
         strikes: The faults injected so far, each with its time in seconds since the start.
+        refused: How many of the next calls of an operation are refused, and with which code.
     """
 
     def __init__(self, script: Sequence[Fault], now: Callable[[], float]) -> None:
@@ -49,6 +50,7 @@ class ScriptedFaults(NoFaults):
         self._now = now
         self._held: dict[Subscription, bytes] = {}
         self.strikes: list[tuple[float, Fault]] = []
+        self.refused: dict[str, tuple[int, str]] = {}
 
     @property
     def quiet_since(self) -> float:
@@ -59,6 +61,10 @@ class ScriptedFaults(NoFaults):
         return "\n".join(f"{at:8.3f} {fault}" for at, fault in self.strikes)
 
     async def before(self, request: Request) -> None:
+        left, code = self.refused.get(request.operation, (0, ""))
+        if left:
+            self.refused[request.operation] = left - 1, code
+            raise AwsError(code, f"at start: {code}", STATUS.get(code, 400))
         if request.operation in ("GetShardIterator", "GetRecords"):
             await self._before_polling(request)
         if request.operation != "SubscribeToShard":

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError, EventStreamError
 from kinesis_efo import errors
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.events import Event
-from kinesis_efo.kinesis.transport import EventStream, NoRoom, Room, Transport
+from kinesis_efo.kinesis.transport import EventStream, NoRoom, Quota, Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
 
@@ -204,7 +204,7 @@ class WatchedTransport:
         self._inner = inner
         self._oracle = oracle
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> WatchedEvents:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> WatchedEvents:
         self._oracle.called(shard_id)
         asked = self._oracle.now()
         try:

@@ -27,7 +27,7 @@ from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.local.errors import AwsError
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings, Start
-from kinesis_efo.planner.local import LocalFetching
+from kinesis_efo.planner.local_fetching import LocalFetching
 from kinesis_efo.planner.planner import Planner
 from kinesis_efo.planner.start import start_offset
 from kinesis_efo.positions import TRIM_HORIZON, Offset, ShardRange
@@ -286,7 +286,7 @@ class Query:
     @property
     def failure(self) -> KinesisEfoError | None:
         """The error that ended the query, or None."""
-        return self.planner._failure
+        return self.planner.failure.error
 
     @staticmethod
     def _in(row: Row, ranges: list[ShardRange]) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
+from typing import NoReturn
 
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.local import AwsError, NoFaults
@@ -74,6 +75,8 @@ class Scenario:
         if wrong.random() < 0.4:
             settings["wrong_answers"] = wrong.choice(("quiet", "behind", "last-number", "empty", "all"))
             settings["wrong_answers_in_a_row"] = wrong.choice((1, 2, 5))
+            # A server that errs at times says the right thing soon. One that always does must be seen through.
+            settings["wrong_answers_rate"] = Random(f"{seed}: rate").choice((0.5, 1.0))
         self.began = asyncio.get_running_loop().time()
         script = generate(random, SECONDS, shards, fatal=random.random() < 0.15)
         self.faults = ScriptedFaults(script, lambda: self.clock.monotonic() - self.began)
@@ -93,6 +96,7 @@ class Scenario:
         self.application.hanging = more.choice((0.0, 0.0, 0.1))
         self.changes_options = more.random() < 0.3
         self.table_is_late = more.random() < 0.3
+        self.at_start = Random(f"{seed}: start")
         self.begun = asyncio.Event()
         if more.random() < 0.2:
             self._begin_at_latest()
@@ -142,6 +146,8 @@ class Scenario:
         query = self.query = Query(self.application)
         if self.table_is_late and self.more.random() < 0.5:
             self._delay_table(query)
+        if self.at_start.random() < 0.15:
+            self._refuse_at_start()
         self.crashing = False
         try:
             async with query:
@@ -162,6 +168,7 @@ class Scenario:
         return True
 
     async def _drive(self, query: Query, actors: list[asyncio.Task[None]]) -> None:
+        self.faults.refused.clear()
         offset = await query.begin()
         self.begun.set()
         progress, read = self.clock.monotonic(), len(self.application.rows)
@@ -220,6 +227,13 @@ class Scenario:
             query.network.throttled = False
 
         asyncio.get_running_loop().call_later(self.more.choice((0.5, 5.0, 20.0, 90.0)), recover)
+
+    def _refuse_at_start(self) -> None:
+        """Refuse the calls that a start makes of Kinesis, as often as its patience bears."""
+        self.outcome.moves["refused at start"] += 1
+        code = self.at_start.choice(("LimitExceededException", "InternalFailure", "ServiceUnavailable"))
+        for operation in ("ListShards", "DescribeStreamSummary"):
+            self.faults.refused[operation] = self.at_start.randint(0, 10), code
 
     async def _check_failure(self, query: Query, error: KinesisEfoError) -> None:
         verdicts = query.oracle.verdicts
@@ -290,6 +304,7 @@ class Scenario:
 
     async def _crash(self) -> None:
         if self.query is not None and self.driving is not None and not self.driving.done():
+            self.outcome.moves["planner killed"] += 1
             self.query.crash()
             self._end_run(self.driving)
 
@@ -333,7 +348,10 @@ class Scenario:
         self.kinesis.faults = NoFaults()
         # More in a row are believed.
         self.kinesis.state.wrong.in_a_row = 1
-        rows = await batch_rows(self.kinesis, self.world.deployed(), self.clock, polls=self.wrong.random() < 0.5)
+        try:
+            rows = await batch_rows(self.kinesis, self.world.deployed(), self.clock, polls=self.wrong.random() < 0.5)
+        except KinesisEfoError as error:
+            self._fail(f"a batch read fails: {error}")
         numbers: dict[str, list[int]] = defaultdict(list)
         for key, data in rows:
             numbers[key].append(int(data.split(b":", 1)[0]))
@@ -350,7 +368,7 @@ class Scenario:
         except AssertionError as error:
             self._fail(str(error))
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str) -> NoReturn:
         raise AssertionError(f"seed {self.seed}: {why}\nstrikes:\n{self.faults!r}")
 
 
@@ -358,6 +376,9 @@ def play(seed: int, *, moves: bool = False) -> Outcome:
     """Play the scenario of a seed, for at most three hours of virtual time."""
 
     async def main() -> Outcome:
-        return await asyncio.wait_for(Scenario(seed, moves=moves).play(), 3 * 3600)
+        try:
+            return await asyncio.wait_for(Scenario(seed, moves=moves).play(), 3 * 3600)
+        except TimeoutError:
+            raise AssertionError(f"seed {seed}: it is not over after three hours: something waits for ever") from None
 
     return run(main())

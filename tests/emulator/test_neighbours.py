@@ -94,7 +94,7 @@ async def test_beside_one_hot_shard_of_a_thousand_every_other_record_comes_withi
                     latencies.extend([loop.time() - sent] * len(chunk))
 
         readers = [asyncio.create_task(read(shard)) for shard in keys]
-        for _ in range(60):
+        for _ in range(30):
             for _ in range(4):
                 world.put(keys[hot], 900_000)
             sent = loop.time()
@@ -105,5 +105,5 @@ async def test_beside_one_hot_shard_of_a_thousand_every_other_record_comes_withi
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
         assert query.fetcher.budget.used <= 64 << 20
-    assert len(latencies) == 60 * len(others)
+    assert len(latencies) == 30 * len(others)
     assert max(latencies) <= 2.0

@@ -137,7 +137,7 @@ def test_faults_strike_what_is_being_done() -> None:
 def test_a_very_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "soak")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "soak")
-    plan = Plan(tmp_path, 15.0, shards=4, rate=100.0, fault_seconds=1.0, reshard_seconds=5.0, life_seconds=10.0)
+    plan = Plan(tmp_path, 8.0, shards=4, rate=100.0, fault_seconds=1.0, reshard_seconds=5.0, life_seconds=5.0)
     report = soak(plan)
     assert report.violations == []
     assert report.records > 1000

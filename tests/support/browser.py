@@ -17,8 +17,8 @@ from tests.support.missing import not_here
 
 
 @contextmanager
-def browsing(url: str, width: int = 1280, screenshot: Path | None = None) -> Iterator[Callable[[], dict[str, Any]]]:
-    """Open a page; gives a function that tells what the browser shows now.
+def browsing(url: str, width: int = 1280, screenshot: Path | None = None) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Open a page; gives a function that tells what the browser shows now, after what it is asked to do first, as `browse.mjs` lists it.
 
     Args:
         url: The page.
@@ -32,18 +32,23 @@ def browsing(url: str, width: int = 1280, screenshot: Path | None = None) -> Ite
     # Where it unpacks itself. It brings the system's libraries that it needs, as where it mostly runs: on AWS Lambda.
     unpacked = NODE / "node_modules" / ".browser"
     unpacked.mkdir(exist_ok=True)
-    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(unpacked), "AWS_LAMBDA_JS_RUNTIME": "nodejs22.x"}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "TMPDIR": str(unpacked),
+        "AWS_LAMBDA_JS_RUNTIME": "nodejs22.x",
+        "FONTCONFIG_FILE": str(NODE / "fonts.conf"),
+    }
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
 
-        def look() -> dict[str, Any]:
+        def look(ask: str = "look") -> dict[str, Any]:
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stderr is not None
-            process.stdin.write("look\n")
+            process.stdin.write(f"{ask}\n")
             process.stdin.flush()
             line = process.stdout.readline()
             assert line, process.stderr.read()

@@ -11,7 +11,7 @@ from itertools import count
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.lineage import Shard
-from kinesis_efo.kinesis.transport import Room
+from kinesis_efo.kinesis.transport import Quota
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
 
@@ -150,7 +150,7 @@ class ModelStream:
 
     # -- Transport
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> ModelEvents:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> ModelEvents:
         if self.open.get(shard_id):
             self.collisions.append(shard_id)
             self._events[shard_id].close()  # Kinesis gives the shard to the one that comes last

@@ -15,7 +15,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.lineage import Shard
-from kinesis_efo.kinesis.transport import Room, Unlimited
+from kinesis_efo.kinesis.transport import Quota, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
 
@@ -113,7 +113,7 @@ class ScriptedTransport:
         self.calls: list[tuple[float, str]] = []
         self.streams: list[ScriptedStream] = []
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> ScriptedStream:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> ScriptedStream:
         assert all(stream.closed for stream in self.streams), "two subscriptions to one shard at a time"
         self.calls.append((self._clock.monotonic(), str(position)))
         script = self._scripts.pop(0) if self._scripts else [Silence()]
@@ -145,7 +145,7 @@ class ScriptedTransport:
 class ScriptedStream:
     """A stream that plays a script; implements `kinesis_efo.kinesis.transport.EventStream`."""
 
-    def __init__(self, clock: Clock, script: Script, room: Room) -> None:
+    def __init__(self, clock: Clock, script: Script, room: Quota) -> None:
         self._clock = clock
         self._room = room
         self._steps = list(script)

@@ -1,0 +1,111 @@
+"""That the random search finds what it is for: each rule here was missing once, and without it some seed fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import floor, inf
+from typing import Any
+
+import pytest
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.fetcher import buffer
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.kinesis import quiet
+from kinesis_efo.kinesis.clock import KinesisClock
+from kinesis_efo.leases import run
+from kinesis_efo.planner import start
+from kinesis_efo.positions import Offset, Position, ShardRange
+from tests.emulator.scenario import play
+
+pytestmark = pytest.mark.slow
+
+SEEDS = 200
+"""As many as CI plays."""
+
+
+def believe_one_answer(patch: pytest.MonkeyPatch) -> None:
+    """A batch read takes one empty answer for the tip."""
+    patch.setattr(quiet, "QUIET_ANSWERS", 1)
+    patch.setattr(quiet, "QUIET_EVENTS", 1)
+    patch.setattr(quiet, "QUIET_SECONDS", 0.0)
+
+
+def wait_until_nothing_is_behind(patch: pytest.MonkeyPatch) -> None:
+    """Answers without records count only where the server says that nothing is left."""
+    heard = quiet.Quiet.heard
+    patch.setattr(quiet.Quiet, "heard", lambda self, head, now: heard(self, head._replace(stuck=True), now))
+
+
+def forget_the_last_record(patch: pytest.MonkeyPatch) -> None:
+    """A repeated micro-batch does not know which record it was planned up to."""
+    ranges_to = Offset.ranges_to
+
+    def without(self: Offset, end: Offset) -> list[ShardRange]:
+        return [wanted._replace(last=None) for wanted in ranges_to(self, end)]
+
+    patch.setattr(Offset, "ranges_to", without)
+
+
+def begin_by_this_machines_clock(patch: pytest.MonkeyPatch) -> None:
+    """`LATEST` is the time of the host, which may be fast."""
+
+    def now(clock: Clock) -> Position:
+        assert isinstance(clock, KinesisClock)
+        return Position.at_timestamp(floor(clock.here * 1000))
+
+    patch.setattr(start, "_now", now)
+
+
+def let_hung_attempts_keep_the_budget(patch: pytest.MonkeyPatch) -> None:
+    """An attempt that hangs in a full budget holds up the one that takes its place."""
+    patch.setattr(buffer, "STARVING_SECONDS", inf)
+    patch.setattr(buffer, "CLAIM_SECONDS", inf)
+
+
+def give_up_a_throttled_table(patch: pytest.MonkeyPatch) -> None:
+    """A start fails at once if the lease table is throttled."""
+
+    class Impatient:
+        def __init__(self, *_: object) -> None: ...
+
+        async def call(self, _: str, ask: Callable[[], Any]) -> Any:
+            return await ask()
+
+    patch.setattr(run, "Patience", Impatient)
+
+
+def give_up_a_refused_list(patch: pytest.MonkeyPatch) -> None:
+    """A start fails soon if Kinesis refuses ListShards."""
+    refresh = Streams.refresh
+
+    async def impatient(self: Streams, *, patient: bool = False) -> None:
+        await refresh(self)
+
+    patch.setattr(Streams, "refresh", impatient)
+
+
+@pytest.mark.parametrize(
+    ("without", "found_by"),
+    [
+        (believe_one_answer, 82),
+        (wait_until_nothing_is_behind, 181),
+        (forget_the_last_record, 13),
+        (begin_by_this_machines_clock, 18),
+        (let_hung_attempts_keep_the_budget, 36),
+        (give_up_a_throttled_table, 14),
+        (give_up_a_refused_list, 0),
+    ],
+    ids=lambda each: each.__name__ if callable(each) else "",
+)
+def test_a_rule_that_is_taken_away_is_missed(
+    without: Callable[[pytest.MonkeyPatch], None], found_by: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first of them found it when this was written. Another one does once the scenarios have changed.
+    without(monkeypatch)
+    for number in range(SEEDS):
+        try:
+            play((found_by + number) % SEEDS)
+        except AssertionError:
+            return
+    pytest.fail(f"{SEEDS} seeds find nothing")

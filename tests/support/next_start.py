@@ -1,0 +1,27 @@
+"""What `kinesis-efo doctor --checkpoint` says of the next start of a query in a test's world."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from kinesis_efo.aws import SyncClients
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.manifest import load_manifest
+from kinesis_efo.operate.access import Access
+from kinesis_efo.operate.restart import restart
+from kinesis_efo.options import AwsSettings
+from tests.support.world import World
+
+
+def next_start(world: World, checkpoint: Path, *streams: str) -> dict[str, str]:
+    """Status, detail and remedy, by subject."""
+    settings = AwsSettings(endpoint_url=world.aws.endpoint_url)
+    manifest = load_manifest(str(world.manifest), SyncClients(settings)).select(list(streams) or None)
+
+    async def ask() -> dict[str, str]:
+        async with Access(settings, manifest.region) as access:
+            found = await restart(access, manifest, str(checkpoint), SystemClock())
+        return {each.subject: f"{each.status.value}: {each.detail}. {each.fix}" for each in found}
+
+    return asyncio.run(ask())

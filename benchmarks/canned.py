@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
-from typing import IO, Final, NamedTuple
+from typing import IO, Final
 
 import msgspec
 
@@ -93,6 +93,11 @@ class CannedStream:
         """Size of the file, bytes."""
         return self._starts[-1]
 
+    @property
+    def first_event(self) -> int:
+        """Size of the first event, bytes."""
+        return self._starts[1]
+
 
 def last_number(events: int) -> int:
     """The sequence number of the last record of a shard with this many events."""
@@ -141,16 +146,29 @@ def _chunk(body: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(body), body)
 
 
-class CannedKinesis(NamedTuple):
+class CannedKinesis:
     """A running server of prepared events.
 
-    Attributes:
+    Args:
         endpoint: Its URL.
         frame_bytes: Size of one shard's frames.
+        orders: The pipe to its process.
     """
 
-    endpoint: str
-    frame_bytes: int
+    def __init__(self, endpoint: str, frame_bytes: int, orders: Connection) -> None:
+        self.endpoint = endpoint
+        self.frame_bytes = frame_bytes
+        self._orders = orders
+
+    def hold(self) -> None:
+        """Send no more than the first event of each shard from now on, until `release`. HTTP/1.1 only."""
+        self._orders.send(True)
+        self._orders.recv()
+
+    def release(self) -> None:
+        """Send everything."""
+        self._orders.send(False)
+        self._orders.recv()
 
 
 @contextlib.contextmanager
@@ -175,7 +193,7 @@ def canned_kinesis(
         if not ours.poll(120):
             raise RuntimeError("the server of prepared events did not start within 120 s; run it on an idle machine")
         port, frame_bytes = ours.recv()
-        yield CannedKinesis(f"{'https' if tls else 'http'}://127.0.0.1:{port}", frame_bytes)
+        yield CannedKinesis(f"{'https' if tls else 'http'}://127.0.0.1:{port}", frame_bytes, ours)
     finally:
         process.terminate()
         process.join()
@@ -187,12 +205,25 @@ class _Server(ThreadingHTTPServer):
 
 def _serve(ready: Connection, record_bytes: int, events: int, shards: int, tls: bool) -> None:
     stream = CannedStream(record_bytes, events)
-    server = _Server(("127.0.0.1", 0), _handler(stream, shards))
+    released = threading.Event()
+    released.set()
+    server = _Server(("127.0.0.1", 0), _handler(stream, shards, released))
     if tls:
         # Its handshakes are made by the threads of the connections, with their first read.
         server.socket = server_context().wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     ready.send((server.server_port, stream.frame_bytes))
+    threading.Thread(target=_obey, args=(ready, released), daemon=True).start()
     server.serve_forever()
+
+
+def _obey(orders: Connection, released: threading.Event) -> None:
+    with contextlib.suppress(EOFError):
+        while True:
+            if orders.recv():
+                released.clear()
+            else:
+                released.set()
+            orders.send(None)
 
 
 def _serve_http2(ready: Connection, record_bytes: int, events: int, shards: int, tls: bool) -> None:
@@ -202,7 +233,7 @@ def _serve_http2(ready: Connection, record_bytes: int, events: int, shards: int,
     serve(stream, shards, lambda port: ready.send((port, stream.frame_bytes)), tls=tls)
 
 
-def _handler(stream: CannedStream, shards: int) -> type[BaseHTTPRequestHandler]:
+def _handler(stream: CannedStream, shards: int, released: threading.Event) -> type[BaseHTTPRequestHandler]:
     listed = listed_shards(shards)
 
     class Handler(BaseHTTPRequestHandler):
@@ -234,18 +265,21 @@ def _handler(stream: CannedStream, shards: int) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(_chunk(INITIAL_RESPONSE))
             at = stream.offset_after(int(start.get("SequenceNumber", 0)))
+            while at < stream.first_event and not released.is_set():
+                at += self._send(at, stream.first_event)
+            released.wait()
             while at < stream.size:
-                at += self._send(at)
+                at += self._send(at, stream.size)
             idle = threading.Event()
             number = stream.last
             while not idle.wait(IDLE_SECONDS):
                 number += 1
                 self.wfile.write(_chunk(idle_event(number)))
 
-        def _send(self, at: int) -> int:
+        def _send(self, at: int, to: int) -> int:
             if not isinstance(self.connection, ssl.SSLSocket):
-                return os.sendfile(self.connection.fileno(), stream.file.fileno(), at, stream.size - at)
-            return self.connection.send(stream.view[at : at + _ENCRYPTED_AT_ONCE])
+                return os.sendfile(self.connection.fileno(), stream.file.fileno(), at, to - at)
+            return self.connection.send(stream.view[at : min(to, at + _ENCRYPTED_AT_ONCE)])
 
         def log_message(self, *_: object) -> None:
             pass

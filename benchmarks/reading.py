@@ -1,17 +1,20 @@
-"""The throughput of the whole path: loopback HTTP, fetcher, Arrow Flight, decoding, and Spark's noop sink, on local[2].
+"""The CPU of the whole path, for a GB of records: loopback HTTP, fetcher, Arrow Flight, decoding, and Spark's noop sink, on local[2].
 
-Compared with a Python data source that generates the same rows inside `read`, which is the upper bound for any source. Both
-share two cores with the servers.
+Compared with a Python data source that generates the same rows inside `read`: what Spark takes, whatever the source. Nothing is
+fetched before the measurement begins but the first event of each shard. CPU is counted, not time: the servers share the cores.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
-from multiprocessing import get_context
+from importlib.util import find_spec
+from itertools import count
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +25,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 import kinesis_efo
 from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis
 from benchmarks.figures import Figure, Goal
-from benchmarks.machine import AwsProcess, spark_session
+from benchmarks.machine import AwsProcess, Pipe, process_of, spark_session
+from benchmarks.spark_processes import JVM, PLANNER, WORKERS, SparkProcesses, taken
+from kinesis_efo.kinesis import core
 from kinesis_efo.kinesis.batches import SCHEMA
 from kinesis_efo.local import Settings
 from kinesis_efo.spark.source import SCHEMA as COLUMNS
@@ -30,7 +35,12 @@ from tests.support.world import make_world, wait_until
 
 RUNS: Final = 3
 SHARDS: Final = 4
-FIRST_TRIGGERS: Final = 4
+WARM_UP: Final = SHARDS * RECORDS_PER_EVENT
+"""Rows before the measurement begins."""
+ALL: Final = "all processes"
+GENERATED: Final = "rows generated in read"
+WAYS: Final = {"kinesis-efo": "off", "kinesis-efo, native core": "on"}
+"""The readers, and what their environment says of the core."""
 
 
 class Size(NamedTuple):
@@ -38,10 +48,10 @@ class Size(NamedTuple):
 
     Attributes:
         record_bytes: Bytes of data in a record.
-        events: Events of `RECORDS_PER_EVENT` records, per shard: more than 2 GB on the wire in all.
+        events: Events of `RECORDS_PER_EVENT` records, per shard.
         rows_per_batch: Rows of an Arrow batch of the generated rows: as many as a batch of the source has.
         rows_per_trigger: About as many as the source reads in one trigger with its default budget.
-        goal: Least ratio to the generated rows.
+        goal: Most CPU seconds for a GB with the native core.
     """
 
     record_bytes: int
@@ -50,85 +60,132 @@ class Size(NamedTuple):
     rows_per_trigger: int
     goal: float
 
+    @property
+    def rows(self) -> int:
+        """The rows of all shards."""
+        return SHARDS * self.events * RECORDS_PER_EVENT
 
-SIZES: Final = (Size(1024, 1024, 2_000, 86_000, 0.8), Size(100, 2800, 10_000, 380_000, 0.6))
+
+SIZES: Final = (Size(1024, 1024, 2_000, 86_000, 3.8), Size(100, 2800, 10_000, 380_000, 12.5))
 
 
 def run() -> list[Figure]:
-    """Measure. MB count the records' data."""
+    """Measure. A GB counts the records' data."""
     figures: list[Figure] = []
     for size in SIZES:
-        # A JVM for each: it takes the endpoints from the environment, when it starts.
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            figures += process.submit(_measured, size).result()
+        figures += _measured(size)
     return figures
 
 
 def _measured(size: Size) -> list[Figure]:
-    ours, generated = [], []
+    ways = {name: says for name, says in WAYS.items() if says == "off" or find_spec(core.MODULE) is not None}
+    used: dict[str, list[dict[str, float]]] = {GENERATED: [], **{name: [] for name in ways}}
     with (
         AwsProcess(settings=Settings(consumer_creating_seconds=0.0)) as aws,
         canned_kinesis(size.record_bytes, size.events, SHARDS) as kinesis,
         tempfile.TemporaryDirectory() as place,
+        ExitStack() as stack,
     ):
-        # Before Spark starts, whose processes inherit the environment.
-        os.environ.update(AWS_ENDPOINT_URL=aws.endpoint_url, AWS_ENDPOINT_URL_KINESIS=kinesis.endpoint)
-        try:
-            with spark_session() as spark:
-                spark.dataSource.register(GeneratedSource)
-                for turn in range(RUNS + 1):
-                    rows = spark.readStream.format("generated").options(
-                        recordBytes=str(size.record_bytes),
-                        rowsPerBatch=str(size.rows_per_batch),
-                        rowsPerTrigger=str(size.rows_per_trigger),
-                    )
-                    generated.append(_rate(size, rows.load(), Path(place, f"generated{turn}")))
-                    # A new lease table for every query, so that none waits for the leases of the previous one.
-                    world = make_world(aws, Path(place), {"orders": SHARDS})
-                    ours.append(_rate(size, _source(spark, str(world.manifest)), Path(place, f"ours{turn}")))
-        finally:
-            del os.environ["AWS_ENDPOINT_URL"], os.environ["AWS_ENDPOINT_URL_KINESIS"]
+        # A session for each way, side by side: the environment of its processes is the JVM's, and pairs want turns.
+        sessions: dict[str, Pipe] = {}
+        for name, says in ways.items():
+            environment = {
+                "AWS_ENDPOINT_URL": aws.endpoint_url,
+                "AWS_ENDPOINT_URL_KINESIS": kinesis.endpoint,
+                core.SWITCH: says,
+            }
+            sessions[name] = stack.enter_context(process_of(_session, environment, size))
+        numbers = count()
+
+        def turn(name: str, manifest: str | None) -> dict[str, float]:
+            session = next(iter(sessions.values())) if manifest is None else sessions[name]
+            session.send((manifest, str(Path(place, f"checkpoint{next(numbers)}"))))
+            session.recv()
+            kinesis.release()
+            found: dict[str, float] = session.recv()
+            return found
+
+        for _ in range(RUNS + 1):
+            used[GENERATED].append(turn(GENERATED, None))
+            for name in ways:
+                kinesis.hold()
+                # A new lease table for every query, so that none waits for the leases of the previous one.
+                world = make_world(aws, Path(place), {"orders": SHARDS})
+                used[name].append(turn(name, str(world.manifest)))
+    return _figures(size, used)
+
+
+def _figures(size: Size, used: Mapping[str, Sequence[dict[str, float]]]) -> list[Figure]:
     case = f"{size.record_bytes} B records, {SHARDS} shards"
+    figures = []
     # The first turn warms up the JVM.
-    baseline = Figure(case, "rows generated in read", "MB/s", tuple(generated[1:]))
-    return [baseline, Figure.against(baseline, case, "kinesis-efo", ours[1:], Goal(size.goal, of_ratio=True))]
+    runs = {name: turns[1:] for name, turns in used.items()}
+    baseline = Figure(case, GENERATED, "CPU s for a GB", tuple(each[ALL] for each in runs[GENERATED]))
+    figures.append(baseline)
+    for name, says in WAYS.items():
+        if name not in runs:
+            continue
+        goal = Goal(size.goal, least=False) if says == "on" else None
+        figures.append(Figure.against(baseline, case, f"{name}: all", [each[ALL] for each in runs[name]], goal))
+        figures += [
+            Figure(case, f"{name}: {kind}", baseline.unit, tuple(each[kind] for each in runs[name]))
+            for kind in (JVM, PLANNER, WORKERS)
+        ]
+    return figures
+
+
+def _session(orders: Connection, environment: Mapping[str, str], size: Size) -> None:
+    """A Spark session that runs a query for each order, and answers when it is warm, and what it took when it is done."""
+    # Before Spark starts, whose processes inherit the environment.
+    os.environ.update(environment)
+    with spark_session() as spark, contextlib.suppress(EOFError):
+        spark.dataSource.register(GeneratedSource)
+        while True:
+            manifest, checkpoint = orders.recv()
+            rows = _generated(spark, size) if manifest is None else _source(spark, manifest)
+            orders.send(_cpu_for_a_gb(spark, size, rows, checkpoint, warm=lambda: orders.send(None)))
 
 
 def _source(spark: SparkSession, manifest: str) -> DataFrame:
     return kinesis_efo.read_stream(spark, manifest=manifest, startingPosition="TRIM_HORIZON")
 
 
-def _rate(size: Size, df: DataFrame, checkpoint: Path) -> float:
-    """MB/s of the later micro-batches: during the first ones, the memory of every process still grows."""
-    rows = SHARDS * size.events * RECORDS_PER_EVENT
-    query = (
-        df.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds")
-    )
-    running = query.start()
-    batches: dict[int, dict[str, Any]] = {}
+def _generated(spark: SparkSession, size: Size) -> DataFrame:
+    options = {
+        "recordBytes": str(size.record_bytes),
+        "rowsPerBatch": str(size.rows_per_batch),
+        "rowsPerTrigger": str(size.rows_per_trigger),
+    }
+    return spark.readStream.format("generated").options(**options).load()
 
-    def done() -> bool:
+
+def _cpu_for_a_gb(
+    spark: SparkSession, size: Size, rows: DataFrame, checkpoint: str, warm: Callable[[], None]
+) -> dict[str, float]:
+    """CPU seconds for a GB by kind of process, and of all, after the first rows."""
+    jvm: Any = spark.sparkContext._jvm
+    processes = SparkProcesses(jvm.java.lang.ProcessHandle.current().pid())
+    query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(processingTime="0 seconds")
+    running = query.start()
+    batches: dict[int, int] = {}
+
+    def read() -> int:
         if (error := running.exception()) is not None:
             raise error
-        batches.update({progress["batchId"]: progress for progress in running.recentProgress})
-        return _rows(batches.values()) >= rows
+        batches.update({progress["batchId"]: progress["numInputRows"] for progress in running.recentProgress})
+        return sum(batches.values())
 
     try:
-        wait_until(done, 120, "the rows")
+        wait_until(lambda: read() >= WARM_UP, 120, "the first rows")
+        known, before = read(), processes.cpu()
+        warm()
+        wait_until(lambda: read() >= size.rows, 240, "the rows")
+        spent = taken(before, processes.cpu())
+        gigabytes = (read() - known) * size.record_bytes / 1e9
     finally:
         running.stop()
-    read = [progress for _, progress in sorted(batches.items()) if progress["numInputRows"]]
-    timed = _rows(read[FIRST_TRIGGERS:])
-    return timed * size.record_bytes / 1e6 / (_end(read[-1]) - _end(read[FIRST_TRIGGERS - 1]))
-
-
-def _rows(progresses: Iterable[dict[str, Any]]) -> int:
-    return sum(int(progress["numInputRows"]) for progress in progresses)
-
-
-def _end(progress: dict[str, Any]) -> float:
-    started = datetime.fromisoformat(progress["timestamp"])
-    return started.timestamp() + float(progress["durationMs"]["triggerExecution"]) / 1000
+    by_kind = {kind: seconds / gigabytes for kind, seconds in spent.items() if not kind.startswith(" ")}
+    return {**dict.fromkeys((JVM, PLANNER, WORKERS), 0.0), **by_kind, ALL: sum(by_kind.values())}
 
 
 class GeneratedSource(DataSource):

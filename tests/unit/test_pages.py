@@ -95,6 +95,28 @@ def _option(name: str, value: ast.expr, known: Iterable[str]) -> None:
         OURS[name.lower()].read(str(value.value))
 
 
+def test_what_reads_all_that_is_available_does_so_on_spark_4_0() -> None:
+    """Spark before 4.2 runs one micro-batch: whatever has come by then, without the option `catchUp`."""
+    texts = {str(block): block.text for block in blocks("python")}
+    texts |= {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "examples").rglob("*.py")}
+    ending = {name: text for name, text in texts.items() if re.search(r"\.trigger\(availableNow\b", text)}
+    assert "examples/tests/test_big_orders.py" in ending
+    assert [name for name, text in ending.items() if "catchUp=True" not in text] == []
+
+
+def test_the_page_about_tests_reads_as_the_example_does() -> None:
+    (shown,) = (block for block in blocks("python") if block.page == "docs/how-to/test-your-job.md")
+    example = (ROOT / "examples" / "tests" / "test_big_orders.py").read_text()
+    reads = [
+        ast.dump(node)
+        for text in (shown.text, example)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "kinesis_efo.read_stream"
+    ]
+    assert len(reads) == 2
+    assert len(set(reads)) == 1
+
+
 def test_the_page_about_costs_computes_what_it_says() -> None:
     (formulas,) = (block for block in blocks("python") if block.page == "docs/costs.md")
     names: dict[str, Any] = {}

@@ -197,7 +197,7 @@ SOURCE_OPTIONS: Final = (
     Option("fetcherTls", read.flag, "true or false", "`true`",
            "encrypt what does not stay on the loopback address; `false` logs a warning", "fetcher_tls"),
     Option("catchUp", read.flag, "true or false", "`false`",
-           "Spark 4.0's way to `Trigger.AvailableNow`: the first micro-batch reads up to the tip", "catch_up"),
+           "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` before Spark 4.2, which else ends with what has come by then", "catch_up"),
     Option("latencyHooks", read.flag, "true or false", "`true`",
            "quick TCP acknowledgements between Spark and its Python workers, which stay through quiet times", "latency_hooks"),
     Option("leaseTimeout", read.bounded(read.seconds, 1, 3600), "a duration such as 10s, at least 1s", "`10s`",

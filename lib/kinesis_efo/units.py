@@ -12,6 +12,7 @@ _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NEXT_UNIT = 1023.95
 """What would be rounded up to 1024.0."""
+_THIS_CENTURY = 978_307_200_000
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION = re.compile(r"(\d{1,12})\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _DURATION_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -86,3 +87,16 @@ def parse_time(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def is_time(text: str) -> bool:
+    """Whether a text is a time alone, in ISO 8601 or in epoch milliseconds of this century.
+
+    >>> is_time("2024-01-01"), is_time("1704067200000"), is_time("42"), is_time("soon")
+    (True, True, False, False)
+    """
+    text = text.strip()
+    try:
+        return parse_time(text) >= _THIS_CENTURY or not text.isdigit()
+    except ValueError:
+        return False

@@ -94,6 +94,21 @@ def test_a_start_that_is_none(text: str) -> None:
     assert fault.endswith(f"; got {text!r}")
 
 
+@pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2026-11-20T08:00:00Z", "2026-11-20T08:00:00Z"),
+        (" 2026-11-20 ", "2026-11-20"),
+        ("1704067200000", "1704067200000"),
+        ('{"orders": "2026-11-20T08:00:00Z"}', "2026-11-20T08:00:00Z"),
+    ],
+)
+def test_who_writes_a_time_alone_is_told_how_it_is_written(option: str, text: str, meant: str) -> None:
+    (fault,) = faults(**{option: text})
+    assert fault.endswith(f"; got {text!r}; did you mean AT_TIMESTAMP:{meant}?")
+
+
 @pytest.mark.parametrize("text", ["LATEST", '{"orders": "latest"}', '{"orders": {"shardId-000000000000": "LATEST"}}'])
 def test_a_start_at_the_tip_is_refused_with_what_reads_from_there(text: str) -> None:
     (fault,) = faults(startingPosition=text)

@@ -93,6 +93,14 @@ def test_a_wrong_value_is_named_with_its_option_and_what_it_must_be(name: str, v
     assert rule.split(",")[0] in fault
 
 
+@pytest.mark.parametrize("name", ["startingPosition", "newStreamPosition", "endingPosition"])
+def test_a_time_alone_is_answered_with_the_position_that_it_means(name: str) -> None:
+    (fault,) = faults(manifest="m.json", **{name: "2026-11-20T08:00:00Z"})
+    assert fault.endswith("; got '2026-11-20T08:00:00Z'; did you mean AT_TIMESTAMP:2026-11-20T08:00:00Z?")
+    (fault,) = faults(manifest="m.json", **{name: "42"})
+    assert fault.endswith("; got '42'")
+
+
 @pytest.mark.parametrize("name", ["pollTimeout", "leaseTimeout", "subscribe.retryTimeout", "idleCheckpointInterval"])
 def test_a_small_number_without_a_unit_is_refused_since_seconds_were_probably_meant(name: str) -> None:
     (fault,) = faults(manifest="m.json", **{name: "2"})

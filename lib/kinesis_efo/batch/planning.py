@@ -129,6 +129,7 @@ class StreamPlanner:
         self._lister = lister
         self._now = now
         self._fail = options.source.fail_on_data_loss
+        self._start_name, self._end_name = options.start_name, options.end_name
         self._deaggregate = options.source.deaggregate
         self._start = options.starts.of(ref.name) or TRIM_HORIZON
         self._starts = {shard: position or TRIM_HORIZON for shard, position in options.starts.named(ref.name).items()}
@@ -187,18 +188,18 @@ class StreamPlanner:
             number = end.sequence_number
             written = None if number is None else written_at(number, shard_id, float("inf"))
             if written is not None and written > self._now + SKEW_SECONDS:
-                raise self._future(end, written, shard_id)
+                raise self._future(self._end_name, end, written, shard_id)
         for end in (self._end, *self._ends.values()):
             if (
                 end != self._tip
                 and end.kind is PositionKind.AT_TIMESTAMP
                 and end.value / 1000 > self._now + SKEW_SECONDS
             ):
-                raise self._future(end, end.value / 1000)
+                raise self._future(self._end_name, end, end.value / 1000)
 
-    def _future(self, end: Position, when: float, shard_id: str = "") -> ConfigurationError:
+    def _future(self, name: str, position: Position, when: float, shard_id: str = "") -> ConfigurationError:
         return ConfigurationError(
-            f"{self._where}: kinesis-efo option 'endingPosition' must not lie in the future: {end}"
+            f"{self._where}: {name} must not lie in the future: {position}"
             f"{f' of shard {shard_id}' if shard_id else ''} is {_time(when)}, and for Kinesis it is {_time(self._now)}. "
             "A batch read does not wait for records; spark.readStream does"
         )
@@ -224,9 +225,11 @@ class StreamPlanner:
             start = self._starts.get(shard_id or "", self._start)
             end = self._ends.get(shard_id or "", self._end)
             if start.kind is end.kind and start.kind in _ORDERED and start.value > end.value:
+                if end == self._tip:
+                    raise self._future(self._start_name, start, start.value / 1000)
                 raise ConfigurationError(
                     f"{self._where}: {f'shard {shard_id}, ' if shard_id else ''}the end {_shown(end)} lies before the start "
-                    f"{_shown(start)}: set kinesis-efo options 'startingPosition' and 'endingPosition' the other way around"
+                    f"{_shown(start)}: set {self._start_name} and {self._end_name} the other way around"
                 )
 
     async def _within_retention(self) -> Position:

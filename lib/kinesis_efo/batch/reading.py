@@ -73,13 +73,15 @@ class Progress:
 
     Attributes:
         stretch: The stretch.
-        records: Kinesis records read.
+        rows: Rows delivered: those that belong to the stretch.
+        records: Kinesis records fetched, also before and behind the stretch.
         bytes: Bytes of their JSON.
         arrived: When the last one arrived, epoch milliseconds.
         behind: Milliseconds behind the tip.
     """
 
     stretch: Stretch
+    rows: int = 0
     records: int = 0
     bytes: int = 0
     arrived: float | None = None
@@ -97,7 +99,8 @@ class Progress:
         at = f", at {_text(self.arrived)}" if self.arrived is not None else ""
         until = f" of {_text(self.stretch.until)}" if self.stretch.until is not None else ""
         behind = f", {self.behind / 1000:.0f} s behind the tip" if self.behind else ""
-        return f"{self.stretch.key}: {self.records:,} records, {format_size(self.bytes)}{at}{until}{behind}"
+        fetched = f"{self.records:,} records fetched, {format_size(self.bytes)}{at}{until}{behind}"
+        return f"{self.stretch.key}: {self.rows:,} rows of {fetched}"
 
 
 def pace_of(rate: int) -> Pace:
@@ -214,7 +217,7 @@ class Reading:
         word_every: float = WORD_SECONDS,
         left_out: Callable[[ShardKey, int], None] | None = None,
     ) -> None:
-        self._stretches = stretches
+        self._progress = {stretch.key: Progress(stretch) for stretch in stretches}
         self._manifest = manifest
         self._options = options
         self._clock = clock or SystemClock()
@@ -229,6 +232,7 @@ class Reading:
             DataLossError: Records are gone that lie in a stretch.
             FrameError: An answer of Kinesis cannot be decoded.
         """
+        began = self._clock.monotonic()
         loop = asyncio.new_event_loop()
         portions: asyncio.Queue[Portion | None] = asyncio.Queue(_WAITING_EVENTS)
         reading = loop.create_task(self._read(portions))
@@ -238,6 +242,9 @@ class Reading:
             while (portion := asyncio.run_coroutine_threadsafe(portions.get(), loop).result()) is not None:
                 yield from self._rows(portion)
             reading.result()
+            # Here and not in `_read`: only now are the rows of the last portions counted.
+            for each in self._progress.values():
+                logger.info("%s: complete after %.1f s", each, self._clock.monotonic() - began)
         finally:
             asyncio.run_coroutine_threadsafe(_end(reading), loop).result()
             loop.call_soon_threadsafe(loop.stop)
@@ -257,16 +264,17 @@ class Reading:
             left_out=self._left_out,
         ):
             if (rows := rows_of(stretch, batch)).num_rows:
+                self._progress[stretch.key].rows += rows.num_rows
                 yield rows
 
     async def _read(self, portions: asyncio.Queue[Portion | None]) -> None:
-        began = self._clock.monotonic()
-        progress = [Progress(stretch) for stretch in self._stretches]
-        word = asyncio.create_task(self._say(progress))
+        word = asyncio.create_task(self._say())
         try:
             clients = AsyncClients(self._options.aws, self._manifest.region)
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._read_one(clients, each, portions.put)) for each in progress]
+                tasks = [
+                    group.create_task(self._read_one(clients, each, portions.put)) for each in self._progress.values()
+                ]
             for task in tasks:
                 # A group passes over a task that was cancelled from within, whose rows are missing.
                 task.result()
@@ -280,8 +288,6 @@ class Reading:
         finally:
             word.cancel()
             await portions.put(None)
-        for each in progress:
-            logger.info("%s: complete after %.1f s", each, self._clock.monotonic() - began)
 
     async def _read_one(
         self, clients: AsyncClients, progress: Progress, take: Callable[[Portion], Awaitable[None]]
@@ -297,10 +303,10 @@ class Reading:
                 fail_on_data_loss=self._options.fail_on_data_loss,
             )
 
-    async def _say(self, progress: Sequence[Progress]) -> None:
+    async def _say(self) -> None:
         while True:
             await self._clock.sleep(self._word_every)
-            for each in progress:
+            for each in self._progress.values():
                 logger.info("%s", each)
 
     @asynccontextmanager

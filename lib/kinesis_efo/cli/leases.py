@@ -27,6 +27,7 @@ from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.strays import strays
 from kinesis_efo.operate import lease_edits
 from kinesis_efo.positions import Position, PositionKind, ShardKey
+from kinesis_efo.units import is_time
 
 
 def list_leases(given: List) -> None:
@@ -166,7 +167,7 @@ def _target(text: str, *, whole_streams: bool) -> Position | None:
     except ValueError:
         raise UsageError(
             "--to must be TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, AFTER:<sequence number> or SHARD_END; "
-            f"got {text!r}"
+            f"got {text!r}" + (f"; did you mean AT_TIMESTAMP:{text.strip()}?" if is_time(text) else "")
         ) from None
     if whole_streams and position.kind is not PositionKind.TRIM_HORIZON:
         raise UsageError(f"--to {name} is a position inside one shard: say which with --shard")

@@ -77,12 +77,14 @@ def serve(given: Serve) -> None:
 
 def stop(given: Stop) -> None:
     """Carry out the command."""
-    found = local_process.running(local_process.state_directory())
+    directory = local_process.state_directory()
+    found = local_process.running(directory)
     chosen = {path: ready for path, ready in found.items() if given.port in (None, ready.port)}
     if not chosen:
         where = "" if given.port is None else f" on port {given.port}"
         raise ConfigurationError(
-            f"no local AWS runs in the background{where}; start one with `kinesis-efo local --detach`"
+            f"no local AWS runs in the background{where} (looked into {directory}, which XDG_STATE_HOME and HOME decide on); "
+            "start one with `kinesis-efo local --detach`"
         )
     if len(chosen) > 1 and not given.every:
         ports = ", ".join(str(ready.port) for ready in chosen.values())

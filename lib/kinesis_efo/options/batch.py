@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.options.bounds import Bounds, starts
-from kinesis_efo.options.readers import Refused
+from kinesis_efo.options.readers import refusal
 from kinesis_efo.options.source import BATCH, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON
 
@@ -35,6 +35,16 @@ class BatchOptions:
         """Where it ends."""
         return self.source.ends
 
+    @property
+    def start_name(self) -> str:
+        """What the caller of the read calls its start."""
+        return "since" if "since" in self.source.times else "kinesis-efo option 'startingPosition'"
+
+    @property
+    def end_name(self) -> str:
+        """What the caller of the read calls its end."""
+        return "until" if "until" in self.source.times else "kinesis-efo option 'endingPosition'"
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> BatchOptions:
         """Parse the options that Spark passes. Names are case-insensitive.
@@ -55,8 +65,7 @@ TRIM_HORIZON or AT_TIMESTAMP:<time>. Behind the tip there is nothing yet; spark.
         try:
             begin = starts(start)
         except ValueError as error:
-            reason = str(error) if isinstance(error, Refused) else f"must be {STARTS_RULE}"
-            faults.append(f"kinesis-efo option 'startingPosition' {reason}; got {start!r}")
+            faults.append(f"kinesis-efo option 'startingPosition' {refusal(error, STARTS_RULE, start)}")
         faults += _not_for_batches(given)
         try:
             source = SourceOptions.parse({"readmode": "polling", **given, BATCH: "true"})

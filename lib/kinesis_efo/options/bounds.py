@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from kinesis_efo.options.readers import Refused
+from kinesis_efo.options.readers import Refused, timestamp_meant
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo.units import parse_time
 
@@ -144,7 +144,10 @@ def _time_or_number(text: str, of_shard: bool, numbers: tuple[PositionKind, ...]
     name, _, rest = text.partition(":")
     if name.upper() == "AT_TIMESTAMP":
         return Position.at_timestamp(parse_time(rest))
-    position = Position.parse(text)
+    try:
+        position = Position.parse(text)
+    except ValueError:
+        raise timestamp_meant(text) from None
     if not of_shard or position.kind not in numbers:
         raise ValueError(text)
     return position

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kinesis_efo.hosts import is_every_address, parse_host
-from kinesis_efo.units import lacks_unit, parse_duration
+from kinesis_efo.units import is_time, lacks_unit, parse_duration
 
 Number = TypeVar("Number", int, float)
 
@@ -21,6 +21,10 @@ class Refused(ValueError):
 
 class NoUnit(ValueError):
     """A number alone, so small that it was probably not meant as milliseconds."""
+
+
+class BareTime(ValueError):
+    """A time where a position is wanted."""
 
 
 def text(text: str) -> str:
@@ -71,6 +75,32 @@ def seconds(text: str) -> float:
     if lacks_unit(text, _MEANT_AS_SECONDS):
         raise NoUnit(text)
     return parse_duration(text) / 1000
+
+
+def timestamp_meant(text: str) -> ValueError:
+    """The error for a text that is no position, which says whether it is a time.
+
+    >>> timestamp_meant("2024-01-01"), timestamp_meant("soon")
+    (BareTime('2024-01-01'), ValueError('soon'))
+    """
+    return BareTime(text.strip()) if is_time(text) else ValueError(text)
+
+
+def refusal(error: ValueError, rule: str, text: str) -> str:
+    """What is said of a value that a reader has refused, behind the name of its option.
+
+    Args:
+        error: The reader's error.
+        rule: Completes "must be ...".
+        text: The value.
+
+    >>> refusal(BareTime("2024-01-01"), "LATEST or AT_TIMESTAMP:<time>", "2024-01-01")
+    "must be LATEST or AT_TIMESTAMP:<time>; got '2024-01-01'; did you mean AT_TIMESTAMP:2024-01-01?"
+    """
+    reason = str(error) if isinstance(error, Refused) else f"must be {rule}"
+    unit = ", and say its unit" if isinstance(error, NoUnit) else ""
+    meant = f"; did you mean AT_TIMESTAMP:{error}?" if isinstance(error, BareTime) else ""
+    return f"{reason}{unit}; got {text!r}{meant}"
 
 
 def peer(text: str) -> str:

@@ -46,6 +46,7 @@ class SourceOptions:
     drop_removed_streams: bool = False
     ends: Bounds = field(default_factory=Bounds)
     batch: bool = False
+    times: tuple[str, ...] = ()
     loaded: int | None = None
     batch_rate: int = 1 << 20
     batch_shards_per_task: int = 1
@@ -104,7 +105,7 @@ def _start(text: str) -> Start:
             return Start(TRIM_HORIZON)
         case "AT_TIMESTAMP", True:
             return Start(Position.at_timestamp(parse_time(rest)))
-    raise ValueError(text)
+    raise read.timestamp_meant(text)
 
 
 def _query_start(text: str) -> Start:
@@ -232,10 +233,13 @@ FETCHERS_JOB: Final = "session.fetchersJob"
 """The name under which `kinesis_efo.read_stream` tells what job of a client of Spark Connect runs the fetchers; not for users."""
 BATCH: Final = "session.batch"
 """The name under which batch reads say that they are no streaming query; not for users."""
+TIMES: Final = "session.times"
+"""The name under which `kinesis_efo.read` tells which of `since` and `until` its caller gave, for messages; not for users."""
 LOADED: Final = "session.loaded"
 """The name under which `kinesis_efo.read` tells when it was called, in epoch milliseconds; not for users."""
 _HINTS: Final = (
     Option(BATCH, read.flag, "true or false", "-", "set by `kinesis_efo.read`", "batch"),
+    Option(TIMES, read.names, "since or until", "-", "set by `kinesis_efo.read`", "times"),
     Option(LOADED, read.integer, "epoch milliseconds", "-", "set by `kinesis_efo.read`", "loaded"),
     Option(DRIVER_HOST, parse_host, "a host name or address", "-", "set by `kinesis_efo.read_stream`", "driver_host"),
     Option(SUPERVISOR, read.text, "the path of a socket", "-", "set by `kinesis_efo.read_stream`", "supervisor"),

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.options.elsewhere import Counterpart, explain
-from kinesis_efo.options.readers import NoUnit, Refused
+from kinesis_efo.options.readers import refusal
 
 Settings = TypeVar("Settings")
 
@@ -104,7 +104,7 @@ class OptionTable(Generic[Settings]):
             try:
                 values[option.name] = option.read(text)
             except ValueError as error:
-                faults.append(f"{self._label(option)} {_reason(option, error)}; got {text!r}")
+                faults.append(f"{self._label(option)} {refusal(error, option.rule, text)}")
         given = Given(names, values)
         faults += [*contradictions(given), *self._broken_rules(given)]
         if faults:
@@ -147,9 +147,3 @@ class OptionTable(Generic[Settings]):
         own = groups.pop("", {})
         nested = {group: replace(getattr(defaults, group), **fields) for group, fields in groups.items()}
         return replace(defaults, **own, **nested)  # type: ignore[type-var]
-
-
-def _reason(option: Option, error: ValueError) -> str:
-    if isinstance(error, Refused):
-        return str(error)
-    return f"must be {option.rule}{', and say its unit' if isinstance(error, NoUnit) else ''}"

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.keywords import SourceKeywords
-from kinesis_efo.options.source import BATCH, DRIVER_HOST, FETCHERS_JOB, LOADED, SUPERVISOR
+from kinesis_efo.options.source import BATCH, DRIVER_HOST, FETCHERS_JOB, LOADED, SUPERVISOR, TIMES
 from kinesis_efo.spark.compat import SPARK_VERSION, in_pipeline
 from kinesis_efo.spark.finished_listener import listen
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
@@ -125,14 +125,15 @@ def read(
     )
     ```
     """
-    given = dict(_texts(manifest, streams, options))
+    given, times = dict(_texts(manifest, streams, options)), []
     for name, argument, value in (("startingPosition", "since", since), ("endingPosition", "until", until)):
         if value is None:
             continue
         if name.lower() in map(str.lower, given):
             raise ConfigurationError(f"kinesis_efo.read got {argument}={str(value)!r} and {name}; give one of the two")
         given[name] = f"AT_TIMESTAMP:{_time(argument, value)}"
-    hints = {BATCH: "true"}
+        times.append(argument)
+    hints = {BATCH: "true"} | ({TIMES: ",".join(times)} if times else {})
     if not _is_driver(spark):
         # Spark Connect loads anew for each action, and all of them are to see the same tip.
         hints[LOADED] = str(round(time.time() * 1000))

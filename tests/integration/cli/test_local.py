@@ -115,7 +115,9 @@ def test_stop_says_that_nothing_runs(shell: Shell) -> None:
     left.write_text(json.dumps({**document, "manifest": None, "streams": []}))
     done = shell.run("local", "stop")
     assert done.returncode == 1
-    assert done.stderr.startswith("kinesis-efo: no local AWS runs in the background; ")
+    assert done.stderr.startswith(
+        f"kinesis-efo: no local AWS runs in the background (looked into {left.parent}, which XDG_STATE_HOME and HOME decide on); "
+    )
     assert shell.in_background == []
 
 

@@ -18,6 +18,7 @@ from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import AwsSettings, BatchOptions
+from kinesis_efo.positions import Position
 from tests.support.aggregates import aggregated, as_the_kpl
 from tests.support.raw_kinesis import RawKinesis
 
@@ -74,6 +75,24 @@ def test_all_shards_of_a_task_are_read_at_a_time(local: Local, caplog: pytest.Lo
         assert len(lines) >= 2
         assert "complete after" in lines[-1]
     assert not ours()
+
+
+def test_the_log_tells_the_rows_that_were_delivered_apart_from_what_was_fetched(
+    local: Local, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = local()
+    read = Read(bench)
+    bench.aws.backdate("dev-orders", 60)
+    bench.put(*("k" * 30), data=b"in the stretch")
+    bench.aws.backdate("dev-orders", 0)
+    bench.put(*("k" * 70), data=b"behind it")
+    caplog.set_level("INFO", "kinesis_efo.batch")
+    (stretch,) = asyncio.run(read.plan())
+    until = Position.at_timestamp(round((time.time() - 30) * 1000))
+    batches = list(read.reading([replace(stretch, end=until)]).batches())
+    assert sum(batch.num_rows for batch in batches) == 30
+    assert f"{stretch.key}: 30 rows of 100 records fetched, " in caplog.messages[-1]
+    assert "complete after" in caplog.messages[-1]
 
 
 def test_what_nobody_wants_any_more_is_not_read(local: Local) -> None:

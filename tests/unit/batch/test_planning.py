@@ -117,6 +117,22 @@ def test_an_end_in_the_future_is_refused(end: str) -> None:
     assert "of shard" not in message
 
 
+@pytest.mark.parametrize(
+    ("given", "name"), [({}, "kinesis-efo option 'startingPosition'"), ({"session.times": "since"}, "since")]
+)
+def test_a_start_in_the_future_is_refused_by_the_name_that_was_written(given: dict[str, str], name: str) -> None:
+    assert f": {name} must not lie in the future: AT_TIMESTAMP:" in refused(startingPosition=at(1), **given)
+
+
+def test_times_are_named_as_they_were_written() -> None:
+    given = {"session.times": "since,until"}
+    assert ": until must not lie in the future: AT_TIMESTAMP:" in refused(endingPosition=at(1), **given)
+    message = refused(startingPosition=at(-1), endingPosition=at(-2), **given)
+    assert message.endswith(": set since and until the other way around")
+    message = refused(startingPosition=at(-1), endingPosition=at(-2), **{"session.times": "since"})
+    assert message.endswith(": set since and kinesis-efo option 'endingPosition' the other way around")
+
+
 def test_an_end_that_this_machines_clock_takes_for_now_is_waited_for() -> None:
     assert plan(endingPosition=at(3 / 3600))[LEFT].end.value == round((NOW + 3) * 1000)
 

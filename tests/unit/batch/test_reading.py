@@ -169,9 +169,12 @@ def test_the_pace_leaves_other_readers_more_than_half_of_a_shard() -> None:
 
 
 def test_the_log_says_how_far_a_stretch_is() -> None:
-    progress = Progress(Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START), 1_234, 5_600_000, 1_700_000_940_000.0, 61_000)
+    progress = Progress(
+        Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START), 1_200, 1_234, 5_600_000, 1_700_000_940_000.0, 61_000
+    )
     assert str(progress) == (
-        "orders:shardId-000000000001: 1,234 records, 5.3 MiB, at 2023-11-14T22:29:00Z of 2023-11-14T22:30:00Z, 61 s behind the tip"
+        "orders:shardId-000000000001: 1,200 rows of 1,234 records fetched, 5.3 MiB, at 2023-11-14T22:29:00Z "
+        "of 2023-11-14T22:30:00Z, 61 s behind the tip"
     )
 
 

@@ -167,6 +167,20 @@ def test_what_is_no_time_is_refused_with_where_positions_go(moment: str) -> None
         asked(until=moment)
 
 
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({}, ("kinesis-efo option 'startingPosition'", "kinesis-efo option 'endingPosition'")),
+        ({"since": "2023-11-15T08:00Z"}, ("since", "kinesis-efo option 'endingPosition'")),
+        ({"until": "2023-11-15T08:00Z"}, ("kinesis-efo option 'startingPosition'", "until")),
+        ({"since": "2023-11-15T08:00Z", "until": "2023-11-15T09:00Z"}, ("since", "until")),
+    ],
+)
+def test_messages_can_name_what_was_written(given: dict[str, str], names: tuple[str, str]) -> None:
+    options = asked(**given)
+    assert (options.start_name, options.end_name) == names
+
+
 def test_a_start_is_given_once() -> None:
     with pytest.raises(
         ConfigurationError, match="got since='2023-11-15T08:00Z' and startingPosition; give one of the two"

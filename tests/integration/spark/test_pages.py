@@ -6,9 +6,11 @@ What says that it is an excerpt, or needs what is not here, is checked in tests/
 from __future__ import annotations
 
 import shlex
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -198,6 +200,37 @@ def test_a_join(tmp_path: Path, run: Run) -> None:
     assert len(names["query"].lastProgress["sources"]) == 1
 
 
+def test_the_result_of_a_join_is_upserted(tmp_path: Path, lake: World, spark: SparkSession) -> None:
+    (join,) = (each for each in blocks("python") if each.page == "docs/watermarks.md" and each.marker is None)
+    (upserted,) = (each for each in blocks("python") if each.page == "docs/how-to/upserts.md" and "UPSERT" in each.text)
+    reads = join.text[: join.text.index("orders = of(")].replace(f'"{MANIFEST}",', f'"{lake.manifest}", **here,')
+    shared = join.text[join.text.index("orders = of(") : join.text.index("paid = orders.join(")]
+    assert shared in upserted.text, "the join of the other page"
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(tmp_path / "paid.db")
+
+    with closing(connect()) as database, database:
+        database.execute("CREATE TABLE paid (id text PRIMARY KEY, paid text)")
+    here = {"endpointUrl": lake.aws.endpoint_url, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "10s"}
+    names: dict[str, Any] = {"here": here, "connect": connect, "closing": closing}
+    exec(reads, names)
+    exec(upserted.text.replace(BUCKET, str(tmp_path)), names)
+
+    def found() -> list[tuple[str, str]]:
+        with closing(connect()) as database:
+            return database.execute("SELECT id, paid FROM paid").fetchall()
+
+    wait_until(lambda: bool(found()) or names["query"].exception() is not None, 120)
+    names["query"].stop()
+    assert found() == [("1", "2027-01-31 12:03:00")]
+    # An older payment, and the same micro-batch again, change nothing; a newer one does.
+    for paid, kept in (("12:02", "12:03"), ("12:03", "12:03"), ("12:04", "12:04")):
+        again = spark.sql(f"SELECT '1' AS id, timestamp '2027-01-31 {paid}:00' AS paid")
+        names["upsert"](again, 7)
+        assert found() == [("1", f"2027-01-31 {kept}:00")]
+
+
 def test_replay(lake: World, tmp_path: Path, run: Run) -> None:
     shard = lake.shards()[0]["ShardId"]
     asked = {"StreamName": lake.streams["orders"], "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"}
@@ -254,17 +287,19 @@ def test_a_backfill_and_then_live(
     spark: SparkSession, local_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = make_world(local_aws, tmp_path, ["orders"])
+    # The page cuts a minute ago.
+    local_aws.backdate(lake.streams["orders"], 90)
     lake.put([(str(number), b"backlog") for number in range(20)])
-    put = datetime.now(UTC)
-    # Times have whole milliseconds: the cut is in one that no record arrived in before.
-    wait_until(lambda: datetime.now(UTC) > put + timedelta(milliseconds=2))
-    cut = datetime.now(UTC)
+    local_aws.backdate(lake.streams["orders"], 0)
     lake.put([(str(number), b"live") for number in range(30)])
+    monkeypatch.chdir(tmp_path)
     (block,) = (each for each in blocks("python") if each.page == "docs/how-to/replay.md" and "CUT =" in each.text)
-    text = block.text.replace("2026-11-20T09:00:00Z", cut.isoformat()).replace(BUCKET, str(tmp_path))
+    text = block.text.replace(BUCKET, str(tmp_path))
     here = f'"{lake.manifest}", endpointUrl="{local_aws.endpoint_url}"'
-    names: dict[str, Any] = {"spark": spark, "kinesis_efo": kinesis_efo}
+    imported = {"UTC": UTC, "Path": Path, "datetime": datetime, "timedelta": timedelta}
+    names: dict[str, Any] = {"spark": spark, "kinesis_efo": kinesis_efo, **imported}
     exec(text.replace(f'"{MANIFEST}"', here), names)
+    assert (tmp_path / "cut").read_text() == names["CUT"], "the other program takes the same"
     wait_for_rows(names["query"], 30)
     names["query"].stop()
     found = [row["data"] for row in rows(tmp_path / "all-orders")]

@@ -107,6 +107,39 @@ def test_every_action_on_a_micro_batch_sees_the_same_rows(world: MakeWorld, quer
     assert all(some == [n for n in rows if n % 7] for _, rows, some in seen)
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("queries_at_once", [1, 2])
+def test_sources_of_different_streams_of_an_application_are_read_at_once(
+    world: MakeWorld, queries: Queries, queries_at_once: int
+) -> None:
+    w, rows, other = world({"orders": 1, "clicks": 1}), Rows(), Rows()
+    other.__name__ = "other"  # type: ignore[misc]
+    w.put(numbered(10))
+    w.put(numbered(10, first=10), "clicks")
+    orders, clicks = (queries.load(w, streams=stream, leaseTimeout="2s") for stream in ("orders", "clicks"))
+    if queries_at_once == 1:
+        started = [queries.start(orders.union(clicks), rows)]
+    else:
+        started = [queries.start(orders, rows), queries.start(clicks, other)]
+
+    def read() -> list[int]:
+        return sorted([*numbers(rows.all), *numbers(other.all)])
+
+    def is_over() -> bool:
+        return any(query.exception() is not None for query in started)
+
+    wait_until(lambda: len(read()) >= 20 or is_over(), 120)
+    # Longer than a lease lasts.
+    renewed = time.monotonic() + 3
+    wait_until(lambda: time.monotonic() > renewed or is_over(), 10)
+    w.put(numbered(5, first=20))
+    w.put(numbered(5, first=25), "clicks")
+    wait_until(lambda: len(read()) >= 30 or is_over(), 120)
+    assert not is_over()
+    assert read() == list(range(30))
+    assert {key for key, row in w.leases().items() if "leaseOwner" in row} == {"#run:orders", "#run:clicks"}
+
+
 @pytest.mark.parametrize(
     "shape",
     [

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Unpack
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import BatchOptions, SourceOptions
@@ -74,7 +75,8 @@ def read_stream(
     else:
         if _is_driver(spark):
             KinesisEfoSource({**given, SUPERVISOR: "not yet"} if fetchers is not None else given).schema()
-        register(spark)
+        else:
+            register(spark)
         listen(spark)
         if host := _driver_host(spark):
             given[DRIVER_HOST] = host
@@ -83,7 +85,7 @@ def read_stream(
     reader = spark.readStream.format(NAME)
     if name is not None:
         reader = reader.name(name)
-    return reader.options(**given).load()
+    return _loaded(spark, reader.options(**given))
 
 
 def read(
@@ -141,8 +143,9 @@ def read(
     if not in_pipeline():
         if _is_driver(spark):
             KinesisEfoSource({**given, **hints}).schema()
-        register(spark)
-    return spark.read.format(NAME).options(**given, **hints).load()
+        else:
+            register(spark)
+    return _loaded(spark, spark.read.format(NAME).options(**given, **hints))
 
 
 def register(spark: SparkSession) -> None:
@@ -153,6 +156,21 @@ def register(spark: SparkSession) -> None:
         # Spark 4.0 refuses to register a name that its discovery has found, 4.3 replaces it.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
+
+
+def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
+    """Load the source that Spark discovers by itself, and register it only if it does not.
+
+    Of a source that is registered besides, Spark 4.3 warns at once, and again whenever it clones the session. Behind Spark Connect it is
+    registered before: nothing is looked up there until much later.
+    """
+    try:
+        return reader.load()
+    except AnalysisException as error:
+        if in_pipeline() or "DATA_SOURCE_NOT_FOUND" not in str(error):
+            raise
+    register(spark)
+    return reader.load()
 
 
 def _texts(

@@ -10,13 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from kinesis_efo.errors import ConfigurationError, OptionsError
 from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.source import DRIVER_HOST
 from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.spark import facade
 from kinesis_efo.spark.compat import SPARK_VERSION
 from kinesis_efo.spark.facade import read, read_stream
+from kinesis_efo.spark.source import KinesisEfoSource
 
 pytestmark = pytest.mark.spark
 
@@ -201,3 +204,48 @@ def test_the_tip_is_that_of_the_call() -> None:
     loaded = asked().source.loaded
     assert loaded is not None
     assert before <= loaded <= time.time() * 1000 + 1
+
+
+# -- discovery
+
+
+class Undiscovering(Reader):
+    """Refuses to load what was not registered."""
+
+    def __init__(self, condition: str) -> None:
+        self.condition = condition
+        self.registered: list[object] = []
+
+    def load(self) -> dict[str, str]:
+        if not self.registered:
+            raise AnalysisException(f"[{self.condition}] Failed to find the data source: kinesis-efo.")
+        return self.given
+
+
+def session(reader: Undiscovering, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A classic session, in which manifests are not looked at."""
+    monkeypatch.setattr(facade, "_is_driver", lambda _: True)
+    monkeypatch.setattr(facade, "listen", lambda _: None)
+    monkeypatch.setattr(KinesisEfoSource, "schema", lambda _: None)
+    register = SimpleNamespace(register=reader.registered.append)
+    return SimpleNamespace(dataSource=register, read=reader, readStream=reader, conf={"spark.master": "local"})
+
+
+@pytest.mark.parametrize("open_source", [read_stream, read])
+def test_what_spark_does_not_discover_is_registered(
+    open_source: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Undiscovering("DATA_SOURCE_NOT_FOUND")
+    spark = session(reader, monkeypatch)
+    assert open_source(spark, manifest="m.json")["manifest"] == "m.json"
+    assert reader.registered == [KinesisEfoSource]
+
+
+@pytest.mark.parametrize("open_source", [read_stream, read])
+def test_what_spark_discovers_is_not_registered_besides(
+    open_source: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Undiscovering("SOMETHING_ELSE")
+    with pytest.raises(AnalysisException, match="SOMETHING_ELSE"):
+        open_source(session(reader, monkeypatch), manifest="m.json")
+    assert reader.registered == []

@@ -58,6 +58,17 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "kinesis/subscription",
     ): ("tests/unit/kinesis", "tests/emulator", "tests/unit/fetcher"),
     ("fetcher/shortfall",): ("tests/unit/fetcher", "tests/emulator"),
+    (
+        "planner/snapshot",
+        "planner/members",
+        "planner/cluster",
+        "planner/planner",
+        "fetcher/assignment",
+        "fetcher/reporter",
+        "fetcher/remote_fetcher",
+        "fetcher/micro_batches",
+        "fetcher/fetcher",
+    ): ("tests/unit/planner", "tests/unit/fetcher"),
     ("clock", "patience"): ("tests/unit/test_clock.py", "tests/unit/test_patience.py", "tests/unit/test_aws.py"),
     ("batch/ending", "batch/stretches", "batch/reading", "batch/planning"): (
         "tests/unit/batch",

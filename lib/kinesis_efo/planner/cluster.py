@@ -70,7 +70,6 @@ class Cluster:
     ) -> None:
         self._streams = streams
         self._seconds = seconds
-        self._timeout = timeout
         self._clock = clock
         self._gone = gone
         self._coordinator: Coordinator
@@ -105,7 +104,6 @@ class Cluster:
     async def stop(self) -> None:
         """See `Fetching`. The fetchers close their subscriptions, and say so."""
         self._stopping = True
-        self._micro_batches.wake()
         self._change_all()
         await within(self._clock, _GOODBYE_SECONDS, self._all_gone())
         for task in self._tasks:
@@ -170,7 +168,6 @@ class Cluster:
         """See `Fetching`."""
         self._withheld = frozenset(shards)
         self._share()
-        self._micro_batches.touch(shards)
         give_up_at = self._clock.monotonic() + _WITHDRAW_SECONDS
         while self._members.closing & self._withheld and self._clock.monotonic() < give_up_at:
             await within(self._clock, _TICK_SECONDS, self._owners.wait())

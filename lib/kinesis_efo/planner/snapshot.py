@@ -107,11 +107,6 @@ class ShardSnapshot:
             size += entry.size
         return size
 
-    @property
-    def held(self) -> int:
-        """Bytes of events that were told of and not dropped."""
-        return self.index.held
-
     def last_record(self, wanted: ShardRange) -> int | None:
         """The number of the last record of a range; None if it has none, or it is not known."""
         if self._before_end is not None and wanted.through == self._before_end[0]:

@@ -60,7 +60,7 @@ class Coordinator:
 class Centre:
     """A cluster, and the calls of fetchers with names such as `f0`, whose number is their place."""
 
-    def __init__(self, model: ModelStream, names: tuple[str, ...] = ("orders",)) -> None:
+    def __init__(self, model: ModelStream, names: tuple[str, ...] = ("orders",), timeout: float = TIMEOUT) -> None:
         clock = LoopClock()
         self.model = model
         self.streams = Streams(
@@ -73,7 +73,7 @@ class Centre:
         self.cluster = Cluster(
             self.streams,
             self.seconds.__getitem__,
-            TIMEOUT,
+            timeout,
             clock,
             gone=self._is_gone,
             excuse=lambda: "Spark has no cores.",
@@ -137,13 +137,13 @@ ONE = Offset({FIRST: TRIM_HORIZON})
 
 
 def scenario(
-    shards: int = 2, names: tuple[str, ...] = ("orders",)
+    shards: int = 2, names: tuple[str, ...] = ("orders",), timeout: float = TIMEOUT
 ) -> Callable[[Callable[[Centre], Coroutine[Any, Any, None]]], Callable[[], None]]:
     """Run a test in virtual time, with a centre."""
 
     def wrap(test: Callable[[Centre], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         async def main() -> None:
-            async with Centre(ModelStream(shards=shards), names) as centre:
+            async with Centre(ModelStream(shards=shards), names, timeout) as centre:
                 await test(centre)
 
         def wrapped() -> None:
@@ -676,14 +676,11 @@ async def test_shards_that_are_let_go_of_are_closed_before_anybody_goes_on(centr
     assert centre.owner(FIRST) == address(0)
 
 
-@scenario()
+@scenario(timeout=100.0)
 async def test_a_fetcher_that_does_not_answer_holds_up_who_lets_go_for_ten_seconds(centre: Centre) -> None:
     centre.cluster.expect(BOTH)
     await centre.working("f0")
     began = LoopClock().monotonic()
-    # It is asked for until it counts as dead, by others.
-    centre.cluster._timeout = 100.0
-    centre.cluster._members._timeout = 100.0
     await centre.cluster.let_go([FIRST])
     assert LoopClock().monotonic() == began + 10
 
@@ -713,23 +710,6 @@ async def test_what_was_let_go_of_is_told_again_once_it_is_read_again(centre: Ce
     assert (await centre.poll(offset))[FIRST].through == "AFTER:30"
 
 
-@scenario(shards=1)
-async def test_polls_look_at_what_was_let_go_of(centre: Centre) -> None:
-    centre.cluster.expect(ONE)
-    await centre.working("f0")
-    await centre.report("f0", news(FIRST, event(20, 0), start="TRIM_HORIZON"))
-    offset = Offset({FIRST: Position.after(20)})
-    await centre.poll(ONE)
-    assert await centre.poll(offset) == {}
-    centre.cluster.dropped("f0")
-    await centre.cluster.let_go([FIRST])
-    await centre.working("f1")
-    centre.cluster.expect(ONE)
-    await centre.poll(offset)
-    await centre.report("f1", news(FIRST, event(20, 0), start="AFTER:10"))
-    assert set(await centre.poll(offset)) == {FIRST}
-
-
 @scenario()
 async def test_tasks_are_told_who_reads_their_shards_once_somebody_does(centre: Centre) -> None:
     centre.cluster.expect(BOTH)
@@ -743,6 +723,25 @@ async def test_tasks_are_told_who_reads_their_shards_once_somebody_does(centre: 
     assert await centre.where(FIRST, unknown, wait=2.0) == WhereReply([address(0), None], 1)
     assert LoopClock().monotonic() == began + 2
     assert (centre.cluster.fetcher_of(FIRST), centre.cluster.fetcher_of(unknown)) == ("0 on host0", None)
+
+
+@scenario()
+async def test_tasks_that_wait_learn_at_once_that_a_shard_is_read_again(centre: Centre) -> None:
+    await centre.working("f0")
+    centre.cluster.end("orders")
+    centre.cluster.expect(BOTH)
+    asking = asyncio.create_task(centre.where(FIRST, wait=50.0))
+    await asyncio.sleep(1.3)
+    centre.cluster.begin("orders")
+    assert (await soon(asking)).fetchers == [address(0)]
+    work = await centre.working("f0")
+    await centre.work("f1")
+    told = await centre.work("f0", work.revision, work.number)
+    (moved,) = [key for key in (FIRST, SECOND) if centre.owner(key) is None]
+    asking = asyncio.create_task(centre.where(moved, wait=50.0))
+    await asyncio.sleep(1.3)
+    await centre.work("f0", told.revision, told.number)
+    assert (await soon(asking)).fetchers == [address(1)], "the one that had it has closed it"
 
 
 @scenario()

@@ -32,10 +32,10 @@ def news(**told: object) -> ShardNews:
 
 def test_it_holds_the_events_that_were_told_of() -> None:
     made = ShardSnapshot("fetcher-1", TRIM_HORIZON)
-    assert (made.owner, made.index.start, made.held) == ("fetcher-1", TRIM_HORIZON, 0)
+    assert (made.owner, made.index.start, made.index.held) == ("fetcher-1", TRIM_HORIZON, 0)
     assert made.append([entry(20, 2), entry(30, 0), entry(40)], 10.0) == 300, "bytes, for the rates of shards"
     assert made.append([entry(50)], 12.0) == 100
-    assert (made.index.end, made.held, made.index.records) == (Position.after(50), 400, 4)
+    assert (made.index.end, made.index.held, made.index.records) == (Position.after(50), 400, 4)
     assert made.index.news_since(TRIM_HORIZON) == 10.0
     assert made.index.news_since(Position.after(40)) == 12.0
     made.append([entry("SHARD_END", 0)], 13.0)
@@ -106,10 +106,10 @@ def test_a_shard_of_which_nothing_is_heard_falls_behind_unless_it_has_ended(
 def test_what_is_committed_goes_and_its_last_record_is_told() -> None:
     made = snapshot(entry(20, last="18:3"), entry(30, 0), entry(40, last="39"), entry(50))
     assert made.commit(Position.after(30)) == LastRecord(18, 3)
-    assert (made.held, made.index.start) == (200, Position.after(30))
+    assert (made.index.held, made.index.start) == (200, Position.after(30))
     assert made.commit(Position.after(30)) == LastRecord(18, 3), "asked for again"
     assert made.commit(Position.after(50)) == LastRecord(50), "its number is that of the event"
-    assert made.held == 0
+    assert made.index.held == 0
     made.append([entry(60, 0)], 11.0)
     assert made.commit(Position.after(60)) == LastRecord(50), "nothing came since"
 

@@ -183,10 +183,8 @@ class Planner:
             AlreadyRunningError: Another run holds one of them.
             KinesisEfoError: The lease table cannot be used.
         """
-        self.failure.raise_if_set()
         streams = self._streams.streams
         await within(self._clock, at_most, self._leases.wait_held(streams))
-        self.failure.raise_if_set()
         return all(map(self._leases.is_held, streams))
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
@@ -272,7 +270,6 @@ class Planner:
 
     async def strict(self, streams: Collection[str]) -> frozenset[str]:
         """Those of some streams of which KPL aggregates may be left out, if the option `deaggregate` asks for it."""
-        self.failure.raise_if_set()
         return await self._strictness.of(sorted(streams))
 
     def planned(self, mark: Mark) -> None:

@@ -248,9 +248,10 @@ def test_half_of_each_budget_makes_a_micro_batch_unless_the_trigger_allows_less(
     async def main() -> None:
         query = Query(FIRST, SECOND)
         offset = at(first=TRIM_HORIZON, second=TRIM_HORIZON)
-        for number in range(1, 11):
-            query.buffers.add(FIRST, 10 * number)
-            query.buffers.add(SECOND, 10 * number)
+        for key in (FIRST, SECOND):  # the first waits longest
+            for number in range(1, 11):
+                query.buffers.add(key, 10 * number)
+            await asyncio.sleep(1)
         query.buffers.groups = [([FIRST], 8 * SIZE), ([SECOND], 5 * SIZE)]
 
         async def records(**limits: int) -> list[int]:

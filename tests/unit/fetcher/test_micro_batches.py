@@ -168,6 +168,16 @@ def test_shards_that_have_ended_or_left_the_offset_are_not_looked_at() -> None:
     run(main())
 
 
+def test_what_waits_of_a_shard_that_left_the_offset_is_not_told() -> None:
+    async def main() -> None:
+        query = Query(FIRST, SECOND)
+        query.buffers.add(SECOND, 10)
+        assert SECOND in await query.poll(at(first=TRIM_HORIZON, second=TRIM_HORIZON))
+        assert SECOND not in await query.poll(at(first=TRIM_HORIZON))
+
+    run(main())
+
+
 def test_a_shard_that_left_the_offset_and_comes_again_is_looked_at() -> None:
     async def main() -> None:
         query = Query(FIRST, SECOND)

@@ -6,7 +6,6 @@ was under way, and also after its process was paused.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
@@ -107,11 +106,7 @@ class Assignment:
         now = self._clock.monotonic()
         while self._heard_at < now or not self.may_read(shard):
             self._ask()
-            heard = asyncio.ensure_future(self._heard.wait())
-            try:
-                await heard
-            finally:
-                heard.cancel()
+            await self._heard.wait()
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """See `Coordinator`. Who asked for it asks the planner then, which knows who reads the shard now."""

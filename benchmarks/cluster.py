@@ -19,14 +19,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from benchmarks.figures import Figure, Goal
-from benchmarks.simulated import BUSY_EVENTS, SimulatedKinesis, fetcher_of, lease_of, planner_of, reader_of, streams_of
+from benchmarks.simulated import BUSY_EVENTS, SimulatedKinesis, fetcher_of, lease_of, query_of, reader_of, streams_of
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.messages import PollReply
 from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
 from kinesis_efo.planner.cluster import Cluster
 from kinesis_efo.planner.local_fetching import LocalFetching
-from kinesis_efo.planner.planner import Planner
+from kinesis_efo.planner.query import Query
 from kinesis_efo.positions import Offset
 from tests.support.virtual_time import LoopClock
 from tests.support.virtual_time import run as in_virtual_time
@@ -146,20 +146,20 @@ class _Run:
         if fetchers:
             self.cluster = Cluster(streams, lease.seconds, 10.0, clock, gone=self._is_gone)
         fetching = self.cluster or LocalFetching(fetcher_of(kinesis, streams), clock)
-        self.planner = planner_of(streams, fetching, lease, clock)
-        self.reader = reader_of(_Calls(self.planner))
+        self.run, self.query = query_of(streams, fetching, lease, clock)
+        self.reader = reader_of(_Calls(self.query))
         self._places = fetchers
         self._gone: set[FetcherAddress] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> _Run:
-        await self.planner.start("grpc://here")
+        await self.run.start("grpc://here")
         for place in range(self._places):
             self._tasks.append(asyncio.create_task(self._fetch(place)))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.planner.stop()
+        await self.run.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -180,7 +180,7 @@ class _Run:
 
     async def settled(self) -> None:
         """Wait until every shard has told that it is idle."""
-        await self.planner.poll(self.reader._offset(self.offset), 1 << 60, 1 << 60, 0.0)
+        await self.query.poll(self.reader._offset(self.offset), 1 << 60, 1 << 60, 0.0)
         while len(self.reader._millis_behind) < self.kinesis.number:
             await self.kinesis.clock.sleep(0.2)
             self.trigger()
@@ -274,18 +274,18 @@ class _Wire:
 
 
 class _Calls:
-    """Stands in for `PlannerCalls`: calls that do not wait, in the planner's own thread."""
+    """Stands in for `QueryCalls`: calls that do not wait, in the run's own thread."""
 
-    def __init__(self, planner: Planner) -> None:
-        self._planner = planner
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
-        """See `PlannerCalls`."""
-        return _now(self._planner.poll(offset, max_bytes, max_records, 0.0))
+        """See `QueryCalls`."""
+        return _now(self._query.poll(offset, max_bytes, max_records, 0.0))
 
     def commit(self, offset: Offset) -> None:
-        """See `PlannerCalls`."""
-        _now(self._planner.commit(offset))
+        """See `QueryCalls`."""
+        _now(self._query.commit(offset))
 
 
 def _now(work: Coroutine[Any, Any, T]) -> T:

@@ -17,13 +17,13 @@ import psutil
 
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import anonymous_memory, process_of
-from benchmarks.simulated import BUSY_EVENTS, SimulatedKinesis, fetcher_of, lease_of, planner_of, reader_of, streams_of
+from benchmarks.simulated import BUSY_EVENTS, SimulatedKinesis, fetcher_of, lease_of, query_of, reader_of, streams_of
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.remote import PlannerLink
 from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
-from kinesis_efo.planner.calls import PlannerCalls
+from kinesis_efo.planner.calls import QueryCalls
 from kinesis_efo.planner.cluster import Cluster
 from kinesis_efo.planner.local_fetching import LocalFetching
 from kinesis_efo.planner.service import PlannerService
@@ -127,19 +127,19 @@ async def _planning(pipe: Connection, shards: int, fetchers: int) -> None:
     if fetchers:
         cluster = Cluster(streams, lease.seconds, LEASE_SECONDS, clock, gone=_never)
         service = PlannerService(cluster, loop, SECRET, Listening())
-        planner, address = planner_of(streams, cluster, lease, clock), service.address
+        (run, query), address = query_of(streams, cluster, lease, clock), service.address
     else:
-        planner = planner_of(streams, LocalFetching(fetcher_of(kinesis, streams), clock), lease, clock)
+        run, query = query_of(streams, LocalFetching(fetcher_of(kinesis, streams), clock), lease, clock)
         address = None
-    await planner.start(str(address))
+    await run.start(str(address))
     pipe.send(address)
     await asyncio.to_thread(pipe.recv)
-    spark = asyncio.create_task(asyncio.to_thread(_spark, PlannerCalls(planner, loop, lambda: True), kinesis, pipe))
+    spark = asyncio.create_task(asyncio.to_thread(_spark, QueryCalls(query, loop, lambda: True), kinesis, pipe))
     await _follow(pipe, kinesis)
     await spark
 
 
-def _spark(calls: PlannerCalls, kinesis: SimulatedKinesis, pipe: Connection) -> None:
+def _spark(calls: QueryCalls, kinesis: SimulatedKinesis, pipe: Connection) -> None:
     """Calls the stream reader as Spark does."""
     reader = reader_of(calls)
     start, heard = kinesis.horizon.to_dict(), False

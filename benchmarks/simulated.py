@@ -27,7 +27,8 @@ from kinesis_efo.leases import LeaseKeys, RunLease, Timing
 from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import RetrySettings, SourceOptions
-from kinesis_efo.planner.planner import Fetching, Planner
+from kinesis_efo.planner.query import Query
+from kinesis_efo.planner.run import Fetching, Run
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from tests.support.lease_store import MemoryLeaseStore
@@ -167,24 +168,25 @@ def lease_of(clock: Clock, seconds: float = SourceOptions().lease_timeout) -> Ru
     return RunLease(MemoryLeaseStore(), "run", LeaseKeys({"orders": "orders"}), Timing(seconds), clock, Random(1))
 
 
-def planner_of(streams: Streams, fetching: Fetching, lease: RunLease, clock: Clock) -> Planner:
-    """A planner whose lease table is in memory."""
-    return Planner(
+def query_of(streams: Streams, fetching: Fetching, lease: RunLease, clock: Clock) -> tuple[Run, Query]:
+    """A run whose lease table is in memory, and its query."""
+    run = Run(
         streams, fetching, lease, lease._table, LeaseKeys({"orders": "orders"}), Pace(), patience=60.0, clock=clock
     )
+    return run, Query(run)
 
 
-def reader_of(planner: Any) -> KinesisStreamReader:
-    """A stream reader that plans with a planner that runs already.
+def reader_of(query: Any) -> KinesisStreamReader:
+    """A stream reader of a query whose run is there already.
 
     Args:
-        planner: What is needed of `PlannerCalls`.
+        query: What is needed of `QueryCalls`.
     """
     manifest = Manifest("lake", "dev", REGION, "lake", {"orders": REF}, "the benchmark", {"orders": "orders"})
     reader = KinesisStreamReader(SourceOptions(), manifest)
     here = FetcherAddress("here", 1)
     runtime: Any = SimpleNamespace(
-        planner=planner, place=lambda ranges, _at_most: [here] * len(ranges), secret="", planner_address=None
+        query=query, place=lambda ranges, _at_most: [here] * len(ranges), secret="", planner_address=None
     )
     reader._runtime = runtime
     return reader

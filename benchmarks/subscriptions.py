@@ -28,7 +28,7 @@ from kinesis_efo.fetcher.remote import FetcherPlan, fetch
 from kinesis_efo.local import Settings
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.calls import PlannerCalls
+from kinesis_efo.planner.calls import QueryCalls
 from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.positions import Offset
 from tests.support.world import make_world
@@ -112,15 +112,15 @@ class _Elsewhere:
 
 
 class _Counted:
-    """The calls to a planner, with the records that it told of."""
+    """The calls to a query, with the records that it told of."""
 
-    def __init__(self, calls: PlannerCalls) -> None:
+    def __init__(self, calls: QueryCalls) -> None:
         self._calls = calls
         self.commit = calls.commit
         self.records = 0
 
     def poll(self, offset: Offset, **limits: Any) -> PollReply:
-        """See `PlannerCalls`."""
+        """See `QueryCalls`."""
         reply = self._calls.poll(offset, **limits)
         self.records += sum(shard.records for shard in reply.shards)
         return reply
@@ -131,7 +131,7 @@ def _plan(pipe: Connection, given: dict[str, str], fetchers: int) -> None:
     manifest = resolve_manifest(options, SyncClients(options.aws))
     runtime = PlannerRuntime(manifest, options, Listening(), start_fetchers=_Elsewhere(pipe) if fetchers else None)
     runtime.start()
-    calls = _Counted(runtime.planner)
+    calls = _Counted(runtime.query)
     reader = reader_of(calls)
     start = runtime.initial_offset(options.start).to_dict()
     milestones = [1, RECORDS]

@@ -28,7 +28,8 @@ from kinesis_efo.local.errors import AwsError
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings, Start
 from kinesis_efo.planner.local_fetching import LocalFetching
-from kinesis_efo.planner.planner import Planner
+from kinesis_efo.planner.query import Query as Planning
+from kinesis_efo.planner.run import Run
 from kinesis_efo.planner.start import start_offset
 from kinesis_efo.positions import TRIM_HORIZON, Offset, ShardRange
 from tests.emulator.memory import MemoryClient, MemoryKinesis
@@ -103,7 +104,7 @@ TEN = RetrySettings(max_retries=10)
 """Ends a query that only fails within minutes, and before the ten minutes of the defaults are over."""
 
 
-class WatchedPlanner(Planner):
+class WatchedRun(Run):
     """Tells the oracle of which shards it loses the lease."""
 
     oracle: Oracle
@@ -155,8 +156,9 @@ class Query:
         streams = Streams(self.streams)
         self.fetcher = Fetcher(streams, budget, settings, clock)
         fetching = LocalFetching(self.fetcher, clock)
-        self.planner = WatchedPlanner(streams, fetching, self.leases, self.network, self.keys, Pace(), PATIENCE, clock)
-        self.planner.oracle, self.planner.fetcher = self.oracle, self.fetcher
+        self.run = WatchedRun(streams, fetching, self.leases, self.network, self.keys, Pace(), PATIENCE, clock)
+        self.run.oracle, self.run.fetcher = self.oracle, self.fetcher
+        self.planner = Planning(self.run)
         self._clock = clock
         self.most_used = 0
 
@@ -170,14 +172,14 @@ class Query:
 
     async def __aenter__(self) -> Query:
         try:
-            await self.planner.start("grpc://here")
+            await self.run.start("grpc://here")
         except BaseException:
-            await self.planner.stop()
+            await self.run.stop()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.planner.stop()
+        await self.run.stop()
         assert all(body.over for body in self.client.bodies), "a connection was left open"
 
     def crash(self) -> None:
@@ -286,7 +288,7 @@ class Query:
     @property
     def failure(self) -> KinesisEfoError | None:
         """The error that ended the query, or None."""
-        return self.planner.failure.error
+        return self.run.failure.error
 
     @staticmethod
     def _in(row: Row, ranges: list[ShardRange]) -> bool:

@@ -54,16 +54,16 @@ class Reading:
 
     def poll(self, max_bytes: int = NO_LIMIT, max_records: int = NO_LIMIT, timeout: float = 0.2) -> Offset:
         """Plan the next micro-batch; returns its end."""
-        reply = self.runtime.planner.poll(self.offset, max_bytes=max_bytes, max_records=max_records, timeout=timeout)
+        reply = self.runtime.query.poll(self.offset, max_bytes=max_bytes, max_records=max_records, timeout=timeout)
         return planned(self.offset, reply)
 
     def commit(self) -> None:
         """Note that everything up to the offset is processed."""
-        self.runtime.planner.commit(self.offset)
+        self.runtime.query.commit(self.offset)
 
     def tips(self) -> Offset | None:
         """Where the streams end now; None where that is not known yet."""
-        return self.runtime.planner.tips(self.offset, timeout=0.2)
+        return self.runtime.query.tips(self.offset, timeout=0.2)
 
     def read(self, wanted: ShardRange, client: FetcherClient | None = None) -> list[Row]:
         """Read the rows of a range."""

@@ -1,4 +1,4 @@
-"""Calls to the planner, which lives in an event loop of this process, for the stream reader's thread."""
+"""Calls to a query, which lives in an event loop of this process, for the stream reader's thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kinesis_efo.errors import FetcherError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.fetcher.messages import PollReply
 from kinesis_efo.marks import Mark
-from kinesis_efo.planner.planner import Planner
+from kinesis_efo.planner.query import Query
 from kinesis_efo.planner.query_ends import Found
 from kinesis_efo.positions import Offset, ShardKey, ShardRange
 
@@ -35,75 +35,75 @@ def finished(future: concurrent.futures.Future[T], alive: Callable[[], bool]) ->
     return future.result()
 
 
-class PlannerCalls:
-    """Calls a planner from other threads than its own.
+class QueryCalls:
+    """Calls a query from other threads than its own.
 
     Args:
-        planner: The planner.
+        query: The query.
         loop: The event loop that it lives in.
         alive: Whether the loop runs.
     """
 
-    def __init__(self, planner: Planner, loop: asyncio.AbstractEventLoop, alive: Callable[[], bool]) -> None:
-        self._planner = planner
+    def __init__(self, query: Query, loop: asyncio.AbstractEventLoop, alive: Callable[[], bool]) -> None:
+        self._query = query
         self._loop = loop
         self._alive = alive
 
     def wait_held(self, *, timeout: float) -> bool:
-        """Wait until every stream of the query may be read; see `Planner.wait_held`.
+        """Wait until every stream of the query may be read; see `Query.wait_held`.
 
         Raises:
             KinesisEfoError: As `poll`.
         """
-        return self._run(self._planner.wait_held(timeout))
+        return self._run(self._query.wait_held(timeout))
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
-        """Ask how far the next micro-batch may go; see `Planner.poll`.
+        """Ask how far the next micro-batch may go; see `Query.poll`.
 
         Raises:
             KinesisEfoError: Reading failed for good, or the fetcher has stopped.
         """
-        return self._run(self._planner.poll(offset, max_bytes, max_records, timeout))
+        return self._run(self._query.poll(offset, max_bytes, max_records, timeout))
 
     def commit(self, offset: Offset) -> None:
         """Note that Spark will not ask for anything up to an offset again."""
-        self._run(self._planner.commit(offset))
+        self._run(self._query.commit(offset))
 
     def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
-        """The last records of ranges that are buffered; see `Planner.last_records`."""
-        return self._run(self._planner.last_records(ranges))
+        """The last records of ranges that are buffered; see `Query.last_records`."""
+        return self._run(self._query.last_records(ranges))
 
     def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        """Look for what is gone of ranges that Spark reads first after a start; see `Planner.check_replay`.
+        """Look for what is gone of ranges that Spark reads first after a start; see `Query.check_replay`.
 
         Raises:
             KinesisEfoError: Records are gone, and losses fail the query; or as `poll`.
         """
-        self._run(self._planner.check_replay(begin, ranges))
+        self._run(self._query.check_replay(begin, ranges))
 
     def ends(self, offset: Offset, *, timeout: float) -> Found | None:
-        """Where the query is to end, as far as that is known; see `Planner.ends`."""
-        return self._run(self._planner.ends(offset, timeout))
+        """Where the query is to end, as far as that is known; see `Query.ends`."""
+        return self._run(self._query.ends(offset, timeout))
 
     def strict(self, streams: Collection[str]) -> frozenset[str]:
-        """Those of some streams of which KPL aggregates may be left out; see `Planner.strict`.
+        """Those of some streams of which KPL aggregates may be left out; see `Query.strict`.
 
         Raises:
             KinesisEfoError: As `poll`.
         """
-        return self._run(self._planner.strict(streams))
+        return self._run(self._query.strict(streams))
 
     def resume(self, offset: Offset) -> None:
-        """Tell from where the query goes on; see `Planner.resume`."""
-        self._run(self._planner.resume(offset))
+        """Tell from where the query goes on; see `Query.resume`."""
+        self._run(self._query.resume(offset))
 
     def planned(self, mark: Mark) -> None:
-        """Tell which micro-batch Spark's log has; see `Planner.planned`."""
-        self._planner.planned(mark)
+        """Tell which micro-batch Spark's log has; see `Query.planned`."""
+        self._query.planned(mark)
 
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
-        """Where the query is to end; see `Planner.tips`."""
-        return self._run(self._planner.tips(offset, timeout))
+        """Where the query is to end; see `Query.tips`."""
+        return self._run(self._query.tips(offset, timeout))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:

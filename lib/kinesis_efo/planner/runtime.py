@@ -46,11 +46,12 @@ from kinesis_efo.manifest import Manifest
 from kinesis_efo.metrics import report
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.patience import Patience, passes
-from kinesis_efo.planner.calls import PlannerCalls, finished
+from kinesis_efo.planner.calls import QueryCalls, finished
 from kinesis_efo.planner.cluster import Cluster
 from kinesis_efo.planner.local_fetching import LocalFetching
-from kinesis_efo.planner.planner import Fetching, Planner
 from kinesis_efo.planner.probe import nobody_listens
+from kinesis_efo.planner.query import Query
+from kinesis_efo.planner.run import Fetching, Run
 from kinesis_efo.planner.service import PlannerService
 from kinesis_efo.planner.start import added_offset, start_offset
 from kinesis_efo.positions import Offset, ShardRange
@@ -113,7 +114,8 @@ class PlannerRuntime:
         self._thread = threading.Thread(target=self._loop.run_forever, name="kinesis-efo fetcher", daemon=True)
         self._stack = AsyncExitStack()
         self._stopping = threading.Lock()
-        self._planner: Planner | None = None
+        self._run: Run | None = None
+        self._query: Query | None = None
         self._fetcher: Fetcher | None = None
         self._cluster: Cluster | None = None
         self._streams: dict[str, Stream] = {}
@@ -129,7 +131,7 @@ class PlannerRuntime:
         """
         self._thread.start()
         try:
-            self._run(self._open())
+            self._call(self._open())
         except BaseException:
             self.stop()
             raise
@@ -142,7 +144,7 @@ class PlannerRuntime:
         """
         assert self._table is not None
         ask = partial(start_offset, start, self._streams, self._table, self._lease_keys, self._clock)
-        return self._run(self._patience.call(f"the rows of {self._table.label}", ask))
+        return self._call(self._patience.call(f"the rows of {self._table.label}", ask))
 
     def added_offset(self, start: Start, names: Collection[str]) -> Offset:
         """The position of each shard from which streams begin that an older query reads now, too.
@@ -157,7 +159,7 @@ class PlannerRuntime:
         assert self._table is not None
         streams = {name: self._streams[name] for name in names}
         ask = partial(added_offset, start, streams, self._table, self._lease_keys, self._clock)
-        return self._run(self._patience.call(f"the rows of {self._table.label}", ask))
+        return self._call(self._patience.call(f"the rows of {self._table.label}", ask))
 
     @property
     def address(self) -> FetcherAddress:
@@ -187,7 +189,7 @@ class PlannerRuntime:
             shards = [(wanted.key.stream, wanted.key.shard) for wanted in ranges]
             return (await cluster.where(WhereRequest(shards, at_most))).fetchers
 
-        return self._run(placed())
+        return self._call(placed())
 
     @property
     def planner_address(self) -> FetcherAddress | None:
@@ -195,10 +197,10 @@ class PlannerRuntime:
         return self.address if self._cluster is not None else None
 
     @property
-    def planner(self) -> PlannerCalls:
-        """The planner, for the thread that Spark calls. Only after `start`."""
-        assert self._planner is not None
-        return PlannerCalls(self._planner, self._loop, self._thread.is_alive)
+    def query(self) -> QueryCalls:
+        """The query, for the thread that Spark calls. Only after `start`."""
+        assert self._query is not None
+        return QueryCalls(self._query, self._loop, self._thread.is_alive)
 
     @property
     def reading(self) -> bool:
@@ -267,13 +269,12 @@ class PlannerRuntime:
         what = "fetcher" if self._cluster is None else "planner"
         logger.info("tasks reach the %s at %s", what, ", ".join(ways))
         pace = Pace(options.checkpoint_rate)
-        self._planner = Planner(
-            streams, fetching, leases, self._table, self._lease_keys, pace, patience, self._clock, options.ends
-        )
+        self._run = Run(streams, fetching, leases, self._table, self._lease_keys, pace, patience, self._clock)
+        self._query = Query(self._run, options.ends)
         self._stack.callback(self._end_remote)
         self._stack.push_async_callback(self._end_own)
-        self._stack.push_async_callback(self._planner.stop)
-        await self._planner.start(str(self.address), StatusAccess(self.address, self._desk.token).to_text())
+        self._stack.push_async_callback(self._run.stop)
+        await self._run.start(str(self.address), StatusAccess(self.address, self._desk.token).to_text())
         if self._start_fetchers is not None:
             self._remote = self._start_fetchers(self._plan)
         about = {"application": manifest.application, "environment": manifest.environment}
@@ -323,10 +324,10 @@ class PlannerRuntime:
         return LocalFetching(self._fetcher, clock, options.max_shard_skew)
 
     async def _status(self) -> RunStatus:
-        assert self._planner is not None
+        assert self._run is not None
         fetching = self._fetcher or self._cluster
         room = fetching.room if fetching is not None else 0
-        return RunStatus(self._clock.time(), await self._planner.status(), room, time.process_time())
+        return RunStatus(self._clock.time(), await self._run.status(), room, time.process_time())
 
     def _end_remote(self) -> None:
         if self._remote is not None:
@@ -346,13 +347,13 @@ class PlannerRuntime:
         return True
 
     def _note_own(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and self._planner is not None:
+        if not task.cancelled() and (error := task.exception()) is not None and self._run is not None:
             known = (
                 error
                 if isinstance(error, KinesisEfoError)
                 else FetcherError(f"the fetcher beside the planner: {error!r}")
             )
-            self._planner.failure.set(known)
+            self._run.failure.set(known)
 
     async def _end_own(self) -> None:
         """End the fetcher of this process, which the planner has told so."""
@@ -367,5 +368,5 @@ class PlannerRuntime:
     def _lease_keys(self) -> LeaseKeys:
         return LeaseKeys(self._manifest.stream_names)
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return finished(asyncio.run_coroutine_threadsafe(work, self._loop), self._thread.is_alive)

@@ -43,7 +43,7 @@ from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce,
 
 if TYPE_CHECKING:
     from kinesis_efo.fetcher.address import FetcherAddress
-    from kinesis_efo.planner.calls import PlannerCalls
+    from kinesis_efo.planner.calls import QueryCalls
     from kinesis_efo.planner.runtime import PlannerRuntime
 
 _NO_LIMIT = 1 << 62
@@ -172,7 +172,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._resume(self._planned)
         if self._planned.mark is not None:
             # Spark has it in its log, and whatever comes of it now, the sink may have its number.
-            self._planner().planned(self._planned.mark)
+            self._query().planned(self._planned.mark)
         runtime = self._started()
         self._note = self._note or planned_note()
         self._note.write(end)
@@ -182,7 +182,7 @@ class KinesisStreamReader(StreamReaderBase):
         begin = self._offset(start)
         ranges = [wanted for wanted in begin.ranges_to(self._planned) if self._empty.get(wanted.key) != wanted]
         if first:
-            self._planner().check_replay(begin, ranges)
+            self._query().check_replay(begin, ranges)
         together = streams_with_generations(begin, ranges)
         tasks: list[tuple[FetcherAddress | None, list[ShardRange]]] = [
             (fetcher, group)
@@ -194,7 +194,7 @@ class KinesisStreamReader(StreamReaderBase):
             tasks = [(None, [])]
         strict: frozenset[str] = frozenset()
         if self._options.deaggregate is Deaggregation.STRICT and ranges:
-            strict = self._planner().strict({wanted.key.stream for wanted in ranges})
+            strict = self._query().strict({wanted.key.stream for wanted in ranges})
         return [
             KinesisPartition(
                 fetcher,
@@ -266,7 +266,7 @@ class KinesisStreamReader(StreamReaderBase):
         if end == self._committed:
             return
         try:
-            self._planner().commit(end)
+            self._query().commit(end)
         except FetcherUnreachableError:
             if not self._asked_to_end.is_set():
                 raise
@@ -275,7 +275,7 @@ class KinesisStreamReader(StreamReaderBase):
     def _resume(self, planned: Offset) -> None:
         """Tell the planner, once, up to where Spark's log had planned when this query started; nothing if it is new."""
         if not self._resumed and planned is not self._initial:
-            self._planner().resume(planned)
+            self._query().resume(planned)
         self._resumed = True
 
     def _wait_for_leases(self) -> None:
@@ -286,7 +286,7 @@ class KinesisStreamReader(StreamReaderBase):
         """
         # Short calls: between them it is seen that this process was asked to end.
         while not self._may_read and not self._asked_to_end.is_set():
-            self._may_read = self._planner().wait_held(timeout=self._options.poll_timeout)
+            self._may_read = self._query().wait_held(timeout=self._options.poll_timeout)
 
     def _placed(self, ranges: Sequence[ShardRange]) -> list[FetcherAddress | None]:
         """Who reads the shards of a micro-batch, once all of them are read. After a restart, Spark is quicker than fetchers."""
@@ -340,8 +340,8 @@ class KinesisStreamReader(StreamReaderBase):
             self._learn_last(_WORD_SECONDS)
             runtime.stop()
 
-    def _planner(self) -> PlannerCalls:
-        return self._started().planner
+    def _query(self) -> QueryCalls:
+        return self._started().query
 
     def _offset(self, data: dict[str, Any]) -> Offset:
         """The offset that Spark hands over. Spark says the same few again and again, and parsing thousands of shards takes its time."""
@@ -385,7 +385,7 @@ class KinesisStreamReader(StreamReaderBase):
     def _poll(self, position: Offset, at_most: float, *, unlimited: bool) -> PollReply:
         max_bytes = None if unlimited else self._options.max_bytes_per_trigger
         max_records = None if unlimited else self._options.max_records_per_trigger
-        return self._planner().poll(
+        return self._query().poll(
             position,
             max_bytes=max_bytes or _NO_LIMIT,
             max_records=max_records or _NO_LIMIT,
@@ -443,7 +443,7 @@ class KinesisStreamReader(StreamReaderBase):
             del after[finished]
             self._millis_behind.pop(finished, None)
         if cut:
-            lasts |= self._planner().last_records(cut)
+            lasts |= self._query().last_records(cut)
         return position.moved_to(after, lasts, self._mark)
 
     def _idle_offsets_due(self, position: Offset) -> bool:
@@ -453,14 +453,14 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _look_for_ends(self, position: Offset) -> None:
         # Short calls: between them it is seen that this process was asked to end.
-        while (found := self._planner().ends(position, timeout=self._options.poll_timeout)) is None:
+        while (found := self._query().ends(position, timeout=self._options.poll_timeout)) is None:
             if self._asked_to_end.is_set():
                 return
         self._ending.found(found.ends, time.monotonic(), complete=found.complete, lasts=found.lasts)
 
     def _tips(self, position: Offset) -> Offset:
         # Short calls: between them it is seen that this process was asked to end.
-        while (tips := self._planner().tips(position, timeout=self._options.poll_timeout)) is None:
+        while (tips := self._query().tips(position, timeout=self._options.poll_timeout)) is None:
             if self._asked_to_end.is_set():
                 return position
         return tips

@@ -37,8 +37,9 @@ from kinesis_efo.metrics.labels import OTHER
 from kinesis_efo.metrics.registry import Values, merge
 from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.planner.local_fetching import LocalFetching
-from kinesis_efo.planner.planner import Planner
+from kinesis_efo.planner.query import Query as Planning
 from kinesis_efo.planner.query_ends import Found
+from kinesis_efo.planner.run import Run
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import ModelShard, ModelStream
@@ -81,16 +82,16 @@ class Query:
         budget = Budget(buffer_bytes, now=clock.monotonic)
         streams = Streams(self._streams)
         self.fetcher = Fetcher(streams, budget, FetcherSettings(fail_on_data_loss, patience=660.0), clock)
-        self.planner = Planner(
-            streams, LocalFetching(self.fetcher, clock), self.leases, self.store, keys, Pace(), 660.0, clock, ends
-        )
+        fetching = LocalFetching(self.fetcher, clock)
+        self.run = Run(streams, fetching, self.leases, self.store, keys, Pace(), 660.0, clock)
+        self.planner = Planning(self.run, ends)
 
     async def __aenter__(self) -> Query:
-        await self.planner.start("grpc://here")
+        await self.run.start("grpc://here")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.planner.stop()
+        await self.run.stop()
 
     async def poll(self, offset: Offset, max_bytes: int = NO_LIMIT, max_records: int = NO_LIMIT) -> Offset:
         """The next offset; the same where there is nothing new. Who asks for more than was planned is done with that."""
@@ -207,12 +208,12 @@ async def test_the_run_says_how_far_it_is_behind_in_a_few_numbers() -> None:
         stats = query._streams["orders"].stats
         for shard, behind in zip(sorted(feeds), (40, 700, 3), strict=True):
             stats[shard].millis_behind, stats[shard].last_event = behind, asyncio.get_running_loop().time()
-        lag = query.planner.lag("orders")
+        lag = query.run.lag("orders")
         assert (lag.shards, lag.millis_behind, lag.shard) == (3, 700, "shardId-000000000001")
         assert lag.buffered == query.fetcher.budget.used
         # A shard of which nothing is heard falls behind, whatever its last event said.
         stats["shardId-000000000002"].last_event = asyncio.get_running_loop().time() - 100
-        assert query.planner.lag("orders").shard == "shardId-000000000002"
+        assert query.run.lag("orders").shard == "shardId-000000000002"
         await asyncio.sleep(10)
         told = query.store.lease(run_key("orders")).lag
         assert told is not None
@@ -271,7 +272,7 @@ async def test_the_first_error_is_kept_and_ends_what_waits_at_once() -> None:
             with pytest.raises(DataLossError, match=r"^first$"):
                 await call
         assert LoopClock().monotonic() - began < 0.01
-        query.planner.lease_lost("orders", "somebody")
+        query.run.lease_lost("orders", "somebody")
         with pytest.raises(DataLossError, match=r"^first$"):
             await query.poll(begin)
 

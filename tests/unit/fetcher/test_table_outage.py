@@ -153,11 +153,11 @@ def test_a_lease_that_comes_back_while_the_query_stops_begins_nothing() -> None:
             offset = await until_read(query, horizon(stream), 1)
             network.latency = 2.0
             await query.planner.commit(offset)
-            stopping = asyncio.create_task(query.planner.stop())
+            stopping = asyncio.create_task(query.run.stop())
             await asyncio.sleep(1)
             assert query.fetcher.feeds == []
-            query.planner.lease_lost("orders", None)
-            query.planner.lease_taken("orders", {})
+            query.run.lease_lost("orders", None)
+            query.run.lease_taken("orders", {})
             assert not stopping.done()
             await stopping
             assert query.fetcher.feeds == []

@@ -1,4 +1,4 @@
-"""Calls to the planner: answers, errors, and what is said once it has stopped."""
+"""Calls to a query: answers, errors, and what is said once it has stopped."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.messages import PollReply
-from kinesis_efo.planner.calls import PlannerCalls
+from kinesis_efo.planner.calls import QueryCalls
 from kinesis_efo.positions import Offset
 
 NOWHERE = Offset({})
 
 
-class Planner:
+class Query:
     """Fails as it is told, or answers."""
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class Running:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
-        self.planner = Planner()
-        self.calls = PlannerCalls(self.planner, self.loop, self.thread.is_alive)  # type: ignore[arg-type]
+        self.query = Query()
+        self.calls = QueryCalls(self.query, self.loop, self.thread.is_alive)  # type: ignore[arg-type]
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -67,8 +67,8 @@ def running() -> Iterator[Running]:
 
 def test_calls_and_answers_pass_as_they_are(running: Running) -> None:
     assert running.calls.poll(NOWHERE, max_bytes=1, max_records=2, timeout=3.0) == PollReply([])
-    assert running.planner.asked == [(NOWHERE, 1, 2, 3.0)]
-    assert running.planner.asked[0][0] is NOWHERE
+    assert running.query.asked == [(NOWHERE, 1, 2, 3.0)]
+    assert running.query.asked[0][0] is NOWHERE
     running.calls.commit(NOWHERE)
 
 
@@ -84,7 +84,7 @@ def test_calls_and_answers_pass_as_they_are(running: Running) -> None:
 def test_errors_keep_their_kind(
     running: Running, failure: BaseException, kind: type[KinesisEfoError], message: str
 ) -> None:
-    running.planner.failure = failure
+    running.query.failure = failure
     with pytest.raises(kind, match=message):
         running.calls.commit(NOWHERE)
 

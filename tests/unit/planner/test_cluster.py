@@ -29,7 +29,8 @@ from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.planner.cluster import Cluster
-from kinesis_efo.planner.planner import Planner
+from kinesis_efo.planner.query import Query
+from kinesis_efo.planner.run import Run as PlannedRun
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.model_stream import ModelStream
@@ -132,18 +133,19 @@ class Run:
         self.cluster = Cluster(
             streams, self.leases.seconds, LEASE, clock, gone=self._is_dead, fetch_here=self._fetch_here
         )
-        self.planner = Planner(streams, self.cluster, self.leases, self.network, keys, Pace(), 60.0, clock)
+        self.inner = PlannedRun(streams, self.cluster, self.leases, self.network, keys, Pace(), 60.0, clock)
+        self.planner = Query(self.inner)
         self.places = fetchers
         self.takeovers = takeovers
         self.hosts: list[Host] = []
 
     async def __aenter__(self) -> Run:
-        await self.planner.start("grpc://here")
+        await self.inner.start("grpc://here")
         self.hosts = [Host(self, place) for place in range(self.places)]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.planner.stop()
+        await self.inner.stop()
         for host in self.hosts:
             host.task.cancel()
         await asyncio.gather(*(host.task for host in self.hosts), return_exceptions=True)
@@ -558,7 +560,7 @@ async def test_the_first_error_of_the_run_is_kept_whoever_of_its_parts_fails_nex
         await asyncio.sleep(2)
         run.hosts[1].fetcher.failed(DataLossError("another fetcher's"))
         await asyncio.sleep(2)
-        run.planner.lease_lost("orders", "somebody")
+        run.inner.lease_lost("orders", "somebody")
         calls = (
             run.batch(),
             run.planner.strict(["orders"]),
@@ -578,7 +580,7 @@ async def test_an_error_that_the_planner_did_not_hear_of_is_told_again() -> None
         run.hosts[0].link.cut = True
         run.hosts[0].fetcher.failed(DataLossError("the first"))
         await asyncio.sleep(4)
-        assert run.planner.failure.error is None
+        assert run.inner.failure.error is None
         run.hosts[0].link.cut = False
         with pytest.raises(DataLossError, match="the first"):
             await run.idle_until(lambda: False, 10.0)
@@ -598,7 +600,7 @@ async def test_those_who_wait_learn_of_an_error_at_once() -> None:
         ]
         await asyncio.sleep(1.2)
         began = LoopClock().monotonic()
-        run.planner.failure.set(DataLossError("gone"))
+        run.inner.failure.set(DataLossError("gone"))
         for task in waiting:
             with pytest.raises(DataLossError, match="gone"):
                 await task
@@ -653,7 +655,7 @@ async def test_stopping_ends_every_fetcher_and_releases_the_lease() -> None:
     await run.until(1)
     await run.batch()
     began = LoopClock().monotonic()
-    await run.planner.stop()
+    await run.inner.stop()
     assert LoopClock().monotonic() - began < 2
     async with asyncio.timeout(2):
         await asyncio.gather(*(host.task for host in run.hosts))
@@ -788,4 +790,4 @@ async def mishap(random: Random, run: Run, step: int) -> None:
             await asyncio.sleep(random.choice([1, 7, 15]))
         case _:
             with suppress(KinesisEfoError):
-                run.planner.failure.raise_if_set()
+                run.inner.failure.raise_if_set()

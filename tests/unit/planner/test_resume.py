@@ -1,4 +1,4 @@
-"""A planner warns where the lease table tells that the checkpoint had been further which its query goes on from, whichever it learns first."""
+"""A query warns if the lease table tells that the checkpoint which it goes on from had been further, whichever it learns first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from kinesis_efo.leases.notes import RunNotes
 from kinesis_efo.leases.reached import Reached
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
-from kinesis_efo.planner.planner import Planner
+from kinesis_efo.planner.query import Query
+from kinesis_efo.planner.run import Run
 from kinesis_efo.positions import Offset, Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.virtual_time import LoopClock, run
@@ -25,13 +26,14 @@ SHARD = ShardKey("orders", "shardId-000000000000")
 KEY = "orders:shardId-000000000000"
 
 
-def planner(notes: RunNotes | None = None) -> Planner:
+def query(notes: RunNotes | None = None) -> tuple[Run, Query]:
     # Only what is asked when a lease is taken.
     streams: Any = SimpleNamespace(identity=lambda _name: StreamIdentity("arn"))
     fetching: Any = SimpleNamespace(begin=lambda _stream: None, read_until=lambda *_: None, fetcher_of=lambda *_: None)
     leases: Any = SimpleNamespace(epoch=lambda _stream: 1, notes=notes or RunNotes(LoopClock()))
     keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
-    return Planner(streams, fetching, leases, MemoryLeaseStore(), keys, Pace(25), 600, LoopClock())
+    made = Run(streams, fetching, leases, MemoryLeaseStore(), keys, Pace(25), 600, LoopClock())
+    return made, Query(made)
 
 
 @pytest.mark.parametrize("first", ["lease", "checkpoint"])
@@ -40,16 +42,16 @@ def test_a_checkpoint_behind_the_table_is_a_warning_once(
     first: str, reached: int, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        made = planner()
+        held, made = query()
         rows = {KEY: Lease(KEY, checkpoint=Position.after(reached))}
         offset = Offset({SHARD: Position.after(20)})
         if first == "lease":
-            made.lease_taken("orders", rows)
+            held.lease_taken("orders", rows)
             await made.resume(offset)
         else:
             await made.resume(offset)
-            made.lease_taken("orders", rows)
-        made.lease_taken("orders", rows)  # once more, after it was lost for a while
+            held.lease_taken("orders", rows)
+        held.lease_taken("orders", rows)  # once more, after it was lost for a while
         await asyncio.sleep(0)
 
     with caplog.at_level(logging.WARNING):
@@ -60,7 +62,8 @@ def test_a_checkpoint_behind_the_table_is_a_warning_once(
 
 def test_a_new_query_is_compared_with_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        planner().lease_taken("orders", {KEY: Lease(KEY, checkpoint=Position.after(30))})
+        held, _ = query()
+        held.lease_taken("orders", {KEY: Lease(KEY, checkpoint=Position.after(30))})
 
     with caplog.at_level(logging.WARNING):
         run(main())
@@ -74,14 +77,14 @@ def test_a_checkpoint_behind_its_own_mark_is_one_warning_whatever_the_rows_say(
 ) -> None:
     async def main() -> None:
         notes = RunNotes(LoopClock())
-        made = planner(notes)
+        held, made = query(notes)
         offset = Offset({SHARD: Position.after(20)}, mark=Mark("7c1f", moved))
 
         def take() -> None:
             for stream in ("clicks", "orders"):
                 run_row = Lease(run_key(stream), marks=(Reached(Mark("7c1f", 12), 1_000),))
                 notes.found(stream, run_row)
-                made.lease_taken(stream, {KEY: Lease(KEY, checkpoint=Position.after(30))})
+                held.lease_taken(stream, {KEY: Lease(KEY, checkpoint=Position.after(30))})
 
         if first == "leases":
             take()
@@ -100,7 +103,7 @@ def test_a_checkpoint_behind_its_own_mark_is_one_warning_whatever_the_rows_say(
 def test_what_is_planned_is_noted_for_the_rows_of_later_runs() -> None:
     async def main() -> None:
         notes = RunNotes(LoopClock())
-        made = planner(notes)
+        _, made = query(notes)
         for moved in (3, 4):
             made.planned(Mark("7c1f", moved))
         (kept,) = notes.stored_in("orders", Lease(run_key("orders"))).marks

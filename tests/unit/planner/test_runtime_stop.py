@@ -57,7 +57,7 @@ def test_a_call_ends_with_the_loop_that_it_waits_for() -> None:
 
     def call() -> None:
         try:
-            runtime._run(asyncio.sleep(3600))
+            runtime._call(asyncio.sleep(3600))
         except BaseException as error:
             ended.append(error)
 

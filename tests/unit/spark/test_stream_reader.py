@@ -134,7 +134,7 @@ class Reader(KinesisStreamReader):
         planner = PLANNER if self.fetchers else None
         return SimpleNamespace(secret="s", initial_offset=initial_offset, place=place, planner_address=planner)
 
-    def _planner(self) -> Any:
+    def _query(self) -> Any:
         return self.fetcher
 
 

@@ -1,4 +1,4 @@
-"""What a planner does with each call, with a fetching that answers what a test says: the real streams, leases and table, in virtual time."""
+"""What a run and its query do with each call, with a fetching that answers what a test says: the real streams, leases and table, in virtual time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from kinesis_efo.leases.checkpoints import Checkpoints, Pace
 from kinesis_efo.leases.row import LeaseInfo
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
-from kinesis_efo.planner.planner import Planner
+from kinesis_efo.planner.query import Query
+from kinesis_efo.planner.run import Run
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.model_stream import ModelStream
@@ -109,7 +110,7 @@ class Fetching:
 
 
 class Centre:
-    """A planner and what it stands on."""
+    """A run, its query, and what they stand on."""
 
     def __init__(self, stream: ModelStream, ends: Bounds | None = None, store: MemoryLeaseStore | None = None) -> None:
         clock = LoopClock()
@@ -121,20 +122,19 @@ class Centre:
         self.streams = Streams({"orders": self.access})
         keys = LeaseKeys({"orders": "dev-orders"})
         self.leases = RunLease(self.network, "me", keys, Timing(10.0), clock, Random(1), application="lake")
-        self.planner = Planner(
-            self.streams, self.fetching, self.leases, self.network, keys, Pace(), PATIENCE, clock, ends
-        )
+        self.run = Run(self.streams, self.fetching, self.leases, self.network, keys, Pace(), PATIENCE, clock)
+        self.query = Query(self.run, ends)
 
     async def __aenter__(self) -> Centre:
-        await self.planner.start("grpc://here")
+        await self.run.start("grpc://here")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.network.cut = False
-        await self.planner.stop()
+        await self.run.stop()
 
     async def poll(self, offset: Offset, at_most: float = 0.0) -> Any:
-        return await self.planner.poll(offset, 10, 20, at_most)
+        return await self.query.poll(offset, 10, 20, at_most)
 
     def calls(self, *names: str) -> list[tuple[Any, ...]]:
         return [each for each in self.fetching.told if each[0] in names]
@@ -143,7 +143,7 @@ class Centre:
 def scenario(
     shards: int = 1, start: bool = True, **more: Any
 ) -> Callable[[Callable[[Centre], Coroutine[Any, Any, None]]], Callable[[], None]]:
-    """Run a test in virtual time, with a planner that holds its lease."""
+    """Run a test in virtual time, with a run that holds its lease."""
 
     def wrap(test: Callable[[Centre], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         async def main() -> None:
@@ -152,7 +152,7 @@ def scenario(
                 await test(centre)
                 return
             async with centre:
-                assert await centre.planner.wait_held(10.0)
+                assert await centre.query.wait_held(10.0)
                 await test(centre)
 
         def wrapped() -> None:
@@ -185,26 +185,26 @@ async def test_a_poll_is_answered_with_what_is_fetched(centre: Centre) -> None:
 
 @scenario()
 async def test_a_failure_ends_every_call_and_the_first_one_stays(centre: Centre) -> None:
-    planner = centre.planner
-    planner.failure.set(DataLossError("first"))
-    planner.failure.set(DataLossError("second"))
+    failure, query = centre.run.failure, centre.query
+    failure.set(DataLossError("first"))
+    failure.set(DataLossError("second"))
     listings = centre.access.listings
     calls: list[Coroutine[Any, Any, Any]] = [
-        planner.wait_held(5.0),
+        query.wait_held(5.0),
         centre.poll(ONE),
-        planner.commit(ONE),
-        planner.last_records([]),
-        planner.check_replay(ONE, []),
-        planner.strict(["orders"]),
-        planner.ends(ONE, 5.0),
-        planner.tips(ONE, 5.0),
+        query.commit(ONE),
+        query.last_records([]),
+        query.check_replay(ONE, []),
+        query.strict(["orders"]),
+        query.ends(ONE, 5.0),
+        query.tips(ONE, 5.0),
     ]
     for call in calls:
         with pytest.raises(DataLossError, match=r"^first$"):
             await call
     assert centre.calls("poll", "commit") == []
     assert centre.access.listings == listings, "nothing is looked for any more"
-    planner.lease_lost("orders", "somebody")
+    centre.run.lease_lost("orders", "somebody")
     with pytest.raises(DataLossError, match=r"^first$"):
         await centre.poll(ONE)
 
@@ -212,7 +212,7 @@ async def test_a_failure_ends_every_call_and_the_first_one_stays(centre: Centre)
 @scenario()
 async def test_a_failure_during_a_poll_is_not_answered_with_progress(centre: Centre) -> None:
     centre.fetching.replies = [[progress(FIRST, "AFTER:20")]]
-    centre.fetching.before_reply = lambda: centre.planner.failure.set(DataLossError("meanwhile"))
+    centre.fetching.before_reply = lambda: centre.run.failure.set(DataLossError("meanwhile"))
     with pytest.raises(DataLossError, match="meanwhile"):
         await centre.poll(ONE)
 
@@ -221,10 +221,10 @@ async def test_a_failure_during_a_poll_is_not_answered_with_progress(centre: Cen
 async def test_whoever_waits_for_a_lease_or_an_end_learns_of_a_failure_at_once(centre: Centre) -> None:
     centre.network.cut = True
     await asyncio.sleep(11)
-    waiting = [asyncio.create_task(each) for each in (centre.planner.wait_held(50.0), centre.planner.ends(ONE, 50.0))]
+    waiting = [asyncio.create_task(each) for each in (centre.query.wait_held(50.0), centre.query.ends(ONE, 50.0))]
     await asyncio.sleep(1)
     assert not any(task.done() for task in waiting)
-    centre.planner.failure.set(DataLossError("gone"))
+    centre.run.failure.set(DataLossError("gone"))
     for task in waiting:
         with pytest.raises(DataLossError, match="gone"):
             async with asyncio.timeout(0.1):
@@ -241,7 +241,7 @@ async def test_a_shard_that_vanishes_unread_fails_this_and_every_later_call(cent
         with pytest.raises(DataLossError, match="shardId-000000000000 does not exist any more"):
             await centre.poll(both)
     assert len(centre.calls("poll")) == 1, "a loss is seen before anything is planned"
-    assert isinstance(centre.planner.failure.error, DataLossError)
+    assert isinstance(centre.run.failure.error, DataLossError)
 
 
 @scenario()
@@ -280,7 +280,7 @@ async def test_a_shard_without_parents_that_appears_starts_although_none_has_end
 async def test_what_is_committed_is_written_with_its_last_record(centre: Centre) -> None:
     await centre.poll(ONE)
     centre.fetching.records = {FIRST: LastRecord(18)}
-    await centre.planner.commit(Offset({FIRST: Position.after(20)}))
+    await centre.query.commit(Offset({FIRST: Position.after(20)}))
     await asyncio.sleep(6)
     row = centre.store.lease(f"orders:{FIRST.shard}")
     assert (row.position, row.record, row.fetcher) == (Position.after(20), 18, "0 on host0")
@@ -288,7 +288,7 @@ async def test_what_is_committed_is_written_with_its_last_record(centre: Centre)
 
 @scenario()
 async def test_the_one_micro_batch_of_a_query_that_never_polls_is_written_too(centre: Centre) -> None:
-    await centre.planner.commit(Offset({FIRST: Position.after(20)}))
+    await centre.query.commit(Offset({FIRST: Position.after(20)}))
     await asyncio.sleep(6)
     assert centre.store.lease(f"orders:{FIRST.shard}").position == Position.after(20)
 
@@ -298,7 +298,7 @@ async def test_a_shard_that_has_ended_is_finished_with_its_children(centre: Cent
     centre.stream.split(0)
     await centre.access.refresh()
     await centre.poll(ONE)
-    await centre.planner.commit(Offset({FIRST: SHARD_END}))
+    await centre.query.commit(Offset({FIRST: SHARD_END}))
     await asyncio.sleep(6)
     row = centre.store.lease(f"orders:{FIRST.shard}")
     assert (row.position, row.children) == (SHARD_END, {SHARDS[1].shard, SHARDS[2].shard})
@@ -313,7 +313,7 @@ def test_the_rows_of_earlier_runs_are_read_when_the_lease_is_taken() -> None:
     @scenario(store=store)
     async def test(centre: Centre) -> None:
         await centre.poll(Offset({FIRST: Position.after(30)}))
-        await centre.planner.commit(Offset({FIRST: Position.after(40)}))
+        await centre.query.commit(Offset({FIRST: Position.after(40)}))
         await asyncio.sleep(6)
         kept = store.lease(key).checkpoint
         assert kept is not None
@@ -372,24 +372,24 @@ async def nothing_lost(_positions: Mapping[str, Position], *, resumed: bool) -> 
 async def test_streams_are_begun_once_their_lease_is_held_and_ended_when_it_is_gone(centre: Centre) -> None:
     async with centre:
         assert centre.calls("begin") == []
-        assert not centre.planner.may_read(FIRST)
-        assert await centre.planner.wait_held(10.0) is True
+        assert not centre.run.may_read(FIRST)
+        assert await centre.query.wait_held(10.0) is True
         assert centre.calls("begin", "end") == [("begin", "orders")]
-        assert centre.planner.may_read(FIRST)
+        assert centre.run.may_read(FIRST)
         centre.network.cut = True
         await asyncio.sleep(11)
         assert centre.calls("begin", "end") == [("begin", "orders"), ("end", "orders")]
-        assert not centre.planner.may_read(FIRST)
-        assert await centre.planner.wait_held(1.0) is False
-        assert centre.planner.failure.error is None, "it may come back"
+        assert not centre.run.may_read(FIRST)
+        assert await centre.query.wait_held(1.0) is False
+        assert centre.run.failure.error is None, "it may come back"
         centre.network.cut = False
-        assert await centre.planner.wait_held(30.0) is True
+        assert await centre.query.wait_held(30.0) is True
         assert centre.calls("begin", "end")[2:] == [("begin", "orders")]
 
 
 @scenario()
 async def test_a_lease_that_another_run_took_ends_the_query(centre: Centre) -> None:
-    centre.planner.lease_lost("orders", "other-host/1/abc")
+    centre.run.lease_lost("orders", "other-host/1/abc")
     assert centre.calls("end") == [("end", "orders")]
     with pytest.raises(LeaseLostError, match="took the lease on stream orders while this query was reading"):
         await centre.poll(ONE)
@@ -397,19 +397,19 @@ async def test_a_lease_that_another_run_took_ends_the_query(centre: Centre) -> N
 
 @scenario()
 async def test_a_lease_that_is_taken_while_the_query_stops_begins_nothing(centre: Centre) -> None:
-    centre.planner.failure.stop()
-    centre.planner.lease_taken("orders", {})
+    centre.run.failure.stop()
+    centre.run.lease_taken("orders", {})
     assert centre.calls("begin") == [("begin", "orders")], "the one at the start"
 
 
 @scenario(start=False)
 async def test_stopping_ends_what_is_under_way_and_gives_the_lease_back(centre: Centre) -> None:
     async with centre:
-        assert await centre.planner.wait_held(10.0)
+        assert await centre.query.wait_held(10.0)
         await centre.poll(ONE)
         centre.fetching.lets_go.clear()
-        assert await centre.planner.ends(ONE, 1.0) is None
-        await centre.planner.stop()
+        assert await centre.query.ends(ONE, 1.0) is None
+        await centre.run.stop()
         with pytest.raises(FetcherUnreachableError, match="its query has ended"):
             await centre.poll(ONE)
         assert centre.fetching.stopped
@@ -420,9 +420,9 @@ async def test_stopping_ends_what_is_under_way_and_gives_the_lease_back(centre: 
 @scenario()
 async def test_a_failure_while_the_ends_are_looked_for_is_told_with_this_call(centre: Centre) -> None:
     centre.fetching.lets_go.clear()
-    asking = asyncio.create_task(centre.planner.ends(ONE, 5.0))
+    asking = asyncio.create_task(centre.query.ends(ONE, 5.0))
     await asyncio.sleep(1)
-    centre.planner.failure.set(DataLossError("meanwhile"))
+    centre.run.failure.set(DataLossError("meanwhile"))
     with pytest.raises(DataLossError, match="meanwhile"):
         await asking
 
@@ -431,14 +431,14 @@ async def test_a_failure_while_the_ends_are_looked_for_is_told_with_this_call(ce
 async def test_a_fetching_that_does_not_stop_holds_up_the_end_for_two_seconds(centre: Centre) -> None:
     centre.fetching.stop = asyncio.Event().wait  # type: ignore[method-assign, assignment]
     began = LoopClock().monotonic()
-    await centre.planner.stop()
+    await centre.run.stop()
     assert 2 <= LoopClock().monotonic() - began < 2.5
     assert centre.store.lease(run_key("orders")).owner is None
 
 
 @scenario()
 async def test_a_read_that_waits_in_vain_is_told_about_the_lease(centre: Centre) -> None:
-    refused = centre.planner.refusal(FIRST, 12.3)
+    refused = centre.run.refusal(FIRST, 12.3)
     assert isinstance(refused, FetcherError)
     assert str(refused).startswith("the lease on stream orders could not be taken within 12 s: another run holds it")
 
@@ -450,27 +450,27 @@ async def test_a_read_that_waits_in_vain_is_told_about_the_lease(centre: Centre)
 async def test_tools_are_told_how_far_each_shard_is_processed(centre: Centre) -> None:
     keys = (FIRST, SECOND)
     centre.fetching.shards = [ShardStatus(*key, "AFTER:50", 0, 0, None, 0) for key in keys]
-    assert [each.done for each in await centre.planner.status()] == [None, None]
+    assert [each.done for each in await centre.run.status()] == [None, None]
     await centre.poll(ONE)
-    assert [each.done for each in await centre.planner.status()] == ["TRIM_HORIZON", None]
-    await centre.planner.commit(Offset({FIRST: Position.after(20)}))
+    assert [each.done for each in await centre.run.status()] == ["TRIM_HORIZON", None]
+    await centre.query.commit(Offset({FIRST: Position.after(20)}))
     await centre.poll(Offset({FIRST: Position.after(40)}))
-    assert [(each.key, each.done) for each in await centre.planner.status()] == [(FIRST, "AFTER:20"), (SECOND, None)]
+    assert [(each.key, each.done) for each in await centre.run.status()] == [(FIRST, "AFTER:20"), (SECOND, None)]
 
 
 @scenario()
 async def test_the_last_records_of_ranges_are_told_as_far_as_they_are_buffered(centre: Centre) -> None:
     ranges = [ShardRange(key, TRIM_HORIZON, Position.after(20)) for key in (FIRST, SECOND)]
     centre.fetching.lasts = {ranges[0]: 18}
-    assert await centre.planner.last_records(ranges) == {FIRST: 18}
+    assert await centre.query.last_records(ranges) == {FIRST: 18}
 
 
 @scenario()
 async def test_aggregates_are_left_out_of_streams_whose_records_have_keys(centre: Centre) -> None:
-    assert await centre.planner.strict(["orders"]) == {"orders"}
+    assert await centre.query.strict(["orders"]) == {"orders"}
     centre.stream.distributes = Distribution.AUTO
     await asyncio.sleep(6)
-    assert await centre.planner.strict(["orders"]) == frozenset()
+    assert await centre.query.strict(["orders"]) == frozenset()
 
 
 @scenario()
@@ -486,11 +486,11 @@ async def test_a_range_of_a_former_run_of_which_records_are_gone_ends_the_query(
 
     centre.access.check_replay = check  # type: ignore[method-assign]
     wanted = [ShardRange(FIRST, TRIM_HORIZON, Position.after(20))]
-    await centre.planner.check_replay(ONE, wanted)
+    await centre.query.check_replay(ONE, wanted)
     assert asked == [(FIRST.shard, Position.after(20), {FIRST.shard: TRIM_HORIZON})]
     for _ in range(2):
         with pytest.raises(DataLossError, match="its beginning is gone"):
-            await centre.planner.check_replay(ONE, wanted)
+            await centre.query.check_replay(ONE, wanted)
     assert len(asked) == 2, "it is not asked for again"
 
 
@@ -498,10 +498,10 @@ async def test_a_range_of_a_former_run_of_which_records_are_gone_ends_the_query(
 async def test_the_time_up_to_which_a_shard_was_read_comes_from_its_row(centre: Centre) -> None:
     centre.fetching.until = 1_700_000_000.0
     await centre.poll(ONE)
-    await centre.planner.commit(Offset({FIRST: Position.after(20)}))
+    await centre.query.commit(Offset({FIRST: Position.after(20)}))
     await asyncio.sleep(6)
-    assert centre.planner.read_until(FIRST, Position.after(20)) == 1_700_000_000.0
-    assert centre.planner.read_until(SECOND, Position.after(20)) is None
+    assert centre.run.read_until(FIRST, Position.after(20)) == 1_700_000_000.0
+    assert centre.run.read_until(SECOND, Position.after(20)) is None
 
 
 # -- where a query ends
@@ -512,7 +512,7 @@ async def test_tips_are_asked_for_only_with_the_lease(centre: Centre) -> None:
     other = Lease(run_key("orders"), checkpoint=None).taken("other-host/1/abc", "grpc://there", 3, None)
     centre.store.items[other.key] = other.to_item()
     async with centre:
-        asking = asyncio.create_task(centre.planner.ends(ONE, 50.0))
+        asking = asyncio.create_task(centre.query.ends(ONE, 50.0))
         await asyncio.sleep(5)
         assert centre.calls("let go") == [], "it would end the other run's subscriptions"
         assert not asking.done()
@@ -523,12 +523,12 @@ async def test_tips_are_asked_for_only_with_the_lease(centre: Centre) -> None:
 @scenario(start=False)
 async def test_a_lease_that_cannot_be_had_is_waited_for_for_as_long_as_patience_lasts(centre: Centre) -> None:
     async with centre:
-        await centre.planner.wait_held(10.0)
+        await centre.query.wait_held(10.0)
         centre.network.cut = True
         await asyncio.sleep(11)
         began = LoopClock().monotonic()
         with pytest.raises(KinesisEfoError, match="is not held after 60 s"):
-            await centre.planner.ends(ONE, 100.0)
+            await centre.query.ends(ONE, 100.0)
         assert LoopClock().monotonic() - began == pytest.approx(PATIENCE, abs=0.1)
 
 
@@ -536,12 +536,12 @@ async def test_a_lease_that_cannot_be_had_is_waited_for_for_as_long_as_patience_
 async def test_the_ends_are_those_of_the_shards_as_they_are_listed_then(centre: Centre) -> None:
     centre.stream.split(1)  # after the start, so that only another listing tells it
     both = Offset(dict.fromkeys((FIRST, SECOND), TRIM_HORIZON))
-    found = await centre.planner.ends(both, 5.0)
+    found = await centre.query.ends(both, 5.0)
     assert found is not None
     assert dict(found.ends) == {FIRST: None, SECOND: SHARD_END, SHARDS[2]: None, SHARDS[3]: None}
     assert not found.complete
     centre.fetching.tips = dict.fromkeys((FIRST, *SHARDS[2:]), Position.after(70))
-    found = await centre.planner.ends(both, 5.0)
+    found = await centre.query.ends(both, 5.0)
     assert found is not None
     assert found.complete
     assert found.ends[FIRST] == Position.after(70)
@@ -549,14 +549,14 @@ async def test_the_ends_are_those_of_the_shards_as_they_are_listed_then(centre: 
 
 @scenario()
 async def test_rows_are_wanted_of_a_query_that_asks_for_its_end_before_it_polls(centre: Centre) -> None:
-    await centre.planner.ends(ONE, 5.0)
+    await centre.query.ends(ONE, 5.0)
     await asyncio.sleep(6)
     assert centre.store.lease(f"orders:{FIRST.shard}").position == TRIM_HORIZON
 
 
 @scenario()
 async def test_tips_come_with_their_last_records_and_the_next_call_looks_anew(centre: Centre) -> None:
-    asking = asyncio.create_task(centre.planner.tips(ONE, 5.0))
+    asking = asyncio.create_task(centre.query.tips(ONE, 5.0))
     await asyncio.sleep(1)
     assert not asking.done()
     assert centre.calls("expect")[0] == ("expect", ONE), "meanwhile it is read on"
@@ -566,33 +566,33 @@ async def test_tips_come_with_their_last_records_and_the_next_call_looks_anew(ce
     assert tips == Offset({FIRST: Position.after(70)}, {FIRST: 66})
     at_end = Offset({FIRST: Position.after(70)})
     centre.fetching.lasts = {ShardRange(FIRST, Position.after(70), Position.after(70)): 66}
-    assert await centre.planner.tips(at_end, 5.0) == at_end, "nothing is read of it"
+    assert await centre.query.tips(at_end, 5.0) == at_end, "nothing is read of it"
     assert len(centre.calls("let go")) == 2, "the tips as they are now"
 
 
 @scenario()
 async def test_tips_that_are_not_known_yet_are_asked_for_again(centre: Centre) -> None:
     began = LoopClock().monotonic()
-    assert await centre.planner.tips(ONE, 2.0) is None
+    assert await centre.query.tips(ONE, 2.0) is None
     assert LoopClock().monotonic() - began == pytest.approx(2.0, abs=0.01)
     assert len(centre.calls("let go")) == 1
-    assert await centre.planner.tips(ONE, 2.0) is None
+    assert await centre.query.tips(ONE, 2.0) is None
     assert len(centre.calls("let go")) == 1, "the same question goes on"
 
 
 @scenario(ends=Bounds(everywhere=Position.after(30)))
 async def test_a_shard_that_is_read_up_to_its_own_end_need_not_be_read_to_its_tip(centre: Centre) -> None:
     centre.fetching.shards = [ShardStatus(*FIRST, "AFTER:20", 0, 0, None, 0)]
-    assert await centre.planner.tips(ONE, 1.0) is None
+    assert await centre.query.tips(ONE, 1.0) is None
     centre.fetching.shards = [ShardStatus(*FIRST, "AFTER:30", 0, 0, None, 0)]
-    assert await centre.planner.tips(ONE, 1.0) == Offset({FIRST: Position.after(30)})
+    assert await centre.query.tips(ONE, 1.0) == Offset({FIRST: Position.after(30)})
 
 
 @scenario()
 async def test_the_tip_of_a_shard_that_no_more_fits_of_is_asked_for(centre: Centre) -> None:
     full = ShardStatus(*FIRST, "AFTER:20", 5_000, 10, 0.0, 0)
     centre.fetching.shards = [full]
-    asking = asyncio.create_task(centre.planner.tips(ONE, 60.0))
+    asking = asyncio.create_task(centre.query.tips(ONE, 60.0))
     await asyncio.sleep(9)
     assert centre.stream.subscribed == []
     centre.fetching.shards = [ShardStatus(*FIRST, "AFTER:30", 6_000, 12, 0.0, 0)]
@@ -609,7 +609,7 @@ async def test_the_tip_of_a_shard_that_no_more_fits_of_is_asked_for(centre: Cent
 @scenario()
 async def test_an_empty_shard_of_which_nothing_is_heard_is_not_asked(centre: Centre) -> None:
     centre.fetching.shards = [ShardStatus(*FIRST, "TRIM_HORIZON", 0, 0, None, None)]
-    assert await centre.planner.tips(ONE, 30.0) is None
+    assert await centre.query.tips(ONE, 30.0) is None
     assert centre.stream.subscribed == []
 
 
@@ -621,4 +621,4 @@ async def test_a_tip_that_cannot_be_asked_for_is_an_error(centre: Centre) -> Non
     centre.access.tip = refuse  # type: ignore[method-assign, assignment]
     centre.fetching.shards = [ShardStatus(*FIRST, "AFTER:20", 5_000, 10, 0.0, 0)]
     with pytest.raises(StreamError, match="no"):
-        await centre.planner.tips(ONE, 60.0)
+        await centre.query.tips(ONE, 60.0)

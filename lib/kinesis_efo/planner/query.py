@@ -1,0 +1,257 @@
+"""One query of a run: how far its next micro-batch may go, what it has processed, and where it ends if it does.
+
+It lives in the run's asyncio loop and is not thread-safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from kinesis_efo.clock import within
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.messages import PollReply
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.marks import Mark
+from kinesis_efo.options import Bounds
+from kinesis_efo.planner.query_ends import Ends, Found
+from kinesis_efo.planner.resumption import Resumption
+from kinesis_efo.planner.run import Run
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.05
+_FULL_SECONDS: Final = 10.0
+"""If nothing more arrives for this long, twice the time between two events of an idle shard, nobody takes what has."""
+
+
+class Query:
+    """Plans the micro-batches of one query.
+
+    Args:
+        run: The run that it belongs to, and joins.
+        ends: Where it ends if it reads what is there.
+    """
+
+    def __init__(self, run: Run, ends: Bounds | None = None) -> None:
+        self._run = run
+        self._ends = ends or Bounds()
+        self._offset: Offset | None = None
+        self._committed: Offset | None = None
+        self._unlisted: list[ShardKey] = []
+        self._resumption = Resumption(run.lease_keys, run.leases.notes)
+        self._ending: asyncio.Task[Ends] | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._sought: tuple[float, Mapping[ShardKey, tuple[str, int]]] | None = None
+        run.queries.append(self)
+
+    # -- what the run asks
+
+    @property
+    def done(self) -> Mapping[ShardKey, Position]:
+        """How far it is processed, as far as that is known."""
+        return self._committed or self._offset or {}
+
+    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        """Compare the rows of a stream with where the query goes on."""
+        self._resumption.found(stream, rows)
+
+    def stop(self) -> None:
+        """End what was begun to find out where the query ends."""
+        for looking in (self._ending, self._probing):
+            if looking is not None:
+                looking.cancel()
+
+    # -- what the stream reader asks
+
+    async def wait_held(self, at_most: float) -> bool:
+        """Wait until this run holds the lease on each of its streams.
+
+        Args:
+            at_most: Seconds to wait.
+
+        Raises:
+            AlreadyRunningError: Another run holds one of them.
+            KinesisEfoError: The lease table cannot be used.
+        """
+        streams = self._run.streams.streams
+        await within(self._run.clock, at_most, self._run.leases.wait_held(streams))
+        return all(map(self._run.leases.is_held, streams))
+
+    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
+        """Tell how far the next micro-batch may go: at once if there is something new, else after the timeout.
+
+        Args:
+            offset: How far the query has come: positions of all shards.
+            max_bytes: Most bytes of the next micro-batch.
+            max_records: Most records of it.
+            at_most: Seconds to wait if there is nothing new.
+        """
+        self._run.failure.raise_if_set()
+        self._follow(offset)
+        try:
+            await self._run.streams.check_loss(offset)
+        except KinesisEfoError as error:
+            self._run.failure.set(error)
+            raise
+        new = self._run.streams.appeared
+        starting = [*new, *(self._run.streams.starting(offset) if offset.has_ends else [])]
+        shards = await self._run.fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
+        self._run.failure.raise_if_set()
+        ends = {ShardKey(each.stream, each.shard): SHARD_END for each in shards if each.through == "SHARD_END"}
+        if not ends and not offset.has_ends:
+            return PollReply(shards, new)
+        starting = sorted({*new, *self._run.streams.starting({**offset, **ends})})
+        return PollReply(shards, starting, self._run.streams.finished(offset))
+
+    def _follow(self, offset: Offset) -> None:
+        """Take note of which shards the query reads."""
+        changed = self._offset is None or (offset is not self._offset and offset.keys() != self._offset.keys())
+        if changed or any(self._run.streams.lease_info(key, offset[key]).is_known for key in self._unlisted):
+            self._unlisted = self._run.want(offset)
+        self._offset = offset
+
+    async def commit(self, offset: Offset) -> None:
+        """Drop what Spark will not ask for again, and move the checkpoints.
+
+        Args:
+            offset: Positions up to which everything is processed.
+        """
+        self._run.failure.raise_if_set()
+        if self._offset is None:
+            # Nobody has polled: the one micro-batch of `catchUp` was planned from the tips.
+            self._follow(offset)
+        await self._run.commit(offset, self._committed)
+        self._committed = offset
+
+    async def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
+        """The last record of each of some ranges that are buffered, and end where no event does.
+
+        Args:
+            ranges: The ranges.
+        """
+        self._run.failure.raise_if_set()
+        found = {wanted.key: self._run.fetching.last_record(wanted) for wanted in ranges}
+        return {key: last for key, last in found.items() if last is not None}
+
+    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
+        """Look for what is gone of ranges that Spark reads first after a start: a former run may have planned them long ago.
+
+        Args:
+            begin: The offset that they start from.
+            ranges: The ranges.
+        """
+        self._run.failure.raise_if_set()
+        try:
+            await self._run.streams.check_replay(begin, ranges)
+        except KinesisEfoError as error:
+            self._run.failure.set(error)
+            raise
+
+    async def strict(self, streams: Collection[str]) -> frozenset[str]:
+        """Those of some streams of which KPL aggregates may be left out, if the option `deaggregate` asks for it."""
+        return await self._run.strictness.of(sorted(streams))
+
+    def planned(self, mark: Mark) -> None:
+        """Take note that Spark's log has the micro-batch with a mark. May be called in any thread."""
+        self._run.leases.notes.note_mark(mark)
+
+    async def resume(self, offset: Offset) -> None:
+        """Warn if the lease table shows that the checkpoint which the query goes on from had been further.
+
+        Args:
+            offset: Up to where the checkpoint has planned.
+        """
+        self._resumption.goes_on(offset)
+
+    # -- where a query ends
+
+    async def ends(self, offset: Offset, at_most: float) -> Found | None:
+        """Tell where a query is to end that reads what is there: at the tips as they are at the first call, or where the option says.
+
+        Args:
+            offset: Positions of all shards at the first call.
+            at_most: Seconds to wait for the answer.
+
+        Returns:
+            As much as is known by now: polls and reads tell the rest. None if not even the shards are known: ask again.
+
+        Raises:
+            ConfigurationError: The option names what does not exist, or a time in the future.
+        """
+        self._run.failure.raise_if_set()
+        if self._ending is None:
+            if self._offset is None:
+                self._unlisted = self._run.want(offset)
+            self._ending = asyncio.create_task(self._begin_ending(offset), name="ends")
+        done, _ = await asyncio.wait({self._ending}, timeout=at_most)
+        self._run.failure.raise_if_set()
+        return self._ending.result().found(self._run.fetching.tip) if done else None
+
+    async def tips(self, offset: Offset, at_most: float) -> Offset | None:
+        """Tell where a query is to end that reads what is there in one micro-batch.
+
+        Meanwhile it is read from the offset on. If there is no room for all of that, which nobody takes yet, the rest of the tips is
+        asked for.
+
+        Args:
+            offset: Positions of all shards.
+            at_most: Seconds to wait for the answer.
+
+        Returns:
+            A position for each shard of the offset, and each descendant that is reached, `SHARD_END` for those that are read whole;
+            None while that is not known yet: ask again.
+
+        Raises:
+            ConfigurationError: The option names what does not exist, or a time in the future.
+        """
+        give_up_at = self._run.clock.monotonic() + at_most
+        while (found := await self.ends(offset, max(0.0, give_up_at - self._run.clock.monotonic()))) is not None:
+            assert self._ending is not None
+            if found.complete:
+                ending, self._ending = self._ending.result(), None
+                tips = {key: end for key, end in found.ends.items() if end is not None}
+                read = ((key, ShardRange(key, offset.get(key, TRIM_HORIZON), end)) for key, end in tips.items())
+                lasts = {key: self._run.fetching.last_record(wanted) for key, wanted in read if not wanted.is_over}
+                records = {key: last for key, last in lasts.items() if last is not None}
+                return Offset(tips, {**ending.numbers_of_records(tips), **found.lasts, **records})
+            if (left := give_up_at - self._run.clock.monotonic()) <= 0:
+                break
+            if self._probing is None:
+                ends = self._ending.result()
+                self._seek(ends, {key: begin for key, begin in ends.open.items() if key in found.ends})
+                await self._run.clock.sleep(min(left, _LOOK_SECONDS))
+            elif (await asyncio.wait({self._probing}, timeout=left))[0]:
+                probing, self._probing = self._probing, None
+                probing.result()
+        return None
+
+    async def _begin_ending(self, offset: Offset) -> Ends:
+        await self._run.streams.refresh(patient=True)
+        ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
+        # Asking takes a subscription and would end another run's: so it needs the lease, as reading does.
+        await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
+        # What an open subscription tells may have been sent before now.
+        await self._run.fetching.let_go(ends.asked)
+        await ends.ask()
+        return ends
+
+    def _seek(self, ends: Ends, begins: Mapping[ShardKey, Position]) -> None:
+        """Read shards on to their tips; ask for those that are not reached because nothing more can be read."""
+        self._run.fetching.expect(Offset(begins))
+        held = {each.key: (each.fetched, each.buffered) for each in self._run.fetching.statuses() if each.key in begins}
+        for key, (fetched, _) in held.items():
+            ends.fetched(key, Position.parse(fetched))
+        now = self._run.clock.monotonic()
+        if self._sought is None or self._sought[1] != held:
+            self._sought = now, held
+        elif now - self._sought[0] >= _FULL_SECONDS and any(size for _, size in held.values()):
+            self._probing = asyncio.create_task(self._probe(ends, list(begins)), name="tips")
+
+    async def _probe(self, ends: Ends, shards: Collection[ShardKey]) -> None:
+        logger.info("more is unread than there is room for: asking for the tips of %d shards", len(shards))
+        await self._run.fetching.let_go(shards)
+        await ends.probe(shards)

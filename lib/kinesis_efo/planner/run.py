@@ -1,0 +1,249 @@
+"""One run of an application: its leases, what fetches, its checkpoints, and what ended it. Queries plan micro-batches on it.
+
+It lives in one asyncio loop and is not thread-safe. Positions from Spark's offsets decide what is read; the lease only decides
+whether this run may read at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from kinesis_efo.clock import Clock, within
+from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.failure import Failure
+from kinesis_efo.fetcher.background import all_of
+from kinesis_efo.fetcher.coordinator import Coordinator
+from kinesis_efo.fetcher.messages import ShardProgress
+from kinesis_efo.fetcher.status import ShardStatus
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.leases.checkpoints import Checkpoints, Pace
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.run import RunLease
+from kinesis_efo.leases.run_lag import Lag
+from kinesis_efo.leases.store import LeaseStore
+from kinesis_efo.planner.lag_sum import summed_up
+from kinesis_efo.planner.strictness import Strictness
+from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
+
+_CLOSING_SECONDS: Final = 2.0
+
+
+class Fetching(Protocol):
+    """Fetches the shards of a run: `LocalFetching`, or `Cluster`."""
+
+    def start(self, coordinator: Coordinator) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """Stop fetching."""
+
+    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
+        """Tell how far the next micro-batch may go."""
+
+    async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
+        """Drop what Spark will not ask for again; returns the last records."""
+
+    def last_record(self, wanted: ShardRange) -> int | None:
+        """The number of the last record of a range that is buffered; None if it has none, or it is not known."""
+
+    def begin(self, stream: str) -> None:
+        """Start to fetch a stream that may be read now."""
+
+    def end(self, stream: str) -> None:
+        """Stop reading a stream at once: it may not be read any more."""
+
+    async def let_go(self, shards: Collection[ShardKey]) -> None:
+        """Close the subscriptions of shards, until somebody asks for them again."""
+
+    def expect(self, offset: Offset) -> None:
+        """Begin to read shards from these positions on: ranges behind them are about to be read, before anything was polled."""
+
+    def tip(self, key: ShardKey) -> Position | None:
+        """Where a shard ended when it was begun to be read; None while that is not known."""
+
+    def fetcher_of(self, key: ShardKey) -> str | None:
+        """Which fetcher reads a shard; None if nobody does, or there is only one."""
+
+    def statuses(self, stream: str | None = None) -> list[ShardStatus]:
+        """How the shards are read, those of one stream or all."""
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        """The time up to which every record that arrived lies at or before a position, if it is known."""
+
+
+class Planning(Protocol):
+    """A query of a run, as the run sees it: `Query`."""
+
+    @property
+    def done(self) -> Mapping[ShardKey, Position]:
+        """How far it is processed."""
+
+    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        """Take note of the rows of a stream whose lease is held now."""
+
+    def stop(self) -> None:
+        """End what it has begun. Waiting calls fail by the run's failure."""
+
+
+class Run:
+    """One run: it holds the lease on each stream and lets them be read, as long as it holds it.
+
+    Args:
+        streams: What is read.
+        fetching: Fetches the shards.
+        leases: The run's lease on each stream; not started yet.
+        table: Where checkpoints are written.
+        lease_keys: Which row belongs to which shard.
+        pace: How often checkpoints are written.
+        patience: Seconds for which the lease is waited for, if nothing else can be done.
+        clock: Time.
+
+    Attributes:
+        failure: What ended the run, or its query.
+        queries: What plans micro-batches on it. One today: another would need claims on what is buffered.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        fetching: Fetching,
+        leases: RunLease,
+        table: LeaseStore,
+        lease_keys: LeaseKeys,
+        pace: Pace,
+        patience: float,
+        clock: Clock,
+    ) -> None:
+        self.failure = Failure()
+        self.queries: list[Planning] = []
+        self.streams: Final = streams
+        self.fetching: Final = fetching
+        self.leases: Final = leases
+        self.lease_keys: Final = lease_keys
+        self.patience: Final = patience
+        self.clock: Final = clock
+        self.strictness: Final = Strictness(streams, leases, patience, clock)
+        self._checkpoints = Checkpoints(
+            table,
+            lease_keys,
+            leases.epoch,
+            streams.identity,
+            pace,
+            clock,
+            read_until=fetching.read_until,
+            failure=self.failure,
+            fetcher=fetching.fetcher_of,
+        )
+
+    async def start(self, endpoint: str, status: str | None = None) -> None:
+        """Take the run's lease on each stream as soon as it is free, and begin to read what polls ask for.
+
+        Args:
+            endpoint: Where this run serves data; other processes find it in its rows.
+            status: How tools ask this run how far it is; they find it there, too.
+
+        Raises:
+            LeaseTableError: The lease table cannot be used.
+            StreamError: A stream cannot be listed.
+        """
+        self.fetching.start(self)
+        await self.leases.start(self, endpoint, status)
+        self._checkpoints.start()
+        await all_of(self.streams.refresh(patient=True), self.streams.identify())
+        self.leases.want(self.streams.streams)
+
+    async def stop(self) -> None:
+        """Stop fetching, write the last checkpoints and release the leases. Waiting calls fail."""
+        self.failure.stop()
+        for query in self.queries:
+            query.stop()
+        await within(self.clock, _CLOSING_SECONDS, self.fetching.stop())
+        await self._checkpoints.stop()
+        await self.leases.stop()
+
+    # -- what its queries ask
+
+    def want(self, offset: Offset) -> list[ShardKey]:
+        """Keep checkpoints of the shards that a query reads from now on.
+
+        Args:
+            offset: Where it is.
+
+        Returns:
+            Those that are so new that no listing had them yet: ask again once one does, and their rows are completed.
+        """
+        shards = {key: self.streams.lease_info(key, offset[key]) for key in offset}
+        self._checkpoints.want(shards)
+        return [key for key, info in shards.items() if not info.is_known]
+
+    async def commit(self, offset: Offset, before: Offset | None) -> None:
+        """Drop what no query will ask for again, and move the checkpoints.
+
+        Args:
+            offset: Positions up to which everything is processed.
+            before: Those of the call before; None for the first one.
+        """
+        records = await self.fetching.commit(offset)
+        for key, position in offset.changes_since(before).items():
+            if position.is_end:
+                self._checkpoints.finish(key, self.streams.stream(key.stream).lineage.children(key.shard))
+            else:
+                self._checkpoints.note(key, position, records.get(key))
+
+    # -- what the run's lease tells it
+
+    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        """Let a stream be read whose lease is held now."""
+        self._checkpoints.found(stream, rows)
+        for query in self.queries:
+            query.lease_taken(stream, rows)
+        # A lease that is just being taken when the query stops is given back; nobody would stop what is begun now.
+        if self.failure.error is None:
+            self.fetching.begin(stream)
+
+    def lease_lost(self, stream: str, owner: str | None) -> None:
+        """Stop reading a stream whose lease is gone. If another run took it, the query fails."""
+        self.fetching.end(stream)
+        if owner is not None:
+            self.failure.set(
+                LeaseLostError(
+                    f"{readable(owner)} took the lease on stream {stream} while this query was reading: the application has a second "
+                    "query, or this one was stopped for longer than leaseTimeout. Nothing was lost; run one query per application"
+                )
+            )
+
+    def lag(self, stream: str) -> Lag:
+        """How far this run is behind in a stream, for its row."""
+        return summed_up(self.fetching.statuses(stream), round(self.clock.time() * 1000))
+
+    async def status(self) -> list[ShardStatus]:
+        """How each shard is read, and how far it is processed, for tools."""
+        done = {key: position for query in self.queries for key, position in query.done.items()}
+        return [
+            replace(each, done=str(done[each.key]) if each.key in done else None) for each in self.fetching.statuses()
+        ]
+
+    # -- what the fetcher asks
+
+    def may_read(self, shard: ShardKey) -> bool:
+        """See `Coordinator`."""
+        return self.leases.is_held(shard.stream)
+
+    async def may_open(self, shard: ShardKey) -> None:
+        """See `Coordinator`. A feed is closed at the moment in which its lease is lost."""
+
+    def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
+        """See `Coordinator`."""
+        return FetcherError(
+            f"the lease on stream {shard.stream} could not be taken within {seconds:.0f} s: another run holds it, or the lease table "
+            "does not answer; `kinesis-efo leases list` shows its owner: stop that query"
+        )
+
+    def read_until(self, shard: ShardKey, position: Position) -> float | None:
+        """See `Coordinator`."""
+        return self._checkpoints.read_until(shard, position)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import starmap
-
-from kinesis_efo.fetcher.messages import PollReply
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.fetcher.progress import PollReply
+from kinesis_efo.positions import TRIM_HORIZON, Offset
 
 
 def planned(offset: Offset, reply: PollReply) -> Offset:
@@ -16,15 +14,15 @@ def planned(offset: Offset, reply: PollReply) -> Offset:
     """
     moved, lasts = dict(offset), {}
     for shard in reply.shards:
-        key, through = ShardKey(shard.stream, shard.shard), Position.parse(shard.through)
+        key, through = shard.key, shard.through
         assert through.reaches(moved[key]), f"{key}: the offset stepped back from {moved[key]} to {through}"
         assert shard.last is None or moved[key].precedes(shard.last), f"{key}: its last record lies before {moved[key]}"
         moved[key] = through
         if shard.last is not None:
             lasts[key] = shard.last
-    for key in starmap(ShardKey, reply.starting):
+    for key in reply.starting:
         assert key not in moved, f"{key} was started twice"
         moved[key] = TRIM_HORIZON
-    for key in starmap(ShardKey, reply.finished):
+    for key in reply.finished:
         assert moved.pop(key).is_end
     return offset.moved_to(moved, lasts)

@@ -1,4 +1,4 @@
-"""The messages between the stream reader, the tasks and the fetcher, and the form in which errors cross the wire.
+"""The messages between tasks and fetchers, and the form in which errors cross the wire.
 
 They are JSON by msgspec, inside Arrow Flight actions and tickets.
 """
@@ -28,46 +28,6 @@ TOGETHER_BYTES: Final = 1 << 20
 
 SECRET_HEADER: Final = "x-kinesis-efo-secret"
 """The header that carries the secret of the run in every call."""
-
-
-class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
-    """How far one shard may go in the next micro-batch.
-
-    Attributes:
-        stream: Logical name of its stream.
-        shard: Shard id.
-        through: Position up to which records are buffered and within the limits.
-        records: Kinesis records up to there.
-        bytes: What they occupy in the buffer.
-        millis_behind: How far reading lags, by the last event, in milliseconds; None before the first.
-        last: The number of the last of these records; None if there are none, or it is not known.
-        quiet: For how long it is believed that nothing more is there, seconds; 0 if that is not believed, or not known.
-        data: About how many bytes of data are in these records.
-    """
-
-    stream: str
-    shard: str
-    through: str
-    records: int
-    bytes: int
-    millis_behind: int | None
-    last: int | None = None
-    quiet: float = 0.0
-    data: int = 0
-
-
-class PollReply(msgspec.Struct, frozen=True):
-    """The answer to a poll.
-
-    Attributes:
-        shards: The shards that may move on.
-        starting: Children whose parents are read to their end with this micro-batch; they start at the trim horizon.
-        finished: Ended shards that can leave the offset, since all their children are in it.
-    """
-
-    shards: list[ShardProgress]
-    starting: list[tuple[str, str]] = []
-    finished: list[tuple[str, str]] = []
 
 
 class GetTicket(msgspec.Struct, frozen=True):

@@ -16,8 +16,8 @@ from kinesis_efo.fetcher.alignment import Alignment, Timed
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.buffer import EVENT_OVERHEAD
 from kinesis_efo.fetcher.event_index import Portion
-from kinesis_efo.fetcher.messages import ShardProgress
 from kinesis_efo.fetcher.planning import Buffered, plan
+from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.kinesis.sizes import data_in
 from kinesis_efo.positions import Offset, Position, ShardKey
 
@@ -107,7 +107,7 @@ class MicroBatchPlanner:
             self._check()
             idle |= self._look(offset)
             shards = self._progress(offset, max_bytes, max_records, idle)
-            news = any(shard.records or shard.through == "SHARD_END" for shard in shards)
+            news = any(shard.records or shard.through.is_end for shard in shards)
             if news or not await self._wait(give_up_at):
                 return shards
 
@@ -149,8 +149,8 @@ class MicroBatchPlanner:
             portions = self._alignment.planned(buffers, offset, planning, self._clock.monotonic())
         return [
             ShardProgress(
-                *key,
-                str(portion.through),
+                key,
+                portion.through,
                 portion.records,
                 portion.bytes,
                 self._buffers.millis_behind(key),

@@ -40,7 +40,7 @@ class Streams:
         self._checked: frozenset[ShardKey] = frozenset()
         self._checked_offset: Mapping[ShardKey, Position] | None = None
         self._checked_listings = 0
-        self.appeared: list[tuple[str, str]] = []
+        self.appeared: list[ShardKey] = []
 
     def stream(self, name: str) -> Stream:
         """A stream by its logical name.
@@ -80,18 +80,18 @@ class Streams:
         """Which stream a logical name stands for now."""
         return self.stream(name).identity
 
-    def starting(self, reached: Mapping[ShardKey, Position]) -> list[tuple[str, str]]:
+    def starting(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
         """Shards that can begin, because all their parents have been read to their end."""
         return [
-            (name, shard)
+            ShardKey(name, shard)
             for name, positions in self._with_ends(reached)
             for shard in self.stream(name).lineage.startable(positions)
         ]
 
-    def finished(self, reached: Mapping[ShardKey, Position]) -> list[tuple[str, str]]:
+    def finished(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
         """Ended shards that can leave the offset: they are not needed any more to tell which ones begin."""
         return [
-            (name, shard)
+            ShardKey(name, shard)
             for name, positions in self._with_ends(reached)
             for shard in self.stream(name).lineage.droppable(positions)
         ]
@@ -164,7 +164,7 @@ class Streams:
 
     def _note_appeared(self, offset: Mapping[ShardKey, Position]) -> None:
         appeared = [
-            (name, shard)
+            ShardKey(name, shard)
             for name, positions in _by_stream(offset).items()
             for shard in self.stream(name).lineage.appeared(positions)
         ]

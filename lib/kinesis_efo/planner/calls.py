@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from kinesis_efo.errors import FetcherError, KinesisEfoError
 from kinesis_efo.failure import stopped
-from kinesis_efo.fetcher.messages import PollReply
+from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.marks import Mark
 from kinesis_efo.planner.query import Query
 from kinesis_efo.planner.query_ends import Found

@@ -17,8 +17,9 @@ from kinesis_efo.fetcher.background import all_of, in_background
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.event_index import EventIndex
-from kinesis_efo.fetcher.messages import ShardProgress, unpack_error
+from kinesis_efo.fetcher.messages import unpack_error
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
+from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.shard_watch import ShardWatch
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams

@@ -8,8 +8,8 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.fetcher import Fetcher
-from kinesis_efo.fetcher.messages import ShardProgress
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
+from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
 

@@ -12,14 +12,14 @@ from typing import Final
 
 from kinesis_efo.clock import within
 from kinesis_efo.errors import KinesisEfoError
-from kinesis_efo.fetcher.messages import PollReply
+from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds
 from kinesis_efo.planner.query_ends import Ends, Found
 from kinesis_efo.planner.resumption import Resumption
 from kinesis_efo.planner.run import Run
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Query:
         starting = [*new, *(self._run.streams.starting(offset) if offset.has_ends else [])]
         shards = await self._run.fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
         self._run.failure.raise_if_set()
-        ends = {ShardKey(each.stream, each.shard): SHARD_END for each in shards if each.through == "SHARD_END"}
+        ends = {each.key: each.through for each in shards if each.through.is_end}
         if not ends and not offset.has_ends:
             return PollReply(shards, new)
         starting = sorted({*new, *self._run.streams.starting({**offset, **ends})})

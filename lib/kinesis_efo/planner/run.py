@@ -16,7 +16,7 @@ from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.coordinator import Coordinator
-from kinesis_efo.fetcher.messages import ShardProgress
+from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.leases.checkpoints import Checkpoints, Pace

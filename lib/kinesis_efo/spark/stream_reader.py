@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,7 +22,7 @@ import pyarrow as pa
 
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.client import CALL_SECONDS, FetcherClient
-from kinesis_efo.fetcher.messages import PollReply
+from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.kinesis.records import Decoder
 from kinesis_efo.manifest import Manifest
@@ -394,7 +393,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _advance(self, position: Offset, reply: PollReply) -> Offset | None:
         """The offset after a reply, or None if the reply does not justify a micro-batch."""
-        starting = [key for key in starmap(ShardKey, reply.starting) if self._ending.begins(key)]
+        starting = [key for key in reply.starting if self._ending.begins(key)]
         justified = bool(starting)
         moved: dict[ShardKey, Position] = {}
         empty: dict[ShardKey, Position] = {}
@@ -403,13 +402,12 @@ class KinesisStreamReader(StreamReaderBase):
         sizes = {}
         data = 0
         for progress in reply.shards:
-            key = ShardKey(progress.stream, progress.shard)
+            key, whole = progress.key, progress.through
             self._millis_behind[key] = progress.millis_behind
             if progress.quiet:
                 self._quiet[key] = time.monotonic() - progress.quiet
             else:
                 self._quiet.pop(key, None)
-            whole = Position.parse(progress.through)
             through = self._ending.capped(key, position[key], whole)
             if through == position[key]:
                 continue
@@ -439,7 +437,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._sizes, self._size = sizes, (sum(sizes.values()), data)
         self._empty = {key: ShardRange(key, position[key], at) for key, at in (idle | empty).items()}
         after = {**position, **idle, **moved, **dict.fromkeys(starting, TRIM_HORIZON)}
-        for finished in starmap(ShardKey, reply.finished):
+        for finished in reply.finished:
             del after[finished]
             self._millis_behind.pop(finished, None)
         if cut:

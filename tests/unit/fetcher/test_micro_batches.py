@@ -11,8 +11,8 @@ from kinesis_efo.errors import DataLossError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import EVENT_OVERHEAD
 from kinesis_efo.fetcher.event_index import EventIndex
-from kinesis_efo.fetcher.messages import ShardProgress
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
+from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.kinesis.arrivals import Mark
 from kinesis_efo.kinesis.sizes import data_in
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
@@ -76,7 +76,7 @@ class Query:
     ) -> dict[ShardKey, ShardProgress]:
         self.buffers.asked.clear()
         told = await self.planner.poll(offset, max_bytes, max_records, at_most)
-        return {ShardKey(each.stream, each.shard): each for each in told}
+        return {each.key: each for each in told}
 
 
 def at(**positions: Position | int) -> Offset:
@@ -94,8 +94,8 @@ def test_an_answer_tells_all_that_is_known_of_the_part_of_a_shard() -> None:
         told = await query.poll(at(first=TRIM_HORIZON, second=TRIM_HORIZON))
         data = round(data_in(5 * SIZE - 2 * EVENT_OVERHEAD, 5, 2) or 0)
         assert data > 0
-        assert told[FIRST] == ShardProgress(*FIRST, "AFTER:20", 5, 5 * SIZE, 700, 20, 0.0, data)
-        assert told[SECOND] == ShardProgress(*SECOND, "AFTER:30", 0, 0, 0, None, 4.0, 0)
+        assert told[FIRST] == ShardProgress(FIRST, Position.after(20), 5, 5 * SIZE, 700, 20, 0.0, data)
+        assert told[SECOND] == ShardProgress(SECOND, Position.after(30), 0, 0, 0, None, 4.0, 0)
 
     run(main())
 
@@ -125,7 +125,7 @@ def test_a_shard_that_moved_to_where_it_was_not_told_is_looked_at() -> None:
         query.buffers.add(FIRST, 10, 0)
         await query.poll(at(first=TRIM_HORIZON))
         query.buffers.add(FIRST, 30, 0)
-        assert (await query.poll(at(first=20)))[FIRST].through == "AFTER:30"
+        assert (await query.poll(at(first=20)))[FIRST].through == Position.after(30)
 
     run(main())
 
@@ -135,8 +135,8 @@ def test_what_a_micro_batch_took_is_not_told_again_and_what_it_left_is() -> None
         query = Query(FIRST)
         query.buffers.add(FIRST, 10)
         query.buffers.add(FIRST, 20)
-        assert (await query.poll(at(first=TRIM_HORIZON), max_records=1))[FIRST].through == "AFTER:10"
-        assert (await query.poll(at(first=10), max_records=1))[FIRST].through == "AFTER:20"
+        assert (await query.poll(at(first=TRIM_HORIZON), max_records=1))[FIRST].through == Position.after(10)
+        assert (await query.poll(at(first=10), max_records=1))[FIRST].through == Position.after(20)
         assert (await query.poll(at(first=20), max_records=1))[FIRST].records == 0
 
     run(main())
@@ -150,7 +150,7 @@ def test_a_shard_that_may_not_be_read_now_is_looked_at_again_without_a_word() ->
         offset = at(first=TRIM_HORIZON)
         assert await query.poll(offset) == {}
         query.buffers.away.clear()
-        assert (await query.poll(offset))[FIRST].through == "SHARD_END", "its last event does not come twice"
+        assert (await query.poll(offset))[FIRST].through == SHARD_END, "its last event does not come twice"
         query.buffers.away.add(FIRST)
         assert await query.poll(offset) == {}, "not even what was seen of it: it was let go"
 
@@ -187,7 +187,7 @@ def test_a_shard_that_left_the_offset_and_comes_again_is_looked_at() -> None:
         assert await query.poll(at(first=10, second=SHARD_END)) == {}
         assert await query.poll(at()) == {}
         query.buffers.add(FIRST, 20, 0)
-        assert (await query.poll(at(first=10)))[FIRST].through == "AFTER:20"
+        assert (await query.poll(at(first=10)))[FIRST].through == Position.after(20)
 
     run(main())
 
@@ -197,7 +197,7 @@ def test_the_end_of_a_shard_answers_at_once_although_it_has_no_records() -> None
         query = Query(FIRST)
         query.buffers.add(FIRST, None, 0)
         began = LoopClock().monotonic()
-        assert (await query.poll(at(first=TRIM_HORIZON), at_most=50.0))[FIRST].through == "SHARD_END"
+        assert (await query.poll(at(first=TRIM_HORIZON), at_most=50.0))[FIRST].through == SHARD_END
         assert LoopClock().monotonic() == began
 
     run(main())
@@ -216,7 +216,10 @@ def test_a_poll_without_news_waits_for_its_time_and_tells_how_far_idle_shards_ar
         query.planner.wake()
         told = await polling
         assert LoopClock().monotonic() == began + 5
-        assert {key: each.through for key, each in told.items()} == {FIRST: "AFTER:10", SECOND: "AFTER:30"}
+        assert {key: each.through for key, each in told.items()} == {
+            FIRST: Position.after(10),
+            SECOND: Position.after(30),
+        }
 
     run(main())
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError, KinesisEfoError
-from kinesis_efo.fetcher.messages import PollReply
+from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.planner.calls import QueryCalls
 from kinesis_efo.positions import Offset
 

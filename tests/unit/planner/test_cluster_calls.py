@@ -12,7 +12,8 @@ import pytest
 from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.messages import ShardProgress, pack_error
+from kinesis_efo.fetcher.messages import pack_error
+from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import (
@@ -118,7 +119,7 @@ class Centre:
 
     async def poll(self, offset: Offset, at_most: float = 0.0) -> dict[ShardKey, ShardProgress]:
         told = await self.cluster.poll(offset, NO_LIMIT, NO_LIMIT, at_most)
-        return {ShardKey(each.stream, each.shard): each for each in told}
+        return {each.key: each for each in told}
 
     def owner(self, key: ShardKey) -> FetcherAddress | None:
         return self.cluster.address(key)
@@ -374,7 +375,7 @@ async def test_what_is_reported_is_what_polls_are_answered_with(centre: Centre) 
     reply = await centre.report("f0", news(FIRST, event(20, 2), event(30), start="TRIM_HORIZON", behind=700, quiet=0.0))
     assert reply == ReportReply(known=True, revision=work.revision, pause=1 / 200)
     told = await soon(polling)
-    assert told[FIRST] == ShardProgress(*FIRST, "AFTER:30", 3, 300, 700, 30, 0.0, told[FIRST].data)
+    assert told[FIRST] == ShardProgress(FIRST, Position.after(30), 3, 300, 700, 30, 0.0, told[FIRST].data)
     assert centre.cluster.millis_behind(FIRST) == 700
     assert centre.cluster.buffered(FIRST, TRIM_HORIZON) is not None
     assert centre.cluster.millis_behind(SECOND) is None
@@ -396,8 +397,8 @@ async def test_an_idle_shard_goes_on_with_each_report_and_wakes_no_poll(centre: 
         assert not polling.done()
         assert await polling == {}, "it is not looked at meanwhile"
         told = (await centre.poll(offset))[FIRST]
-        assert (told.through, told.records, told.quiet) == (f"AFTER:{100 * number}", 0, number + 4.0)
-        offset = Offset({FIRST: Position.parse(told.through)})
+        assert (told.through, told.records, told.quiet) == (Position.after(100 * number), 0, number + 4.0)
+        offset = Offset({FIRST: told.through})
         await centre.cluster.commit(offset)
 
 
@@ -707,7 +708,7 @@ async def test_what_was_let_go_of_is_told_again_once_it_is_read_again(centre: Ce
     await centre.poll(offset)
     assert centre.owner(FIRST) == address(0), "the same offset asks for it again"
     await centre.report("f0", news(FIRST, event(30, 0), start="AFTER:20"))
-    assert (await centre.poll(offset))[FIRST].through == "AFTER:30"
+    assert (await centre.poll(offset))[FIRST].through == Position.after(30)
 
 
 @scenario()

@@ -19,7 +19,7 @@ from kinesis_efo.errors import (
     StreamError,
 )
 from kinesis_efo.fetcher.coordinator import Coordinator
-from kinesis_efo.fetcher.messages import ShardProgress
+from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.stream import Stream
@@ -165,7 +165,7 @@ def scenario(
 
 
 def progress(key: ShardKey, through: str, records: int = 1) -> ShardProgress:
-    return ShardProgress(*key, through, records, 100, 0)
+    return ShardProgress(key, Position.parse(through), records, 100, 0)
 
 
 ONE = Offset({FIRST: TRIM_HORIZON})
@@ -252,14 +252,14 @@ async def test_children_start_with_the_micro_batch_that_ends_their_parent_and_it
     await centre.access.refresh()
     centre.fetching.replies = [[progress(FIRST, "SHARD_END", 0)]]
     reply = await centre.poll(ONE, 5.0)
-    assert (reply.starting, reply.finished) == ([tuple(SHARDS[1]), tuple(SHARDS[2])], [])
+    assert (reply.starting, reply.finished) == ([SHARDS[1], SHARDS[2]], [])
     ended = Offset({FIRST: SHARD_END})
     reply = await centre.poll(ended, 5.0)
-    assert reply.starting == [tuple(SHARDS[1]), tuple(SHARDS[2])], "as after a crash"
+    assert reply.starting == [SHARDS[1], SHARDS[2]], "as after a crash"
     assert [each[4] for each in centre.calls("poll")] == [5.0, 0.0], "nothing is waited for"
     all_three = Offset({FIRST: SHARD_END, SHARDS[1]: TRIM_HORIZON, SHARDS[2]: TRIM_HORIZON})
     reply = await centre.poll(all_three, 5.0)
-    assert (reply.starting, reply.finished) == ([], [tuple(FIRST)])
+    assert (reply.starting, reply.finished) == ([], [FIRST])
     assert centre.calls("poll")[-1][4] == 5.0
 
 

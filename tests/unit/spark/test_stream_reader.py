@@ -16,7 +16,7 @@ import pytest
 
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.messages import PollReply, ShardProgress
+from kinesis_efo.fetcher.progress import PollReply, ShardProgress
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
@@ -50,8 +50,8 @@ class Fetcher:
         self.resumed: list[Offset] = []
         self.marks: list[str] = []
         self.there: dict[ShardKey, tuple[Position, int]] = {}
-        self.starting: list[tuple[str, str]] = []
-        self.finished: list[tuple[str, str]] = []
+        self.starting: list[ShardKey] = []
+        self.finished: list[ShardKey] = []
         self.found: list[Offset | None] = []
         self.ending: list[Found | None] = []
         self.cut: dict[ShardRange, int] = {}
@@ -76,10 +76,10 @@ class Fetcher:
             last = self.lasts.get(shard) if records else None
             shards.append(
                 ShardProgress(
-                    *shard, str(through), records, 100 * records, 5, last, 0.0 if records else self.quiet, 20 * records
+                    shard, through, records, 100 * records, 5, last, 0.0 if records else self.quiet, 20 * records
                 )
             )
-        return PollReply(shards, [s for s in self.starting if ShardKey(*s) not in offset], self.finished)
+        return PollReply(shards, [s for s in self.starting if s not in offset], self.finished)
 
     def commit(self, offset: Offset) -> None:
         self.commits.append(offset)
@@ -305,12 +305,12 @@ def test_spark_is_asked_for_a_task_before_it_ends_idle_workers() -> None:
 def test_children_follow_after_the_batch_that_ends_their_parent() -> None:
     reader = Reader({key(0): after(5)})
     reader.fetcher.there = {key(0): (SHARD_END, 2)}
-    reader.fetcher.starting = [tuple(key(1)), tuple(key(2))]  # type: ignore[list-item]
+    reader.fetcher.starting = [key(1), key(2)]
     end = reader.latestOffset()
     assert end == offset(s0=SHARD_END, s1=TRIM_HORIZON, s2=TRIM_HORIZON)
     assert ranges(reader.partitions(offset(s0=after(5)), end)) == [ShardRange(key(0), after(5), SHARD_END)]
     reader.fetcher.there = {key(1): (after(30), 1)}
-    reader.fetcher.finished = [tuple(key(0))]  # type: ignore[list-item]
+    reader.fetcher.finished = [key(0)]
     following = reader.latestOffset()
     assert following == offset(s1=after(30), s2=TRIM_HORIZON)
     assert ranges(reader.partitions(end, following)) == [ShardRange(key(1), TRIM_HORIZON, after(30))]
@@ -349,12 +349,12 @@ def test_available_now_ends_at_the_targets_and_leaves_what_came_later() -> None:
     reader.prepareForTriggerAvailableNow()
     reader.fetcher.ending = [None, all_known(Offset({key(0): after(50), key(1): SHARD_END, key(2): after(60)}))]
     reader.fetcher.there = {key(0): (after(40), 4), key(1): (SHARD_END, 1)}
-    reader.fetcher.starting = [tuple(key(2))]  # type: ignore[list-item]
+    reader.fetcher.starting = [key(2)]
     first = reader.latestOffset(offset(s0=after(1), s1=after(1)))
     assert first == offset(s0=after(40), s1=SHARD_END, s2=TRIM_HORIZON)
     # Shard 0 was split after the targets were taken: its end, and its children, are for the next run.
     reader.fetcher.there = {key(0): (SHARD_END, 9), key(2): (after(70), 9)}
-    reader.fetcher.starting = [tuple(key(3)), tuple(key(4))]  # type: ignore[list-item]
+    reader.fetcher.starting = [key(3), key(4)]
     second = reader.latestOffset(first)
     assert second == offset(s0=after(50), s1=SHARD_END, s2=after(60))
     assert reader.latestOffset(second) == second

@@ -60,7 +60,11 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("fetcher/shortfall",): ("tests/unit/fetcher", "tests/emulator"),
     (
         "planner/snapshot",
+        "planner/snapshots",
         "planner/members",
+        "planner/assignments",
+        "planner/sessions",
+        "planner/fetcher_watch",
         "planner/cluster",
         "planner/query",
         "planner/run",

@@ -49,6 +49,7 @@ from kinesis_efo.patience import Patience, passes
 from kinesis_efo.planner.calls import QueryCalls, finished
 from kinesis_efo.planner.cluster import Cluster
 from kinesis_efo.planner.local_fetching import LocalFetching
+from kinesis_efo.planner.members import Fallback
 from kinesis_efo.planner.probe import nobody_listens
 from kinesis_efo.planner.query import Query
 from kinesis_efo.planner.run import Fetching, Run
@@ -187,7 +188,7 @@ class PlannerRuntime:
         async def placed() -> list[FetcherAddress | None]:
             cluster.expect(Offset({wanted.key: wanted.after for wanted in ranges}))
             shards = [(wanted.key.stream, wanted.key.shard) for wanted in ranges]
-            return (await cluster.where(WhereRequest(shards, at_most))).fetchers
+            return (await cluster.sessions.where(WhereRequest(shards, at_most))).fetchers
 
         return self._call(placed())
 
@@ -310,12 +311,11 @@ class PlannerRuntime:
                 options.lease_timeout,
                 clock,
                 gone=nobody_listens,
-                excuse=self._excuse,
-                fetch_here=self._fetch_here,
+                fallback=Fallback(self._fetch_here, self._excuse),
                 max_skew=options.max_shard_skew,
             )
             self._service = PlannerService(
-                self._cluster, self._loop, self.secret, self._listening, certificate, self._desk
+                self._cluster.sessions, self._loop, self.secret, self._listening, certificate, self._desk
             )
             return self._cluster
         settings = FetcherSettings(options.fail_on_data_loss, patience, options.arrival_step, options.retry.timeout)

@@ -12,7 +12,7 @@ from pyarrow import flight
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.serving import Service, StatusDesk, decoded
 from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereRequest, WorkRequest
-from kinesis_efo.planner.cluster import Cluster
+from kinesis_efo.planner.sessions import FetcherSessions
 
 if TYPE_CHECKING:
     from kinesis_efo.fetcher.certificate import Certificate
@@ -22,7 +22,7 @@ class PlannerService(Service):
     """Serves one planner; see `Service`.
 
     Args:
-        cluster: The fetchers of the run.
+        sessions: Answers the fetchers of the run, and tasks.
         loop: The event loop that it lives in.
         secret: The secret of the run; a call without it is refused.
         listening: Where to listen.
@@ -34,14 +34,14 @@ class PlannerService(Service):
 
     def __init__(
         self,
-        cluster: Cluster,
+        sessions: FetcherSessions,
         loop: asyncio.AbstractEventLoop,
         secret: str,
         listening: Listening,
         certificate: Certificate | None = None,
         desk: StatusDesk | None = None,
     ) -> None:
-        self._cluster = cluster
+        self._sessions = sessions
         super().__init__(loop, secret, listening, certificate, desk)
 
     def act(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
@@ -52,18 +52,18 @@ class PlannerService(Service):
             case str(name) if name == WORK:
                 request = decoded(body, WorkRequest)
                 try:
-                    work = self.run(context, self._cluster.work(request))
+                    work = self.run(context, self._sessions.work(request))
                 except flight.FlightCancelledError:
                     self.run(None, self._dropped(request.name))
                     raise
                 return [flight.Result(msgspec.json.encode(work))]
             case str(name) if name == REPORT:
-                answer = self._cluster.report(decoded(body, Report))
+                answer = self._sessions.report(decoded(body, Report))
             case str(name) if name == WHERE:
-                answer = self._cluster.where(decoded(body, WhereRequest))
+                answer = self._sessions.where(decoded(body, WhereRequest))
             case unknown:
                 raise flight.FlightServerError(f"the planner has no action {unknown!r}")
         return [flight.Result(msgspec.json.encode(self.run(context, answer)))]
 
     async def _dropped(self, name: str) -> None:
-        self._cluster.dropped(name)
+        self._sessions.dropped(name)

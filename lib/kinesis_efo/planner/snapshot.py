@@ -19,6 +19,7 @@ class ShardSnapshot:
     Args:
         owner: The name of the fetcher.
         start: Where its buffer begins.
+        budget: Bytes that the fetcher may buffer.
 
     Attributes:
         index: The events.
@@ -27,8 +28,9 @@ class ShardSnapshot:
         tip: Where the shard ended when the fetcher began there; None while that is not known.
     """
 
-    def __init__(self, owner: str, start: Position) -> None:
+    def __init__(self, owner: str, start: Position, budget: int) -> None:
         self.owner = owner
+        self.budget = budget
         self.index = EventIndex(start)
         self.behind: int | None = None
         self.read_until: float | None = None

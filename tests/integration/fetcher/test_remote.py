@@ -51,7 +51,7 @@ class Query(Reading):
     def shares(self) -> list[int]:
         cluster = self.runtime._cluster
         assert cluster is not None
-        return sorted(count for _, count in cluster.fetchers())
+        return sorted(count for _, count in cluster.assignments.fetchers())
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.planner.cluster import Cluster
+from kinesis_efo.planner.members import Fallback
 from kinesis_efo.planner.query import Query
 from kinesis_efo.planner.run import Run as PlannedRun
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
@@ -56,11 +57,11 @@ class Link:
         self.reports = 0
 
     async def work(self, request: WorkRequest) -> Work:
-        return await self._call(self.cluster.work, request)
+        return await self._call(self.cluster.sessions.work, request)
 
     async def report(self, report: Report) -> ReportReply:
         self.reports += 1
-        return await self._call(self.cluster.report, report)
+        return await self._call(self.cluster.sessions.report, report)
 
     async def _call(self, call: Callable[[Any], Coroutine[Any, Any, Any]], request: Any) -> Any:
         await self._pass()
@@ -130,8 +131,14 @@ class Run:
         keys = LeaseKeys({"orders": "dev-orders"})
         self.leases = RunLease(self.network, f"w{id(self)}", keys, Timing(LEASE), clock, Random(1), application="lake")
         self.alone = alone
+        self.is_gone = self._is_dead
         self.cluster = Cluster(
-            streams, self.leases.seconds, LEASE, clock, gone=self._is_dead, fetch_here=self._fetch_here
+            streams,
+            self.leases.seconds,
+            LEASE,
+            clock,
+            gone=lambda address: self.is_gone(address),
+            fallback=Fallback(self._fetch_here),
         )
         self.inner = PlannedRun(streams, self.cluster, self.leases, self.network, keys, Pace(), 60.0, clock)
         self.planner = Query(self.inner)
@@ -169,7 +176,7 @@ class Run:
     async def read(self, wanted: ShardRange) -> list[tuple[str, int]]:
         """The rows of a range; where a fetcher is gone, the next one is asked for all of it."""
         while True:
-            (address,) = (await self.cluster.where(WhereRequest([tuple(wanted.key)], 60.0))).fetchers
+            (address,) = (await self.cluster.sessions.where(WhereRequest([tuple(wanted.key)], 60.0))).fetchers
             host = next((host for host in self.hosts if host.address == address), None)
             if host is None or host.address in self.dead or host.link.cut:
                 await asyncio.sleep(0.2)
@@ -238,7 +245,7 @@ async def test_the_shards_are_shared_out_and_everything_is_read_once() -> None:
         stream.put(number, *[30] * 20)
     async with Run(stream) as run:
         await run.until(80)
-        assert [count for _, count in run.cluster.fetchers()] == [2, 2]
+        assert [count for _, count in run.cluster.assignments.fetchers()] == [2, 2]
         assert run.readers() == dict.fromkeys(stream.shards_by_id, 1)
 
 
@@ -305,7 +312,7 @@ async def test_the_shards_of_a_killed_fetcher_are_read_on_within_seconds() -> No
         assert await run.idle_until(lambda: len(run.rows) == 40, 8.0) < 8.0
         assert len(set(run.rows)) == 40
         run.hosts.append(Host(run, 0))
-        await run.idle_until(lambda: [count for _, count in run.cluster.fetchers()] == [2, 2], 30.0)
+        await run.idle_until(lambda: [count for _, count in run.cluster.assignments.fetchers()] == [2, 2], 30.0)
         for number in range(4):
             stream.put(number, *[30] * 5)
         await run.until(60)
@@ -326,7 +333,7 @@ async def test_a_fetcher_that_is_cut_off_stops_before_another_takes_over_and_com
         assert took > 5, "its shards are not given away while it may read them"
         assert not away.fetcher.feeds
         away.link.cut = False
-        await run.idle_until(lambda: [count for _, count in run.cluster.fetchers()] == [2, 2], 30.0)
+        await run.idle_until(lambda: [count for _, count in run.cluster.assignments.fetchers()] == [2, 2], 30.0)
         for number in range(4):
             stream.put(number, *[30] * 5)
         await run.until(60)
@@ -350,7 +357,7 @@ async def test_one_that_answers_while_another_is_probed_is_not_given_up() -> Non
     stream = ModelStream(shards=2)
     async with Run(stream) as run:
         await run.idle_until(lambda: len(run.readers()) == 2, 20.0)
-        members = {member.host: member for member in run.cluster._members}
+        members = {member.host: member for member in run.cluster.assignments.silent(0.0)}
         asked = asyncio.Event()
 
         async def gone(_address: FetcherAddress) -> bool:
@@ -358,7 +365,7 @@ async def test_one_that_answers_while_another_is_probed_is_not_given_up() -> Non
             await asked.wait()
             return True
 
-        run.cluster._gone = gone
+        run.is_gone = gone  # type: ignore[method-assign]
         run.hosts[0].link.cut = True
         await asyncio.sleep(4)
         run.hosts[0].link.cut = False
@@ -366,7 +373,9 @@ async def test_one_that_answers_while_another_is_probed_is_not_given_up() -> Non
         await run.idle_until(lambda: members["host0"].heard_at > heard_at, 5.0)
         asked.set()
         await asyncio.sleep(1)
-        assert {member.name for member in run.cluster._members} == {member.name for member in members.values()}
+        assert {member.name for member in run.cluster.assignments.silent(0.0)} == {
+            member.name for member in members.values()
+        }
 
 
 @scenario
@@ -376,9 +385,9 @@ async def test_one_whose_connection_breaks_for_a_moment_asks_before_it_opens_any
         await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
         away = run.hosts[0]
         name = away.remote._name
-        run.cluster.dropped(name)  # the planner takes it for dead; it is not
+        run.cluster.sessions.dropped(name)  # the planner takes it for dead; it is not
         opened = len(stream.subscribed)
-        await run.idle_until(lambda: [count for _, count in run.cluster.fetchers()] == [2, 2], 60.0)
+        await run.idle_until(lambda: [count for _, count in run.cluster.assignments.fetchers()] == [2, 2], 60.0)
         assert away.remote._name != name, "it has come as a new one"
         assert len(stream.subscribed) - opened <= 4, "no ping-pong"
 
@@ -425,7 +434,7 @@ async def test_one_that_is_cut_off_takes_nothing_back_from_the_one_that_took_ove
         await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
         away = run.hosts[0]
         away.link.cut = True
-        run.cluster.dropped(away.remote._name)
+        run.cluster.sessions.dropped(away.remote._name)
         opened, began = len(stream.subscribed), LoopClock().monotonic()
         await run.idle_until(lambda: LoopClock().monotonic() - began > 30, 60.0)
         assert len(stream.subscribed) - opened == 2, (
@@ -452,7 +461,7 @@ async def test_a_minute_after_any_change_nobody_has_much_more_than_the_others() 
                 host.address: 0 for host in run.hosts if host.address not in run.dead
             }
             for number, size in enumerate(sizes):
-                loads[run.cluster.address(ShardKey("orders", stream[number].shard_id))] += size
+                loads[run.cluster.assignments.address(ShardKey("orders", stream[number].shard_id))] += size
             return max(loads.values()) * len(loads) / sum(loads.values())
 
         await a_minute()
@@ -476,7 +485,7 @@ def test_at_even_load_no_shard_changes_hands(shards: int, fetchers: int) -> None
         async with Run(stream, fetchers=fetchers) as run:
 
             def owners() -> list[FetcherAddress | None]:
-                return [run.cluster.address(key) for key in horizon(stream)]
+                return [run.cluster.assignments.address(key) for key in horizon(stream)]
 
             before: list[FetcherAddress | None] = []
             for second in range(240):
@@ -565,7 +574,7 @@ async def test_the_first_error_of_the_run_is_kept_whoever_of_its_parts_fails_nex
             run.batch(),
             run.planner.strict(["orders"]),
             run.leases.wait_held(["orders"]),
-            run.cluster.where(WHERE),
+            run.cluster.sessions.where(WHERE),
         )
         for call in calls:
             with pytest.raises(DataLossError, match=r"the first \(the fetcher on host host0 says so\)"):
@@ -594,7 +603,7 @@ async def test_those_who_wait_learn_of_an_error_at_once() -> None:
             asyncio.create_task(each)
             for each in (
                 run.planner.poll(run.offset, NO_LIMIT, NO_LIMIT, 50.0),
-                run.cluster.where(WhereRequest([("orders", "shardId-000000000000")], 50.0)),
+                run.cluster.sessions.where(WhereRequest([("orders", "shardId-000000000000")], 50.0)),
                 run.leases.wait_held(["orders", "another"]),
             )
         ]
@@ -624,7 +633,7 @@ async def test_where_the_job_of_fetchers_is_somebody_elses_the_planner_fetches_a
         assert await run.idle_until(lambda: len(run.rows) == 1, 100.0) <= 3 * LEASE + 3
         # Those who come all the same take their part.
         run.hosts.append(Host(run, 7))
-        await run.idle_until(lambda: sorted(n for _, n in run.cluster.fetchers()) == [1, 1], 30.0)
+        await run.idle_until(lambda: sorted(n for _, n in run.cluster.assignments.fetchers()) == [1, 1], 30.0)
         stream.put(1, 30)
         await run.until(2)
         assert len(run.hosts) == 2, "asked once"
@@ -781,7 +790,7 @@ async def mishap(random: Random, run: Run, step: int) -> None:
         case 3:
             host.link.delay = random.choice([0.001, 0.3, 1.0])
         case 4:
-            run.cluster.dropped(host.remote._name)
+            run.cluster.sessions.dropped(host.remote._name)
         case 5:
             still = [shard for shard in run.stream.shards_by_id.values() if shard.last is None]
             if len(still) < 8:

@@ -31,6 +31,8 @@ from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.planner.cluster import Cluster
+from kinesis_efo.planner.members import Fallback
+from kinesis_efo.planner.snapshots import ShardSnapshots
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Offset, Position, ShardKey, ShardRange
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import LoopClock, run
@@ -77,8 +79,7 @@ class Centre:
             timeout,
             clock,
             gone=self._is_gone,
-            excuse=lambda: "Spark has no cores.",
-            fetch_here=self._fetch_here,
+            fallback=Fallback(self._fetch_here, lambda: "Spark has no cores."),
         )
         self._reports: dict[str, int] = {}
 
@@ -102,7 +103,7 @@ class Centre:
     async def work(self, name: str, revision: int = 0, done: int = 0, wait: float = 0.0, **more: Any) -> Work:
         place = int(name[1:])
         request = WorkRequest(name, place, f"host{place}", address(place), BUDGET, revision, done, wait, **more)
-        return await self.cluster.work(request)
+        return await self.cluster.sessions.work(request)
 
     async def working(self, name: str) -> Work:
         """Let a fetcher come, or ask again, and follow the answer at once."""
@@ -112,17 +113,22 @@ class Centre:
 
     async def report(self, name: str, *news: ShardNews, anew: bool = False, failure: bytes = b"") -> ReportReply:
         self._reports[name] = 1 if anew else self._reports.get(name, 0) + 1
-        return await self.cluster.report(Report(name, self._reports[name], list(news), failure))
+        return await self.cluster.sessions.report(Report(name, self._reports[name], list(news), failure))
 
     async def where(self, *keys: ShardKey, wait: float = 0.0) -> WhereReply:
-        return await self.cluster.where(WhereRequest([tuple(key) for key in keys], wait))
+        return await self.cluster.sessions.where(WhereRequest([tuple(key) for key in keys], wait))
 
     async def poll(self, offset: Offset, at_most: float = 0.0) -> dict[ShardKey, ShardProgress]:
         told = await self.cluster.poll(offset, NO_LIMIT, NO_LIMIT, at_most)
         return {each.key: each for each in told}
 
+    @property
+    def buffers(self) -> ShardSnapshots:
+        """What micro-batches are planned from."""
+        return self.cluster._snapshots
+
     def owner(self, key: ShardKey) -> FetcherAddress | None:
-        return self.cluster.address(key)
+        return self.cluster.assignments.address(key)
 
 
 def news(key: ShardKey, *entries: Entry, start: str | None = None, **told: Any) -> ShardNews:
@@ -257,9 +263,9 @@ async def test_a_commit_that_moves_nothing_wakes_nobody(centre: Centre) -> None:
 async def test_a_second_attempt_waits_and_one_that_counted_as_dead_begins_anew(centre: Centre) -> None:
     await centre.working("f0")
     request = WorkRequest("another", 0, "host9", address(9), BUDGET, 0, 0, 0.0)
-    assert await centre.cluster.work(request) == Work("standby")
+    assert await centre.cluster.sessions.work(request) == Work("standby")
     assert await centre.work("f7", revision=3) == Work("unknown")
-    assert centre.cluster.fetchers() == [("host0", 0)]
+    assert centre.cluster.assignments.fetchers() == [("host0", 0)]
     assert centre.cluster.room == BUDGET, "they buffer nothing"
 
 
@@ -268,7 +274,7 @@ async def test_one_that_is_given_up_while_it_waits_is_told_so(centre: Centre) ->
     work = await centre.working("f0")
     waiting = asyncio.create_task(centre.work("f0", work.revision, 2, wait=5.0))
     await asyncio.sleep(1)
-    centre.cluster.dropped("f0")
+    centre.cluster.sessions.dropped("f0")
     assert await waiting == Work("unknown")
 
 
@@ -289,7 +295,7 @@ async def test_the_first_request_of_a_fetcher_shares_the_shards_out_and_later_on
     assert centre.owner(moved) is None
     await centre.work("f0", told.revision, told.number)
     assert centre.owner(moved) == address(1)
-    assert centre.cluster.fetchers() == [("host0", 1), ("host1", 1)]
+    assert centre.cluster.assignments.fetchers() == [("host0", 1), ("host1", 1)]
 
 
 def test_that_a_fetcher_has_come_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -298,7 +304,7 @@ def test_that_a_fetcher_has_come_is_said_once(caplog: pytest.LogCaptureFixture) 
         for _ in range(3):
             await centre.working("f0")
 
-    with caplog.at_level(logging.INFO, logger="kinesis_efo.planner.cluster"):
+    with caplog.at_level(logging.INFO, logger="kinesis_efo.planner.assignments"):
         test()
     assert [message for message in caplog.messages if "has come" in message] == ["fetcher 0 on host0 has come"]
 
@@ -311,7 +317,7 @@ async def test_what_fetchers_may_buffer_and_whether_tasks_read_there(centre: Cen
     assert (centre.cluster.room, centre.cluster.reading) == (2 * BUDGET, True)
     await centre.work("f0", first.revision, first.number)
     assert not centre.cluster.reading
-    centre.cluster.dropped("f0")
+    centre.cluster.sessions.dropped("f0")
     assert centre.cluster.room == BUDGET
 
 
@@ -333,11 +339,11 @@ async def test_stopping_tells_everybody_and_waits_until_they_have_said_so(centre
     assert await centre.work("f0", revision=2) == Work("over"), "its subscriptions are still open"
     await asyncio.sleep(1)
     assert not stopping.done()
-    assert len(centre.cluster.fetchers()) == 2
+    assert len(centre.cluster.assignments.fetchers()) == 2
     for name in ("f0", "f1"):
         assert await centre.work(name) == Work("over")
     await soon(stopping)
-    assert centre.cluster.fetchers() == []
+    assert centre.cluster.assignments.fetchers() == []
     assert {task.get_name() for task in asyncio.all_tasks()}.isdisjoint(
         {"watching the shards", "watching the fetchers"}
     )
@@ -358,8 +364,8 @@ async def test_whoever_breaks_off_at_the_end_has_said_nothing(
     await centre.working("f0")
     stopping = asyncio.create_task(centre.cluster.stop())
     await asyncio.sleep(1)
-    centre.cluster.dropped("f0")
-    assert len(centre.cluster.fetchers()) == 1
+    centre.cluster.sessions.dropped("f0")
+    assert len(centre.cluster.assignments.fetchers()) == 1
     await stopping
 
 
@@ -376,9 +382,9 @@ async def test_what_is_reported_is_what_polls_are_answered_with(centre: Centre) 
     assert reply == ReportReply(known=True, revision=work.revision, pause=1 / 200)
     told = await soon(polling)
     assert told[FIRST] == ShardProgress(FIRST, Position.after(30), 3, 300, 700, 30, 0.0, told[FIRST].data)
-    assert centre.cluster.millis_behind(FIRST) == 700
-    assert centre.cluster.buffered(FIRST, TRIM_HORIZON) is not None
-    assert centre.cluster.millis_behind(SECOND) is None
+    assert centre.buffers.millis_behind(FIRST) == 700
+    assert centre.buffers.buffered(FIRST, TRIM_HORIZON) is not None
+    assert centre.buffers.millis_behind(SECOND) is None
 
 
 @scenario(shards=1)
@@ -404,12 +410,12 @@ async def test_an_idle_shard_goes_on_with_each_report_and_wakes_no_poll(centre: 
 
 @scenario(shards=1)
 async def test_news_of_a_shard_that_is_quiet_counts_from_the_report(centre: Centre) -> None:
-    assert centre.cluster.quiet(FIRST) == 0.0
+    assert centre.buffers.quiet(FIRST) == 0.0
     centre.cluster.expect(ONE)
     await centre.working("f0")
     await centre.report("f0", news(FIRST, event(20, 0), start="TRIM_HORIZON", quiet=2.0))
     await asyncio.sleep(3)
-    assert centre.cluster.quiet(FIRST) == 5.0
+    assert centre.buffers.quiet(FIRST) == 5.0
 
 
 @scenario()
@@ -424,7 +430,7 @@ async def test_a_report_that_is_missing_makes_the_fetcher_begin_anew(centre: Cen
     centre.cluster.expect(BOTH)
     work = await centre.working("f0")
     await centre.report("f0", news(FIRST, event(20), start="TRIM_HORIZON"))
-    missing = await centre.cluster.report(Report("f0", 3, [news(FIRST, event(40))]))
+    missing = await centre.cluster.sessions.report(Report("f0", 3, [news(FIRST, event(40))]))
     assert missing == ReportReply(known=True, again=True, revision=work.revision)
     assert [each.fetched for each in centre.cluster.statuses()] == ["AFTER:20"], "a gap would hide records"
     # It tells everything anew: what it does not tell of, it does not have.
@@ -501,10 +507,10 @@ async def test_a_buffer_that_begins_where_the_query_does_covers_every_number_beh
     centre.cluster.expect(Offset({FIRST: begin}))
     await centre.working("f0")
     await centre.report("f0", news(FIRST, event(90), start=str(begin)))
-    assert centre.cluster.buffered(FIRST, Position.after(20)) is not None, "whatever number Spark's log has"
+    assert centre.buffers.buffered(FIRST, Position.after(20)) is not None, "whatever number Spark's log has"
     await centre.cluster.commit(Offset({FIRST: Position.after(90)}))
     await centre.report("f0", news(FIRST, event(190), start="AT_TIMESTAMP:1700000060000"))
-    assert centre.cluster.buffered(FIRST, Position.after(20)) is None, "it may lie before this buffer"
+    assert centre.buffers.buffered(FIRST, Position.after(20)) is None, "it may lie before this buffer"
 
 
 @scenario(shards=1)
@@ -513,10 +519,10 @@ async def test_nothing_is_buffered_of_a_shard_behind_a_position_that_its_buffer_
 ) -> None:
     centre.cluster.expect(ONE)
     await centre.working("f0")
-    assert centre.cluster.buffered(FIRST, Position.after(50)) is None
+    assert centre.buffers.buffered(FIRST, Position.after(50)) is None
     await centre.report("f0", news(FIRST, event(90), start="AFTER:50"))
-    assert centre.cluster.buffered(FIRST, Position.after(50)) is not None
-    assert centre.cluster.buffered(FIRST, Position.after(40)) is None
+    assert centre.buffers.buffered(FIRST, Position.after(50)) is not None
+    assert centre.buffers.buffered(FIRST, Position.after(40)) is None
     assert centre.cluster.last_record(ShardRange(FIRST, Position.after(50), Position.after(90))) == 90
     assert centre.cluster.last_record(ShardRange(FIRST, Position.after(40), Position.after(90))) is None
     assert centre.cluster.last_record(ShardRange(SECOND, Position.after(50), Position.after(90))) is None
@@ -575,7 +581,7 @@ async def test_a_commit_never_takes_a_shard_back(centre: Centre) -> None:
     await centre.working("f0")
     await centre.cluster.commit(Offset({FIRST: Position.after(30)}))
     await centre.cluster.commit(Offset({FIRST: Position.after(20)}))
-    centre.cluster.dropped("f0")
+    centre.cluster.sessions.dropped("f0")
     work = await centre.work("f1")
     assert work.shards is not None
     assert [shard.start for shard in work.shards] == ["AFTER:30"]
@@ -591,7 +597,7 @@ async def test_a_shard_that_is_done_is_given_to_nobody_any_more(centre: Centre) 
     assert await centre.cluster.commit(Offset({FIRST: SHARD_END})) == {}
     assert centre.cluster.statuses() == []
     assert (await soon(waiting)).done == []
-    centre.cluster.dropped("f0")
+    centre.cluster.sessions.dropped("f0")
     assert (await centre.work("f1")).shards == []
     centre.cluster.expect(Offset({FIRST: SHARD_END}))
     assert (await centre.work("f2")).shards == []
@@ -611,7 +617,7 @@ async def test_a_shard_that_left_the_offset_is_done_and_one_of_a_later_offset_is
     await centre.cluster.commit(ONE)
     assert [each.key for each in centre.cluster.statuses()] == [FIRST]
     await soon(waiting)
-    centre.cluster.dropped("f0")
+    centre.cluster.sessions.dropped("f0")
     told = await centre.work("f1")
     assert told.shards is not None
     assert [shard.key for shard in told.shards] == [FIRST]
@@ -630,7 +636,7 @@ def test_a_shard_that_comes_again_begins_where_it_comes_again(left: bool) -> Non
         centre.cluster.expect(Offset({FIRST: Position.after(50)}))
         await centre.working("f0")
         await centre.report("f0", news(FIRST, event(90), start=str(begin)))
-        assert centre.cluster.buffered(FIRST, Position.after(50)) is None
+        assert centre.buffers.buffered(FIRST, Position.after(50)) is None
 
     test()
 
@@ -751,12 +757,12 @@ async def test_tasks_learn_at_once_that_the_shards_of_a_dead_fetcher_are_read_by
     first, second = await _one_shard_each(centre)
     assert centre.owner(first) == address(0)
     asking = asyncio.create_task(centre.where(first, ShardKey("orders", "later"), wait=0.6))
-    centre.cluster.dropped("f0")
+    centre.cluster.sessions.dropped("f0")
     assert centre.owner(first) == address(1), "it is shared out at once"
     assert centre.owner(second) == address(1)
     assert (await asking).fetchers[0] == address(1)
-    centre.cluster.dropped("nobody")
-    assert centre.cluster.fetchers() == [("host1", 2)]
+    centre.cluster.sessions.dropped("nobody")
+    assert centre.cluster.assignments.fetchers() == [("host1", 2)]
 
 
 @scenario()
@@ -765,10 +771,10 @@ async def test_what_a_dead_fetcher_had_buffered_is_gone_and_what_the_others_have
     first, second = await _one_shard_each(centre)
     for name, key in (("f0", first), ("f1", second)):
         await centre.report(name, news(key, event(20), start="TRIM_HORIZON"))
-    assert list(centre.cluster.budgets([first, second])) == [([first], BUDGET), ([second], BUDGET)]
-    centre.cluster.dropped("f0")
+    assert list(centre.buffers.budgets([first, second])) == [([first], BUDGET), ([second], BUDGET)]
+    centre.cluster.sessions.dropped("f0")
     assert [each.key for each in centre.cluster.statuses()] == [second]
-    assert await centre.cluster.report(Report("f0", 2, [])) == ReportReply(known=False)
+    assert await centre.cluster.sessions.report(Report("f0", 2, [])) == ReportReply(known=False)
 
 
 @scenario(shards=1)
@@ -800,9 +806,9 @@ async def test_one_that_is_late_and_whose_process_has_ended_is_given_up_at_once(
     await centre.working("f0")
     centre.gone.add(address(0))
     await asyncio.sleep(1.2)
-    assert centre.cluster.fetchers() == [("host0", 2)], "it is not late"
+    assert centre.cluster.assignments.fetchers() == [("host0", 2)], "it is not late"
     await asyncio.sleep(1.0)
-    assert centre.cluster.fetchers() == []
+    assert centre.cluster.assignments.fetchers() == []
 
 
 @scenario()
@@ -810,10 +816,10 @@ async def test_one_that_is_silent_counts_as_dead_once_it_has_stopped_reading(cen
     centre.cluster.expect(BOTH)
     await centre.working("f0")
     await asyncio.sleep(TIMEOUT - 0.6)
-    assert centre.cluster.fetchers() == [("host0", 2)]
+    assert centre.cluster.assignments.fetchers() == [("host0", 2)]
     await centre.working("f1")
     await asyncio.sleep(1.2)
-    assert centre.cluster.fetchers() == [("host1", 2)], "its shards are shared out"
+    assert centre.cluster.assignments.fetchers() == [("host1", 2)], "its shards are shared out"
 
 
 @scenario()
@@ -822,7 +828,7 @@ async def test_no_fetcher_for_long_is_an_error_counted_from_the_last_one(centre:
     await asyncio.sleep(20)
     await centre.working("f0")
     await asyncio.sleep(5)
-    centre.cluster.dropped("f0")
+    centre.cluster.sessions.dropped("f0")
     gone = LoopClock().monotonic()
     await asyncio.sleep(25)
     assert centre.here == [], "counted from the last one"
@@ -849,7 +855,7 @@ def test_that_a_fetcher_is_gone_is_said_unless_the_run_ends(caplog: pytest.LogCa
     async def test(centre: Centre) -> None:
         centre.cluster.expect(BOTH)
         await centre.working("f0")
-        centre.cluster.dropped("f0")
+        centre.cluster.sessions.dropped("f0")
         await centre.working("f1")
         stopping = asyncio.create_task(centre.cluster.stop())
         await asyncio.sleep(0)

@@ -21,7 +21,7 @@ def entry(through: int | str, records: int = 1, last: str | None = "") -> Entry:
 
 
 def snapshot(*entries: Entry, start: Position = TRIM_HORIZON) -> ShardSnapshot:
-    made = ShardSnapshot("fetcher-1", start)
+    made = ShardSnapshot("fetcher-1", start, 1 << 20)
     made.append(entries, 10.0)
     return made
 
@@ -31,8 +31,8 @@ def news(**told: object) -> ShardNews:
 
 
 def test_it_holds_the_events_that_were_told_of() -> None:
-    made = ShardSnapshot("fetcher-1", TRIM_HORIZON)
-    assert (made.owner, made.index.start, made.index.held) == ("fetcher-1", TRIM_HORIZON, 0)
+    made = ShardSnapshot("fetcher-1", TRIM_HORIZON, 1 << 20)
+    assert (made.owner, made.budget, made.index.start, made.index.held) == ("fetcher-1", 1 << 20, TRIM_HORIZON, 0)
     assert made.append([entry(20, 2), entry(30, 0), entry(40)], 10.0) == 300, "bytes, for the rates of shards"
     assert made.append([entry(50)], 12.0) == 100
     assert (made.index.end, made.index.held, made.index.records) == (Position.after(50), 400, 4)
@@ -128,7 +128,7 @@ def test_the_last_record_of_a_last_event_without_a_number_of_its_own() -> None:
 
 
 def test_many_commits_keep_events_and_their_last_records_together() -> None:
-    made = ShardSnapshot("fetcher-1", TRIM_HORIZON)
+    made = ShardSnapshot("fetcher-1", TRIM_HORIZON, 1 << 20)
     for number in range(1, 4001):
         made.append([entry(10 * number, last=str(10 * number - 1))], float(number))
         if number > 2:

@@ -1,0 +1,135 @@
+"""What the planner knows of all shards that fetchers of other processes buffer: micro-batches are planned from it.
+
+It lives in the planner's event loop. Positions and bytes come from the fetchers' reports, never from Kinesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.fetcher.event_index import EventIndex
+from kinesis_efo.fetcher.status import ShardStatus
+from kinesis_efo.fetcher.work import ShardNews
+from kinesis_efo.planner.snapshot import ShardSnapshot
+from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
+
+
+class ShardSnapshots:
+    """A snapshot of each shard that a fetcher has told of; implements `Buffers`.
+
+    Args:
+        clock: Time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._snapshots: dict[ShardKey, ShardSnapshot] = {}
+        self._begun: dict[ShardKey, Position] = {}
+
+    # -- what fetchers tell
+
+    def note(self, fetcher: str, budget: int, news: ShardNews) -> int | None:
+        """Take note of what has happened in one shard.
+
+        Args:
+            fetcher: The name of the fetcher that reads it.
+            budget: Bytes that this fetcher may buffer.
+            news: As it was told.
+
+        Returns:
+            The bytes of the new events; None if the beginning is missing.
+        """
+        key, snapshot, now = news.key, self._snapshots.get(news.key), self._clock.monotonic()
+        if news.start is not None:
+            snapshot = self._snapshots[key] = ShardSnapshot(fetcher, Position.parse(news.start), budget)
+            if snapshot.index.start == self._begun.get(key):
+                # The query began there itself, so that no number which it knows lies before.
+                snapshot.index.vouch(0)
+        elif snapshot is None or snapshot.owner != fetcher:
+            return None
+        size = snapshot.append(news.entries, now)
+        snapshot.note(news, now)
+        return size
+
+    def is_idle(self, key: ShardKey) -> bool:
+        """Whether the newest event of a shard only moved the position."""
+        return self._snapshots[key].index.idle
+
+    def forget(self, key: ShardKey) -> None:
+        """Drop a shard that its fetcher does not read any more."""
+        self._snapshots.pop(key, None)
+
+    def forget_all_of(self, fetcher: str) -> None:
+        """Drop what a fetcher has told of."""
+        for key in [key for key, snapshot in self._snapshots.items() if snapshot.owner == fetcher]:
+            del self._snapshots[key]
+
+    # -- what the query tells and asks
+
+    def begin(self, positions: Mapping[ShardKey, Position]) -> None:
+        """Take note of where the query begins to read some shards."""
+        self._begun |= positions
+
+    def end(self, key: ShardKey) -> None:
+        """Drop a shard that the query does not read any more."""
+        self._begun.pop(key, None)
+        self.forget(key)
+
+    def commit(self, key: ShardKey, position: Position) -> LastRecord | None:
+        """Drop what lies before a position; returns the last record up to there, if it is known."""
+        snapshot = self._snapshots.get(key)
+        return snapshot.commit(position) if snapshot is not None else None
+
+    def last_record(self, wanted: ShardRange) -> int | None:
+        """See `Fetching`."""
+        snapshot = self._snapshots.get(wanted.key)
+        return None if snapshot is None or not snapshot.index.covers(wanted.after) else snapshot.last_record(wanted)
+
+    def tip(self, key: ShardKey) -> Position | None:
+        """See `Fetching`."""
+        snapshot = self._snapshots.get(key)
+        return snapshot.tip if snapshot is not None else None
+
+    def statuses(self, stream: str | None, fetcher_of: Callable[[ShardKey], str | None]) -> list[ShardStatus]:
+        """How the shards are read, by what the fetchers have said last.
+
+        Args:
+            stream: Only those of this one; None: all.
+            fetcher_of: Which fetcher reads a shard, for tools.
+        """
+        now = self._clock.monotonic()
+        return [
+            snapshot.status(key, fetcher_of(key), now)
+            for key, snapshot in self._snapshots.items()
+            if stream in (None, key.stream)
+        ]
+
+    # -- what the micro-batch planner asks
+
+    def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
+        """See `Buffers`."""
+        snapshot = self._snapshots.get(key)
+        return snapshot.index if snapshot is not None and snapshot.index.covers(position) else None
+
+    def millis_behind(self, key: ShardKey) -> int | None:
+        """See `Buffers`."""
+        snapshot = self._snapshots.get(key)
+        return snapshot.behind if snapshot is not None else None
+
+    def quiet(self, key: ShardKey) -> float:
+        """See `Buffers`."""
+        snapshot = self._snapshots.get(key)
+        return snapshot.quiet(self._clock.monotonic()) if snapshot is not None else 0.0
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        """See `Buffers`."""
+        snapshot = self._snapshots.get(key)
+        return snapshot.read_until if snapshot is not None and snapshot.index.end == position else None
+
+    def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
+        """See `Buffers`. Those of one fetcher share its budget."""
+        groups: dict[str, list[ShardKey]] = {}
+        for key in keys:
+            groups.setdefault(self._snapshots[key].owner, []).append(key)
+        return [(group, self._snapshots[group[0]].budget) for group in groups.values()]

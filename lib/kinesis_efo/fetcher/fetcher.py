@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -98,7 +99,6 @@ class Fetcher:
     async def stop(self) -> None:
         """Stop fetching and close all connections. Waiting calls fail."""
         self._failure.stop()
-        self._wake_all()
         closing = [task for feed in self._feeds.values() if (task := feed.close())]
         if self._watching is not None:
             self._watching.cancel()
@@ -398,16 +398,10 @@ class Fetcher:
         """Raise the error that keeps it from reading, if there is one."""
         self._failure.raise_if_set()
 
-    async def _wait(self, signal: Signal, give_up_at: float) -> bool:
-        """Wait for a signal; False if the time is up first."""
-        remaining = give_up_at - self._clock.monotonic()
-        if remaining <= 0:
-            return False
-        try:
-            await asyncio.wait_for(signal.wait(), remaining)
-        except TimeoutError:
-            return False
-        return True
+    async def _wait(self, signal: Signal, give_up_at: float) -> None:
+        """Wait for a signal, or until the time is up."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(signal.wait(), max(0.0, give_up_at - self._clock.monotonic()))
 
 
 def _buffer_for(feed: ShardFeed, wanted: ShardRange) -> ShardBuffer:

@@ -45,7 +45,6 @@ class Member(Generic[Address]):
         heard_at: When it asked last, seconds on the monotonic clock.
         shards: What it may read.
         revision: Grows whenever `shards` changes.
-        obeyed: The revision that it has said to follow.
     """
 
     name: str
@@ -55,7 +54,6 @@ class Member(Generic[Address]):
     heard_at: float
     shards: set[ShardKey] = field(default_factory=set)
     revision: int = 1
-    obeyed: int = 0
 
 
 class Members(Generic[Address]):
@@ -108,7 +106,6 @@ class Members(Generic[Address]):
                 return MemberState.STANDBY
             member = self._members[name] = Member(name, place, host, address, now)
         member.heard_at = now
-        member.obeyed = obeyed
         self._free(shard for shard, (who, until) in self._leaving.items() if who == name and until <= obeyed)
         return MemberState.WORKING
 

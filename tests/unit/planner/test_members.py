@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kinesis_efo.planner.members import Members, MemberState
+from kinesis_efo.planner.members import Fallback, Members, MemberState, MissingFetchers
 from kinesis_efo.positions import ShardKey
 
 TIMEOUT = 10.0
@@ -42,6 +45,47 @@ def test_shards_are_shared_out_to_those_who_ask() -> None:
     two.ask()
     assert len(one.reads) == len(two.reads) == 4
     assert one.reads | two.reads == set(SHARDS)
+
+
+def test_who_keeps_its_shards_is_told_nothing() -> None:
+    told: list[str] = []
+    members: Members[str] = Members(TIMEOUT, told.append)
+    one = Fetcher(members, "one", 0)
+    one.ask()
+    members.share(EVEN)
+    assert told == ["one"]
+    one.ask()
+    revision = one.obeyed
+    members.share(EVEN)
+    members.share(EVEN)
+    one.ask()
+    assert (told, one.obeyed) == (["one"], revision)
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_no_fetcher_is_borne_for_a_time_and_after_half_of_it_one_is_asked_for_here(
+    comes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[None] = []
+
+    def fetch_here() -> bool:
+        asked.append(None)
+        return comes
+
+    missing = MissingFetchers(60.0, 100.0, Fallback(fetch_here, lambda: "Spark has no cores."))
+    with caplog.at_level(logging.WARNING):
+        assert missing.look(129.9) is None
+        assert asked == []
+        assert missing.look(130.0) is None
+        assert missing.look(159.9) is None
+    assert len(asked) == 1
+    said = ["no fetcher for 30 s: fetching beside the planner. Spark has no cores."] if comes else []
+    assert caplog.messages == said
+    assert str(missing.look(160.0)).startswith("no fetcher has come up for 60 s. Spark has no cores. Fetchers run as")
+    missing.begin(150.0)
+    assert missing.look(209.9) is None, "one had come"
+    assert missing.look(210.0) is not None
+    assert len(asked) == 1
 
 
 def test_a_shard_moves_only_when_the_one_that_had_it_has_closed_it() -> None:

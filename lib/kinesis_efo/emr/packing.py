@@ -23,6 +23,7 @@ from string import Template
 from tempfile import TemporaryDirectory
 from typing import Final, Literal, TypeAlias
 
+from kinesis_efo.emr.core_wheel import DISTRIBUTION, CoreWheel
 from kinesis_efo.errors import PackagingError
 
 Architecture: TypeAlias = Literal["x86_64", "arm64"]
@@ -33,6 +34,7 @@ Raises `PackagingError` if it fails.
 """
 
 # EMR 7 and later are Amazon Linux 2023, which has glibc 2.34.
+_GLIBC: Final = (2, 34)
 _PLATFORMS: Final = {"x86_64": "x86_64-manylinux_2_34", "arm64": "aarch64-manylinux_2_34"}
 _MACHINES: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
 PYTHONS: Final = ("3.11", "3.12", "3.13")
@@ -99,19 +101,35 @@ class Archive:
     platform: PythonPlatform
     packages: Mapping[str, str]
 
+    @property
+    def core(self) -> str | None:
+        """Version of the native core that decodes records; None if Python does."""
+        return self.packages.get(DISTRIBUTION)
 
-def package(project: Path, directory: Path, platform: PythonPlatform, *, run: Run | None = None) -> Archive:
+
+def package(
+    project: Path,
+    directory: Path,
+    platform: PythonPlatform,
+    *,
+    core: CoreWheel | None = None,
+    run: Run | None = None,
+) -> Archive:
     """Build the environment archive of a project.
 
     Args:
         project: Directory with `pyproject.toml` and `uv.lock`: this library's, or that of jobs that depend on it.
         directory: Directory for the archive. Its file name contains platform and digest.
         platform: The platform of the cluster.
+        core: The native core to put into it; None for what the lock says, which is none or one that the project depends on.
         run: Runs commands; for tests.
 
     Raises:
-        PackagingError: uv is missing, the lock is missing or out of date, or a dependency has no wheel for the platform.
+        PackagingError: uv is missing, the lock is missing or out of date, a dependency has no wheel for the platform, or the
+            core does not run there or belongs to another version of the library.
     """
+    if core:
+        core.check(platform.python, _MACHINES[platform.architecture], _GLIBC)
     for name in ("pyproject.toml", "uv.lock"):
         if not (project / name).is_file():
             raise PackagingError(
@@ -121,12 +139,14 @@ def package(project: Path, directory: Path, platform: PythonPlatform, *, run: Ru
     with TemporaryDirectory(prefix="kinesis-efo-package-") as scratch:
         root = Path(scratch)
         tree = root / "tree"
-        _install(project, root, tree / "lib", platform, run or _run)
+        _install(project, root, tree / "lib", platform, core, run or _run)
         packages = installed(tree / "lib")
         if "kinesis-efo" not in packages:
             raise PackagingError(
                 f"the project {project.absolute()} does not depend on kinesis-efo, which its jobs need: add the dependency"
             )
+        if core:
+            core.check_version(packages["kinesis-efo"])
         _write_launcher(tree / "bin" / "python", platform)
         described = {"python": platform.python, "architecture": platform.architecture, "packages": packages}
         (tree / "environment.json").write_text(json.dumps(described, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -209,8 +229,10 @@ def _write_launcher(file: Path, platform: PythonPlatform) -> None:
     file.write_text(text, encoding="ascii")
 
 
-def _install(project: Path, scratch: Path, target: Path, platform: PythonPlatform, run: Run) -> None:
-    """Install the project and its locked dependencies into a directory."""
+def _install(
+    project: Path, scratch: Path, target: Path, platform: PythonPlatform, core: CoreWheel | None, run: Run
+) -> None:
+    """Install the project, its locked dependencies and the native core into a directory."""
     uv = find_uv()
     # Hatchling and setuptools write this time into the wheel, instead of the files' own.
     environment = {"SOURCE_DATE_EPOCH": str(_EPOCH)}
@@ -231,7 +253,7 @@ def _install(project: Path, scratch: Path, target: Path, platform: PythonPlatfor
     ]  # fmt: skip
     run([*install, "--require-hashes", "--requirements", str(requirements)], environment)
     (wheel,) = wheels.glob("*.whl")
-    run([*install, str(wheel)], environment)
+    run([*install, str(wheel), *([str(core.path)] if core else [])], environment)
     # Scripts name this machine's interpreter, and these files its directories or the installer.
     shutil.rmtree(target / "bin", ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)

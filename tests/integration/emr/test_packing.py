@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from kinesis_efo.cli import main
 from kinesis_efo.emr.packing import PythonPlatform, find_uv, installed, package, read_archive
 from kinesis_efo.errors import PackagingError
 from tests.support.archives import unpack
+from tests.support.wheels import make_wheel
 
 PROJECT = """\
 [project]
@@ -93,3 +96,44 @@ def test_a_project_without_this_library_is_refused(tmp_path: Path) -> None:
     subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
     with pytest.raises(PackagingError, match="does not depend on kinesis-efo"):
         package(project, tmp_path / "out", PythonPlatform())
+
+
+def _packed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+    """What `kinesis-efo emr package` prints."""
+    with pytest.raises(SystemExit) as ended:
+        main(["emr", "package", *arguments])
+    said = capsys.readouterr()
+    assert (ended.value.code or 0) == code, said.err
+    return said.out, said.err
+
+
+def test_the_core_goes_into_the_archive_and_the_command_says_who_decodes(
+    locked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel = make_wheel(tmp_path, "cp311-abi3-manylinux_2_17_aarch64", version="0.0.1")
+    given = ["--project", str(locked), "--out", str(tmp_path / "out"), "--architecture", "arm64"]
+    told, _ = _packed(capsys, *given, "--core", str(wheel), "--json")
+    data = json.loads(told)
+    assert data["core"] == data["packages"]["kinesis-efo-core"] == "0.0.1"
+    unpack(Path(data["archive"]), tmp_path / "unpacked")
+    assert (tmp_path / "unpacked" / "lib" / "kinesis_efo_core" / "__init__.py").exists()
+    assert read_archive(Path(data["archive"])).core == "0.0.1"
+    without, _ = _packed(capsys, *given, "--json")
+    assert json.loads(without)["core"] is None
+    assert json.loads(without)["digest"] != data["digest"]
+    shown, _ = _packed(capsys, *given, "--core", str(wheel))
+    assert "kinesis-efo-core 0.0.1" in shown
+    shown, _ = _packed(capsys, *given)
+    assert "Python; --core packs the native core" in shown
+
+
+def test_a_core_of_another_version_or_for_other_processors_makes_no_archive(
+    locked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = make_wheel(tmp_path, "cp311-abi3-manylinux_2_17_x86_64", version="0.0.2")
+    given = ["--project", str(locked), "--out", str(tmp_path / "out")]
+    _, said = _packed(capsys, *given, "--core", str(other), code=1)
+    assert "is kinesis-efo-core 0.0.2, and the package has kinesis-efo 0.0.1" in said
+    _, said = _packed(capsys, *given, "--core", str(other), "--architecture", "arm64", code=1)
+    assert "the package is for aarch64" in said
+    assert not list(tmp_path.glob("out/*"))

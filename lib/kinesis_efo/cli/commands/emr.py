@@ -90,9 +90,18 @@ class Packed(Named):
 class Package(Packed):
     """Pack a project and its locked dependencies for the cluster's Python, as an archive for --archives.
 
-    The same project makes the same bytes. The archive holds neither PySpark nor boto3.
+    The same project makes the same bytes. The archive holds neither PySpark nor boto3. Says whether the job's records are decoded
+    by the native core or by Python.
     """
 
+    core: Annotated[
+        Path | None,
+        typer.Option(
+            "--core",
+            metavar="WHEEL",
+            help="The wheel of kinesis-efo-core for the cluster, which decodes records faster than Python.",
+        ),
+    ] = None
     out: Annotated[Path, typer.Option("--out", help="Directory for the archive.")] = DIST
     as_json: output.JsonFlag = False
 

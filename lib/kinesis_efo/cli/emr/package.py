@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from kinesis_efo.cli import output
 from kinesis_efo.cli.commands.emr import Package, Packed
 from kinesis_efo.cli.emr.context import Context
+from kinesis_efo.emr.core_wheel import CoreWheel, read_core_wheel
 from kinesis_efo.emr.deployment import Deployment
 from kinesis_efo.emr.packing import Archive, PythonPlatform
 from kinesis_efo.emr.packing import package as build
@@ -23,7 +24,8 @@ def package(given: Package) -> None:
     if given.environment or given.application:
         with Context.deployed(given) as deployed:
             pass
-    archive = built(given.project, given.out, platform(given, deployed))
+    core = read_core_wheel(given.core) if given.core else None
+    archive = built(given.project, given.out, platform(given, deployed), core)
     output.answer(given.as_json, _archive_data(archive), lambda: _archive_view(archive))
 
 
@@ -41,10 +43,10 @@ def platform(given: Packed, deployed: Deployment | None) -> PythonPlatform:
         raise UsageError(str(error)) from None
 
 
-def built(project: Path, out: Path, target: PythonPlatform) -> Archive:
+def built(project: Path, out: Path, target: PythonPlatform, core: CoreWheel | None = None) -> Archive:
     """Pack a project, and say so."""
     output.remark(f"packing {project.resolve().name} for Python {target.python} on {target.architecture}")
-    return build(project, out, target)
+    return build(project, out, target, core=core)
 
 
 def _archive_data(archive: Archive) -> dict[str, Any]:
@@ -54,6 +56,7 @@ def _archive_data(archive: Archive) -> dict[str, Any]:
         "bytes": archive.path.stat().st_size,
         "python": archive.platform.python,
         "architecture": archive.platform.architecture,
+        "core": archive.core,
         "packages": dict(archive.packages),
     }
 
@@ -62,4 +65,6 @@ def _archive_view(archive: Archive) -> RenderableType:
     data = _archive_data(archive)
     rows = [(name, str(data[name])) for name in ("digest", "python", "architecture")]
     packed = f"{format_size(data['bytes'])}, {len(archive.packages)} packages"
-    return output.table(["archive", str(archive.path)], [*rows, ("size", packed)])
+    # Of one process, KINESIS_EFO_CORE=off makes Python decode all the same.
+    decoder = f"kinesis-efo-core {archive.core}" if archive.core else "Python; --core packs the native core"
+    return output.table(["archive", str(archive.path)], [*rows, ("size", packed), ("records decoded by", decoder)])

@@ -1,0 +1,116 @@
+"""Which wheels of the native core are packed, and what is said of those that are not."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import kinesis_efo
+from kinesis_efo.emr.core_wheel import read_core_wheel
+from kinesis_efo.emr.packing import PythonPlatform, package
+from kinesis_efo.errors import PackagingError
+from tests.support.wheels import make_wheel
+
+ROOT = Path(__file__).resolve().parents[3]
+GOOD = "cp311-abi3-manylinux_2_17_x86_64"
+ARM = "cp311-abi3-manylinux_2_28_aarch64"
+
+
+@pytest.mark.parametrize(
+    ("tags", "python", "machine"),
+    [
+        ([GOOD], "3.11", "x86_64"),
+        ([GOOD], "3.13", "x86_64"),
+        ([ARM], "3.12", "aarch64"),
+        (["cp311-abi3-manylinux_2_34_x86_64"], "3.11", "x86_64"),
+        (["cp311-abi3-manylinux1_x86_64"], "3.11", "x86_64"),
+        (["cp311-abi3-musllinux_1_2_x86_64", "cp311-abi3-manylinux2014_x86_64"], "3.11", "x86_64"),
+        (["cp312-cp312-manylinux_2_17_x86_64"], "3.12", "x86_64"),
+    ],
+)
+def test_a_wheel_that_the_cluster_loads_is_taken(tags: list[str], python: str, machine: str, tmp_path: Path) -> None:
+    wheel = read_core_wheel(make_wheel(tmp_path, *tags))
+    wheel.check(python, machine, (2, 34))
+    wheel.check_version("0.2.0")
+    assert (wheel.version, wheel.tags) == ("0.2.0", tags)
+
+
+@pytest.mark.parametrize(
+    ("tags", "python", "machine", "said"),
+    [
+        (["cp311-abi3-macosx_11_0_arm64"], "3.11", "aarch64", "a cluster runs Linux"),
+        (["cp311-abi3-win_amd64"], "3.11", "x86_64", "a cluster runs Linux"),
+        ([GOOD], "3.11", "aarch64", "the package is for aarch64: give the wheel for it, or another --architecture"),
+        ([ARM], "3.11", "x86_64", "the package is for x86_64"),
+        (["cp311-abi3-linux_x86_64"], "3.11", "x86_64", "what is built for manylinux_2_34 or older"),
+        (["cp311-abi3-musllinux_1_2_x86_64"], "3.11", "x86_64", "what is built for manylinux_2_34 or older"),
+        (["cp311-abi3-manylinux_2_35_x86_64"], "3.11", "x86_64", "what is built for manylinux_2_34 or older"),
+        (["cp312-abi3-manylinux_2_17_x86_64"], "3.11", "x86_64", "the package is for Python 3.11: give an abi3 wheel"),
+        (["cp312-cp312-manylinux_2_17_x86_64"], "3.13", "x86_64", "the package is for Python 3.13"),
+        (["cp311-cp311t-manylinux_2_17_x86_64"], "3.11", "x86_64", "the package is for Python 3.11"),
+        (["pp311-pypy311_pp73-manylinux_2_17_x86_64"], "3.11", "x86_64", "the package is for Python 3.11"),
+        # Each part fits a tag, and no tag fits as a whole.
+        ([ARM, "cp311-abi3-musllinux_1_2_x86_64"], "3.11", "x86_64", "what is built for manylinux_2_34 or older"),
+    ],
+)
+def test_a_wheel_that_the_cluster_cannot_load_is_refused(
+    tags: list[str], python: str, machine: str, said: str, tmp_path: Path
+) -> None:
+    path = make_wheel(tmp_path, *tags)
+    with pytest.raises(PackagingError) as refused:
+        read_core_wheel(path).check(python, machine, (2, 34))
+    assert str(refused.value).startswith(f"--core: {path} is built for {', '.join(tags)}, and ")
+    assert said in str(refused.value)
+
+
+def test_a_wheel_of_another_version_than_the_library_is_refused(tmp_path: Path) -> None:
+    wheel = read_core_wheel(make_wheel(tmp_path, GOOD, version="0.1.0"))
+    with pytest.raises(PackagingError, match=r"is kinesis-efo-core 0\.1\.0, and the package has kinesis-efo 0\.2\.0"):
+        wheel.check_version("0.2.0")
+
+
+def test_a_file_that_is_no_wheel_of_the_core_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.whl").write_text("text")
+    files = {
+        tmp_path / "gone.whl": "FileNotFoundError",
+        tmp_path: "IsADirectoryError",
+        tmp_path / "text.whl": "BadZipFile",
+        make_wheel(tmp_path, GOOD, name="six"): "it is one of six",
+        # Its name says something else.
+        make_wheel(tmp_path, GOOD, name="six", file=f"kinesis_efo_core-0.2.0-{GOOD}.whl"): "it is one of six",
+        make_wheel(tmp_path, GOOD, version="1", without=["METADATA"]): "ValueError",
+        make_wheel(tmp_path, GOOD, version="2", without=["WHEEL"]): "ValueError",
+        make_wheel(tmp_path, file="untagged.whl"): "it names no version, or no platform",
+        make_wheel(tmp_path, "any", file="odd.whl"): "it names no version, or no platform",
+        make_wheel(tmp_path, GOOD, version="", file="versionless.whl"): "it names no version, or no platform",
+    }
+    for path, said in files.items():
+        with pytest.raises(PackagingError) as refused:
+            read_core_wheel(path)
+        assert str(refused.value).startswith(f"--core: {path} is no wheel of kinesis-efo-core: "), path
+        assert said in str(refused.value), path
+
+
+@pytest.mark.parametrize("name", ["Kinesis.EFO_Core", "kinesis-efo-core"])
+def test_the_name_may_be_written_in_each_of_its_ways(name: str, tmp_path: Path) -> None:
+    assert read_core_wheel(make_wheel(tmp_path, GOOD, name=name)).version == "0.2.0"
+
+
+def test_a_wheel_for_another_cluster_is_refused_before_anything_is_packed(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "uv.lock"):
+        (tmp_path / name).touch()
+    core = read_core_wheel(make_wheel(tmp_path, GOOD))
+    with pytest.raises(PackagingError, match="the package is for aarch64"):
+        package(
+            tmp_path, tmp_path / "out", PythonPlatform("3.11", "arm64"), core=core, run=lambda *_: pytest.fail("packs")
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_core_of_this_repository_has_the_version_of_the_library() -> None:
+    cargo = tomllib.loads((ROOT / "packages" / "kinesis-efo-core" / "Cargo.toml").read_text(encoding="utf-8"))
+    locked = tomllib.loads((ROOT / "packages" / "kinesis-efo-core" / "Cargo.lock").read_text(encoding="utf-8"))
+    (ours,) = (each for each in locked["package"] if each["name"] == "kinesis-efo-core")
+    assert cargo["package"]["version"] == ours["version"] == kinesis_efo.__version__

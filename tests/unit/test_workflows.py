@@ -23,6 +23,8 @@ from tests.support.missing import EVERYTHING, make
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+RELEASE = ROOT / ".github" / "workflows" / "release.yml"
+CORE = ROOT / "packages" / "kinesis-efo-core"
 PULL_REQUEST = ROOT / ".github" / "workflows" / "pull-request.yml"
 DEPLOY = ROOT / ".github" / "workflows" / "deploy.yml"
 PLAN_STACKS = ROOT / ".github" / "workflows" / "plan-stacks.yml"
@@ -51,7 +53,7 @@ def scripts() -> str:
 @pytest.mark.parametrize("path", [*WORKFLOWS, *ACTIONS], ids=lambda path: path.stem)
 def test_every_action_is_a_commit_with_its_version_beside_it(path: Path) -> None:
     used = re.findall(r"uses: (\S+)(.*)", path.read_text(encoding="utf-8"))
-    assert used
+    assert used or path.parent.name == "rust"
     for action, comment in used:
         assert action.startswith("./") or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action), action
         assert action.startswith("./") or re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
@@ -413,7 +415,7 @@ def test_credentials_last_as_long_as_a_deployment_may_take_and_no_longer_than_th
 
 
 def test_what_is_published_was_built_and_tested_from_a_tag_by_jobs_that_hold_no_key() -> None:
-    release = document(ROOT / ".github" / "workflows" / "release.yml")
+    release = document(RELEASE)
     assert release[True] == {"push": {"tags": ["v*"]}}  # type: ignore[index]
     publish = release["jobs"]["publish"]
     assert publish["environment"] == "pypi"
@@ -428,3 +430,72 @@ def test_what_is_published_was_built_and_tested_from_a_tag_by_jobs_that_hold_no_
         for text in ("make dist", "scripts.release")
     )
     assert built < checked
+
+
+def test_the_core_is_released_as_one_wheel_for_each_kind_of_machine() -> None:
+    release = document(RELEASE)["jobs"]
+    job = release["core"]
+    assert job["runs-on"] == "${{ matrix.machine }}"
+    assert job["strategy"]["matrix"] == {"machine": ["ubuntu-24.04", "ubuntu-24.04-arm", "macos-15", "macos-15-intel"]}
+    (build,) = [step for step in job["steps"] if step.get("uses", "").startswith("pypa/cibuildwheel@")]
+    assert build["with"] == {"package-dir": str(CORE.relative_to(ROOT)), "output-dir": "dist"}
+    upload = job["steps"][-1]["with"]
+    assert (upload["path"], upload["if-no-files-found"]) == ("dist/*.whl", "error")
+    project = tomllib.loads((CORE / "pyproject.toml").read_text(encoding="utf-8"))
+    built = project["tool"]["cibuildwheel"]
+    oldest = project["project"]["requires-python"].removeprefix(">=").replace(".", "")
+    assert built["build"] == [f"cp{oldest}-{kind}_*" for kind in ("manylinux", "musllinux", "macosx")]
+    assert built["archs"] == ["native"]
+    cargo = tomllib.loads((CORE / "Cargo.toml").read_text(encoding="utf-8"))
+    assert cargo["dependencies"]["pyo3"]["features"] == [f"abi3-py{oldest}"], "one wheel serves later versions"
+    assert built["test-command"] == "python {package}/check.py"
+    assert (CORE / "check.py").exists()
+    # What one job uploads is what the other publishes, and what is on the page.
+    for name in ("publish", "page"):
+        download = release[name]["steps"][0]["with"]
+        assert download == {"pattern": "dist*", "merge-multiple": True, "path": "dist"}
+    assert upload["name"] == "dist-core-${{ matrix.machine }}"
+    assert set(release["publish"]["needs"]) == set(release) - {"publish", "page"}
+
+
+def test_the_core_is_checked_before_a_merge_and_before_a_release() -> None:
+    for path in (PULL_REQUEST, RELEASE):
+        assert document(path)["jobs"]["rust"]["steps"][-1] == {"uses": "./.github/actions/rust"}
+    steps = document(ROOT / ".github" / "actions" / "rust" / "action.yml")["runs"]["steps"]
+    within = [step["run"] for step in steps if step.get("working-directory") == str(CORE.relative_to(ROOT))]
+    assert within == [
+        "cargo fmt --check",
+        "cargo clippy --locked --all-targets -- -D warnings",
+        "cargo test --locked",
+        "cargo deny check",
+    ]
+    rules = tomllib.loads((CORE / "deny.toml").read_text(encoding="utf-8"))
+    assert set(rules) == {"graph", "advisories", "licenses", "bans", "sources"}
+    assert rules["sources"] == {"unknown-registry": "deny", "unknown-git": "deny"}
+    assert rules["bans"] == {"multiple-versions": "deny", "wildcards": "deny"}
+    assert "ignore" not in rules["advisories"]
+
+
+def test_rust_has_one_version_everywhere_that_is_new_enough() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in [*WORKFLOWS, *ACTIONS, CORE / "pyproject.toml"]]
+    asked = re.findall(r"(?:toolchain install|--default-toolchain|rustup default) (\S+?)[\s\"]", "\n".join(texts))
+    assert len(asked) == 5
+    (version,) = set(asked)
+    least = tomllib.loads((CORE / "Cargo.toml").read_text(encoding="utf-8"))["package"]["rust-version"]
+    assert tuple(map(int, version.split("."))) >= tuple(map(int, least.split(".")))
+
+
+def test_newer_crates_are_proposed() -> None:
+    updates = document(ROOT / ".github" / "dependabot.yml")["updates"]
+    (cargo,) = [each for each in updates if each["package-ecosystem"] == "cargo"]
+    assert (ROOT / cargo["directory"].lstrip("/")) == CORE
+    assert all(each["cooldown"] == {"default-days": 7} for each in updates)
+
+
+def test_neither_tests_nor_lints_of_python_need_cargo() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    asked = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"].items()]
+    assert "kinesis-efo-core" not in str([asked, project["dependency-groups"], project["tool"]["uv"]])
+    linting = subprocess.run([make(), "-n", "-B", "lint"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "cargo" not in linting
+    assert "scripts/setup core" not in linting

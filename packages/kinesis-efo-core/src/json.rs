@@ -194,3 +194,49 @@ impl<'a> Reader<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(text: &str) -> Read<f64> {
+        let mut reader = Reader::new(text.as_bytes());
+        let value = reader.number()?;
+        reader.end()?;
+        Ok(value)
+    }
+
+    #[test]
+    fn a_number_is_the_float_next_to_it_or_declined() {
+        for text in ["0", "-0", "1.5", "1.700000000123E9", "17e+8", "1.7e-3", "999999999999999", "1e22", "0.0000015", " 7"] {
+            assert_eq!(number(text).unwrap().to_bits(), text.trim().parse::<f64>().unwrap().to_bits(), "{text}");
+        }
+        for text in ["", "-", "01", "1.", ".5", "+1", "1e", "1e23", "1e9999", "9999999999999999", "1 2", "NaN"] {
+            assert_eq!(number(text), Err(Declined), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_string_has_no_escapes_no_control_characters_and_is_utf8() {
+        let string = |text: &'static [u8]| Reader::new(text).string();
+        assert_eq!(string(b" \"k\xc3\xa9y\""), Ok(&b"k\xc3\xa9y"[..]));
+        for text in [&b"\"a"[..], b"\"a\\n\"", b"\"a\n\"", b"\"\xff\"", b"a\""] {
+            assert_eq!(string(text), Err(Declined), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_any_kind_is_skipped_up_to_a_depth() {
+        let skipped = |text: &'static str| {
+            let mut reader = Reader::new(text.as_bytes());
+            reader.skip()?;
+            reader.end()
+        };
+        for text in ["null", "true", "false", "-1.5e3", "\"x\"", "[]", "{}", "[[[1]]]", "{\"a\": [1, {\"b\": 2}]} "] {
+            assert_eq!(skipped(text), Ok(()), "{text}");
+        }
+        for text in ["", "nul", "[1,]", "{\"a\":1,}", "{\"a\" 1}", "[1 2]", "[[[[1]]]]", "{", "1 1"] {
+            assert_eq!(skipped(text), Err(Declined), "{text}");
+        }
+    }
+}

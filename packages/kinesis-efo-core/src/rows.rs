@@ -237,3 +237,64 @@ fn microseconds(seconds: f64) -> Read<i64> {
     let found = (seconds * MICROSECONDS).round_ties_even();
     if (0.0..MOST_MICROSECONDS).contains(&found) { Ok(found as i64) } else { Err(Declined) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(digits: &str) -> Number<&[u8]> {
+        Number::new(digits.as_bytes()).unwrap()
+    }
+
+    fn payload(records: &[(&str, &str)]) -> Vec<u8> {
+        let records: Vec<String> = records
+            .iter()
+            .map(|(number, data)| {
+                format!(
+                    "{{\"SequenceNumber\":\"{number}\",\"Data\":\"{data}\",\"PartitionKey\":\"k\",\"ApproximateArrivalTimestamp\":1.5}}"
+                )
+            })
+            .collect();
+        format!("{{\"Records\":[{}]}}", records.join(",")).into_bytes()
+    }
+
+    fn range(floor: &str, ceiling: &str) -> Range {
+        Range { floor: Some(number(floor).owned()), ceiling: Some(number(ceiling).owned()) }
+    }
+
+    #[test]
+    fn numbers_compare_as_numbers() {
+        assert!(number("9") < number("10"));
+        assert!(number("10") < number("11"));
+        assert_eq!(number("0"), number("0"));
+        let long = "1".repeat(MOST_DIGITS + 1);
+        for digits in ["", "00", "07", "-1", "1_0", " 7", "x", &long] {
+            assert_eq!(Number::new(digits.as_bytes()), Err(Declined), "{digits}");
+        }
+    }
+
+    #[test]
+    fn records_are_cut_to_the_range_and_taken_once() {
+        let (mut rows, mut range) = (Rows::default(), range("3", "20"));
+        let brought = rows.add(&payload(&[("3", "eA=="), ("9", "eQ=="), ("9", "eQ=="), ("10", "eg==")]), &mut range, true);
+        assert_eq!(brought, Ok(Brought { kept: 2, records: 4, done: false }));
+        let brought = rows.add(&payload(&[("20", "YQ=="), ("21", "Yg==")]), &mut range, true);
+        assert_eq!(brought, Ok(Brought { kept: 1, records: 2, done: true }));
+        assert_eq!((&rows.data.bytes[..], &rows.data.ends[..]), (&b"yza"[..], &[0, 1, 2, 3][..]));
+        assert_eq!((&rows.numbers.bytes[..], &rows.numbers.ends[..]), (&b"91020"[..], &[0, 1, 3, 5][..]));
+        assert_eq!(rows.times, [1_500_000; 3]);
+    }
+
+    #[test]
+    fn a_declined_payload_changes_nothing() {
+        let (mut rows, mut range) = (Rows::default(), range("3", "20"));
+        rows.add(&payload(&[("4", "eA==")]), &mut range, true).unwrap();
+        let aggregate = "84mawg==";
+        for records in [[("5", "eA=="), ("6", "%")], [("5", "eA=="), ("x", "eA==")], [("5", "eA=="), ("6", aggregate)]] {
+            assert_eq!(rows.add(&payload(&records), &mut range, true), Err(Declined));
+            assert_eq!((rows.len(), rows.data.bytes.len(), rows.keys.ends.len()), (1, 1, 2));
+            assert_eq!(range.floor.as_ref().map(Number::digits), Some(&b"4"[..]));
+        }
+        assert_eq!(rows.add(&payload(&[("5", aggregate)]), &mut range, false).unwrap().kept, 1);
+    }
+}

@@ -173,7 +173,7 @@ dist: $(VENV)/.full
 	cd packages/kinesis-efo-infra && ../../$(PYTHON) -m hatchling build --directory ../../dist
 
 # About two minutes for each target; what breaks a promise is kept in tests/fuzz/corpus.
-fuzz: $(VENV)/.full
+fuzz: $(VENV)/.core
 	@scripts/setup venv $(VENV) --inexact --all-extras --group fuzz
 	$(RUN) $(PYTHON) -m tests.fuzz $(FUZZ_ARGS)
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
 TARGETS = sorted(path.name for path in CORPUS.iterdir())
+TOKENS = Path(__file__).parent / "tokens.dict"
+"""What the fuzzer puts into its inputs; it would not guess the names of an event."""
 
 
 def fuzz(target: str, seconds: int, found: Path) -> None:
@@ -27,6 +30,7 @@ def fuzz(target: str, seconds: int, found: Path) -> None:
     options = [
         f"-max_total_time={seconds}",
         "-max_len=4096",
+        f"-dict={TOKENS}",
         "-timeout=10",
         "-rss_limit_mb=2048",
         "-print_final_stats=1",
@@ -51,7 +55,10 @@ def main() -> int:
     if asked.here:
         fuzz(asked.targets[0], asked.seconds, asked.found / asked.targets[0])
     broken = []
-    for target in asked.targets or TARGETS:
+    if "core" in (wanted := asked.targets or TARGETS) and not find_spec("kinesis_efo_core"):
+        sys.stderr.write("kinesis-efo-core is missing; make core: target core is left out\n")
+        wanted = [target for target in wanted if target != "core"]
+    for target in wanted:
         limits = ["--seconds", str(asked.seconds), "--found", str(asked.found)]
         if subprocess.run([sys.executable, "-m", "tests.fuzz", "--here", *limits, target], check=False).returncode:
             broken.append(target)

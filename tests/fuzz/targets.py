@@ -1,7 +1,7 @@
 """The targets of fuzzing: each takes any bytes, and raises if a decoder breaks a promise.
 
 The promises: a decoder raises nothing but `FrameError`, its output is in proportion to its input, and two ways of reading the
-same bytes agree. Targets compute correct checksums, because no fuzzer guesses them.
+same bytes agree, be they Python and the native core. Targets compute correct checksums, because no fuzzer guesses them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from kinesis_efo.kinesis.aggregation import MAGIC, deaggregate
 from kinesis_efo.kinesis.events import read_answer, read_head
 from kinesis_efo.kinesis.frames import Frame, FrameDecoder
 from kinesis_efo.kinesis.records import decode
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
 from tests.fuzz.http2 import http2
+from tests.support.agreement import agree
 
 KEY: Final = ShardKey("orders", "shardId-000000000000")
+OTHER: Final = ShardKey("orders", "shardId-000000000001")
 LEAST_RECORD: Final = 6
 """Size of the smallest record of an aggregate, bytes: tag and length, a key's tag and index, the data's tag and length."""
 
@@ -87,6 +89,21 @@ def records(data: bytes) -> None:
             batch.validate(full=True)
 
 
+def core(data: bytes) -> None:
+    """Events as a task reads them, by Python and by the native core. A line is an event; behind an empty line are those of the next range."""
+    ranges = [part.split(b"\n") for part in data.split(b"\n\n")]
+    for after, through in (
+        (TRIM_HORIZON, SHARD_END),
+        (Position.after(40), Position.after(50)),
+        (Position.inside(41, 0), SHARD_END),
+    ):
+        parts = [
+            (ShardRange(OTHER if number % 2 else KEY, after, through), events) for number, events in enumerate(ranges)
+        ]
+        for apart in (True, False):
+            agree(parts, deaggregate=apart)
+
+
 def aggregate(data: bytes) -> None:
     """The message of an aggregate, with its magic number and a correct digest."""
     whole = MAGIC + data + md5(data, usedforsecurity=False).digest()
@@ -105,6 +122,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "event": event,
     "answer": answer,
     "records": records,
+    "core": core,
     "aggregate": aggregate,
     "http2": http2,
 }

@@ -14,22 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis import core
 from kinesis_efo.kinesis.aggregation import MAGIC
 from kinesis_efo.kinesis.batches import MAX_ROWS
 from kinesis_efo.kinesis.records import Decoder
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
+from tests.support.agreement import CORE, Part, agree, outcome
 from tests.support.missing import not_here
 from tests.unit.kinesis.test_records import aggregate, event, record
 
-PYTHON = core.choose({core.SWITCH: "off"})
-CORE = core.choose({})
 KEY = ShardKey("orders", "shardId-000000000003")
-
-
-Part = tuple[ShardRange, list[bytes]]
-"""A range, and the payloads that are said to cover it."""
 
 
 @pytest.fixture(scope="module")
@@ -38,35 +32,6 @@ def native() -> Any:
     if CORE.new_batch is None:
         not_here("kinesis-efo-core is missing; make core")
     return importlib.import_module(core.MODULE)
-
-
-def outcome(choice: core.Choice, parts: list[Part], **options: Any) -> tuple[list[pa.RecordBatch], str, list[object]]:
-    """The batches of some ranges, the error that ended them, and what was left out."""
-    batches: list[pa.RecordBatch] = []
-    left_out: list[object] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core, "CHOSEN", choice)
-        decoder = Decoder(left_out=lambda *note: left_out.append(note), **options)
-    try:
-        for (key, after, through, _), payloads in parts:
-            batches += decoder.add(map(memoryview, payloads), key, after, through, (0, 1 << 127))
-        batches += decoder.finish()
-    except FrameError as error:
-        return batches, str(error), left_out
-    return batches, "", left_out
-
-
-def agree(parts: list[Part], **options: Any) -> list[pa.RecordBatch]:
-    """Check that both decoders do the same, batch by batch; returns the batches."""
-    options = {"deaggregate": True} | options
-    wanted, found = outcome(PYTHON, parts, **options), outcome(CORE, parts, **options)
-    assert found[1:] == wanted[1:]
-    assert [batch.num_rows for batch in found[0]] == [batch.num_rows for batch in wanted[0]]
-    for one, other in zip(found[0], wanted[0], strict=True):
-        one.validate(full=True)
-        assert one.schema.equals(other.schema, check_metadata=True)
-        assert one.equals(other)
-    return found[0]
 
 
 def part(payloads: list[bytes], after: Position = TRIM_HORIZON, through: Position = SHARD_END) -> Part:

@@ -13,8 +13,8 @@ const MOST_DIGITS: usize = 15;
 /// Powers of ten that are exact as floats: one multiplication or division by them rounds once, and so correctly.
 const EXACT_POWERS: [f64; 23] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22];
-const USUAL_NAMES: [&[u8]; 5] =
-    [b"\"ApproximateArrivalTimestamp\"", b"\"Data\"", b"\"EncryptionType\"", b"\"PartitionKey\"", b"\"SequenceNumber\""];
+/// Bytes of a string that are looked at one by one, before its end is searched.
+const SHORT: usize = 32;
 /// How deep a value may be that is skipped: as deep as what Kinesis says of child shards.
 const MOST_DEPTH: usize = 4;
 
@@ -58,23 +58,39 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the name of a member. Comparing it with those that Kinesis writes is faster than searching its end.
+    /// Reads the name of a member. Comparing it with the one that Kinesis writes with this letter is faster than searching its end.
     fn name(&mut self) -> Read<&'a [u8]> {
         self.space();
-        let rest = &self.text[self.at..];
-        for quoted in USUAL_NAMES {
-            if rest.starts_with(quoted) {
-                self.at += quoted.len();
-                return Ok(&rest[1..quoted.len() - 1]);
-            }
-        }
-        self.string()
+        let usual = match self.text.get(self.at + 1) {
+            Some(b'A') => self.usual(b"\"ApproximateArrivalTimestamp\""),
+            Some(b'D') => self.usual(b"\"Data\""),
+            Some(b'E') => self.usual(b"\"EncryptionType\""),
+            Some(b'P') => self.usual(b"\"PartitionKey\""),
+            Some(b'S') => self.usual(b"\"SequenceNumber\""),
+            _ => None,
+        };
+        usual.map_or_else(|| self.string(), Ok)
+    }
+
+    /// Reads a name, if it is this one. Its length is known to the compiler, which compares whole words.
+    #[inline(always)]
+    fn usual<const N: usize>(&mut self, quoted: &[u8; N]) -> Option<&'a [u8]> {
+        let found = self.text[self.at..].first_chunk::<N>().filter(|found| *found == quoted)?;
+        self.at += N;
+        Some(&found[1..N - 1])
     }
 
     /// Reads a string of UTF-8 without escapes and control characters.
     pub fn string(&mut self) -> Read<&'a [u8]> {
         self.expect(b'"')?;
         let rest = &self.text[self.at..];
+        // Most strings are short and of ASCII.
+        let plain = |byte: &u8| (b' '..=b'~').contains(byte) && !matches!(byte, b'"' | b'\\');
+        let end = rest.iter().take(SHORT).position(|byte| !plain(byte));
+        if let Some(length) = end.filter(|end| rest[*end] == b'"') {
+            self.at += length + 1;
+            return Ok(&rest[..length]);
+        }
         let length = memchr2(b'"', b'\\', rest).ok_or(Declined)?;
         let found = &rest[..length];
         // Without a way out of the loop, the compiler vectorizes it.
@@ -222,6 +238,39 @@ mod tests {
         assert_eq!(string(b" \"k\xc3\xa9y\""), Ok(&b"k\xc3\xa9y"[..]));
         for text in [&b"\"a"[..], b"\"a\\n\"", b"\"a\n\"", b"\"\xff\"", b"a\""] {
             assert_eq!(string(text), Err(Declined), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn short_and_long_strings_are_read_alike() {
+        for length in 0..3 * SHORT {
+            for (last, expected) in
+                [("x", true), ("\x7f", true), ("\u{e9}", true), (" ", true), ("\\n", false), ("\n", false), ("\x1f", false)]
+            {
+                let value = "k".repeat(length) + last;
+                let text = format!("\"{value}\"");
+                let mut reader = Reader::new(text.as_bytes());
+                assert_eq!(reader.string(), if expected { Ok(value.as_bytes()) } else { Err(Declined) }, "{text:?}");
+                assert!(!expected || reader.end().is_ok());
+                assert_eq!(Reader::new(&text.as_bytes()[..text.len() - 1]).string(), Err(Declined), "no end: {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_those_that_are_written() {
+        let usual = ["ApproximateArrivalTimestamp", "Data", "EncryptionType", "PartitionKey", "SequenceNumber"];
+        for name in usual.into_iter().chain(["", "A", "Dat", "Data2", "Extra", "Partitionkey", "S", "other"]) {
+            let text = format!(" {{\"{name}\":1}}");
+            let mut found = Vec::new();
+            let mut reader = Reader::new(text.as_bytes());
+            let read = reader.object(|reader, name| {
+                found.push(name);
+                reader.skip()
+            });
+            assert_eq!((read, found), (Ok(()), vec![name.as_bytes()]));
+            let cut = text.trim_end_matches("\":1}");
+            assert_eq!(Reader::new(cut.as_bytes()).object(|reader, _| reader.skip()), Err(Declined), "{cut}");
         }
     }
 

@@ -90,11 +90,11 @@ impl Texts {
         self.bytes.truncate(self.ends[rows] as usize);
     }
 
-    /// An empty column with room for as much as this one holds.
+    /// An empty column with room for a little more than this one holds.
     fn successor(&self) -> Self {
         let mut ends = Vec::with_capacity(self.ends.len());
         ends.push(0);
-        Texts { ends, bytes: Vec::with_capacity(self.bytes.len()) }
+        Texts { ends, bytes: Vec::with_capacity(self.bytes.len() / 8 * 9) }
     }
 }
 
@@ -172,6 +172,8 @@ impl Rows {
                 count += 1;
                 // Broken data is an error even if the record is not wanted.
                 let start = self.data.bytes.len();
+                // Decoding makes room for this value and no more: the column would move with each of them.
+                self.data.bytes.reserve(record.data.len() / 4 * 3);
                 STANDARD.decode_append(record.data, &mut self.data.bytes).map_err(|_| Declined)?;
                 passed = passed || (ceiling.is_some() && ceiling < Some(number) && floor < Some(number));
                 if passed || floor >= Some(number) {
@@ -270,6 +272,18 @@ mod tests {
         let long = "1".repeat(MOST_DIGITS + 1);
         for digits in ["", "00", "07", "-1", "1_0", " 7", "x", &long] {
             assert_eq!(Number::new(digits.as_bytes()), Err(Declined), "{digits}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_repeated_as_often_as_asked() {
+        for (value, times) in [("", 3), ("ab", 0), ("ab", 1), ("ab", 2), ("abc", 7), ("abc", 1000)] {
+            let mut column = Texts::default();
+            column.push(b"x");
+            column.repeat(value.as_bytes(), times);
+            assert_eq!(column.bytes, ("x".to_owned() + &value.repeat(times)).into_bytes());
+            assert_eq!(column.ends.len(), times + 2);
+            assert_eq!(column.ends.last().copied(), Some(column.bytes.len() as i32));
         }
     }
 

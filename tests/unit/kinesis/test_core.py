@@ -178,6 +178,11 @@ ODD = {
     **{f"large data {value[:20]}": raw(data="QUJD" * 300 + value) for value in ODD_DATA},
     **{f"time {value}": raw(time=value) for value in ODD_TIMES},
     **{f"key {value[:20]}": raw(key=value) for value in ODD_VALUES},
+    **{
+        f"key of {length} and {last!a}": raw(key=f'"{"k" * length}{last}"')
+        for length in (30, 31, 32, 33, 64)
+        for last in ("", "é", "\x7f", "\x1f", '\\"')
+    },
     **{f"unknown {value[:20]}": raw(more=f',"Other":{value}') for value in ODD_VALUES},
     **{f"beside {value[:20]}": raw()[:-1] + f',"Other":{value}}}'.encode() for value in ODD_VALUES},
     **{f"twice {value[:20]}": raw()[:-1] + f',"Records":{value}}}'.encode() for value in ODD_VALUES},

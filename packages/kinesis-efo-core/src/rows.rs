@@ -292,8 +292,10 @@ mod tests {
         let (mut rows, mut range) = (Rows::default(), range("3", "20"));
         let brought = rows.add(&payload(&[("3", "eA=="), ("9", "eQ=="), ("9", "eQ=="), ("10", "eg==")]), &mut range, true);
         assert_eq!(brought, Ok(Brought { kept: 2, records: 4, done: false }));
-        let brought = rows.add(&payload(&[("20", "YQ=="), ("21", "Yg==")]), &mut range, true);
-        assert_eq!(brought, Ok(Brought { kept: 1, records: 2, done: true }));
+        let brought = rows.add(&payload(&[("20", "YQ==")]), &mut range, true);
+        assert_eq!(brought, Ok(Brought { kept: 1, records: 1, done: true }));
+        let brought = rows.add(&payload(&[("21", "Yg=="), ("22", "Yg==")]), &mut range, true);
+        assert_eq!(brought, Ok(Brought { kept: 0, records: 2, done: true }));
         assert_eq!((&rows.data.bytes[..], &rows.data.ends[..]), (&b"yza"[..], &[0, 1, 2, 3][..]));
         assert_eq!((&rows.numbers.bytes[..], &rows.numbers.ends[..]), (&b"91020"[..], &[0, 1, 3, 5][..]));
         assert_eq!(rows.times, [1_500_000; 3]);

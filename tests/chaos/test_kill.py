@@ -154,7 +154,7 @@ def test_a_driver_killed_again_and_again_loses_nothing_and_leaves_nothing(
     current.process.wait(60)
     _, alive = psutil.wait_procs(everything, 60)
     assert not alive, "processes outlive the driver"
-    wait_until(lambda: not subscriptions(), 10, "subscriptions end")
+    wait_until(lambda: not subscriptions(), 60, "subscriptions end")
     assert not ports & listening()
 
     put += w.put(numbered(300, first=put))

@@ -148,7 +148,7 @@ def test_a_process_that_was_stopped_cannot_serve_checkpoint_or_delete_once_anoth
         stopped = time.monotonic()
         second = worker(w)
         second.wait_for("READ", more_than=3)
-        wait_until(lambda: len({s.shard.id for s in aws.kinesis.subscriptions}) == 3, 10)
+        wait_until(lambda: len({s.shard.id for s in aws.kinesis.subscriptions}) == 3, 60)
         time.sleep(max(0.0, stopped + STOPPED_SECONDS - time.monotonic()))
         os.kill(first.pid, signal.SIGCONT)
         failed = first.wait_for("FAILED")
@@ -208,7 +208,7 @@ def test_nothing_is_left_of_a_process_that_ends_or_dies(
         sockets = {(c.laddr.port, c.status) for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
         (port,) = (number for number, _ in sockets)
         dying.kill()
-        wait_until(lambda: not aws.kinesis.subscriptions, 10, "the dead process' subscriptions end")
+        wait_until(lambda: not aws.kinesis.subscriptions, 60, "the dead process' subscriptions end")
         with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
             pass
 
@@ -219,6 +219,6 @@ def test_nothing_is_left_of_a_process_that_ends_or_dies(
         ending.end()
         assert ending.said("STOPPED")
         assert all(row.get("leaseOwner") is None for row in w.leases().values()), "the leases are free at once"
-        wait_until(lambda: not aws.kinesis.subscriptions, 10, "its subscriptions end")
+        wait_until(lambda: not aws.kinesis.subscriptions, 60, "its subscriptions end")
     trace.check(TIMEOUT, ended=dying.owns)
     assert trace.rows(w.lease_table) == w.leases()

@@ -24,7 +24,8 @@ from tests.support.fetching import Row, reading
 from tests.support.world import World, create_lease_table, wait_until
 
 Run = Callable[..., Result]
-QUICKLY = ("--lease-timeout", "1s")
+QUICKLY = ("--lease-timeout", "3s")
+"""Where an owner lives: the thread that renews for it may have to wait for a busy machine."""
 AT_ONCE = ("--lease-timeout", "100ms")
 """Where every owner is dead."""
 

@@ -59,7 +59,7 @@ def test_poll_get_commit(world: MakeWorld) -> None:
         before, after = r.batches[-1]
         again = [row for wanted in before.ranges_to(after) for row in r.read(wanted)]
         assert again == r.rows[-len(again) :]
-    wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 10)
+    wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 60)
 
 
 def test_every_batch_can_be_read_again_after_a_commit(world: MakeWorld) -> None:
@@ -258,7 +258,7 @@ def test_a_lost_lease_ends_the_query_and_its_subscription(world: MakeWorld) -> N
         )
         with pytest.raises(LeaseLostError, match="thief took the lease on stream orders while this query was reading"):
             wait_until(lambda: r.batch() and False, 20)
-        wait_until(lambda: not w.aws.kinesis.subscriptions or _open(w) == 0, 10)
+        wait_until(lambda: not w.aws.kinesis.subscriptions or _open(w) == 0, 60)
 
 
 def test_a_missing_lease_table_is_named_with_who_declares_it(world: MakeWorld) -> None:
@@ -367,7 +367,7 @@ def test_stopping_is_quick_also_while_somebody_waits(world: MakeWorld) -> None:
     assert not waiting.is_alive()
     assert outcome and isinstance(outcome[0], FetcherUnreachableError)
     assert all("leaseOwner" not in row for row in w.leases().values())
-    wait_until(lambda: _open(w) == 0, 10)
+    wait_until(lambda: _open(w) == 0, 60)
 
 
 def test_starting_where_a_kcl_application_stopped(world: MakeWorld) -> None:

@@ -40,7 +40,7 @@ def is_stopped_while_somebody_asks(w: World, r: Reading) -> None:
     asking = threading.Thread(target=ask)
     asking.start()
     r.runtime.stop()
-    asking.join(10)
+    asking.join(60)
     assert [type(error) for error in refusals] == [FetcherUnreachableError]
 
 
@@ -61,7 +61,7 @@ def test_nothing_is_left_of_a_fetcher(world: MakeWorld, end: Callable[[World, Re
         with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
             pass
         names = set(w.streams.values())
-        wait_until(lambda: not [s for s in w.aws.kinesis.subscriptions if s.consumer.stream.name in names], 10)
+        wait_until(lambda: not [s for s in w.aws.kinesis.subscriptions if s.consumer.stream.name in names], 60)
         assert all("leaseOwner" not in row for row in w.leases().values())
         w.kinesis.close()
         w.dynamodb.close()
@@ -70,5 +70,5 @@ def test_nothing_is_left_of_a_fetcher(world: MakeWorld, end: Callable[[World, Re
     threads, files = threading.active_count(), open_files()
     for _ in range(2):
         once()
-    wait_until(lambda: threading.active_count() <= threads, 10, f"{threading.enumerate()}")
-    wait_until(lambda: open_files() <= files, 10, f"{open_files()} open files, {files} before")
+    wait_until(lambda: threading.active_count() <= threads, 60, f"{threading.enumerate()}")
+    wait_until(lambda: open_files() <= files, 60, f"{open_files()} open files, {files} before")

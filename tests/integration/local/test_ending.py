@@ -63,7 +63,7 @@ def test_the_command_ends_at_once_whoever_is_connected(tmp_path: Path, number: s
         began = time.monotonic()
         _, errors = server.communicate(timeout=30)
         assert (server.returncode, errors) == (0, "")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 25
         assert not ready_file.exists()
 
 

@@ -368,7 +368,7 @@ def test_the_command_serves_until_it_is_terminated() -> None:
             client.register_stream_consumer(StreamARN=arn, ConsumerName="a")["Consumer"]["ConsumerStatus"] == "ACTIVE"
         )
         process.terminate()
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
     finally:
         process.kill()
@@ -391,7 +391,7 @@ def test_the_command_offers_tls_and_a_limit_of_streams_and_prints_what_clients_n
         # The second one comes while the first is handled, or soon after.
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
         assert not Path(shown["AWS_CA_BUNDLE"]).exists()
     finally:

@@ -73,7 +73,7 @@ def test_a_subscription_ends_cleanly_and_the_next_continues_from_its_continuatio
     bench.put(*"abc")
     start = time.monotonic()
     events = list(bench.subscribe(consumer))
-    assert 0.4 < time.monotonic() - start < 5
+    assert 0.4 < time.monotonic() - start < 60
     assert [keys(event) for event in events if event["Records"]] == [["a", "b"], ["c"]]
     assert events[0]["MillisBehindLatest"] > 0
     bench.put("d")
@@ -302,8 +302,8 @@ def test_stopping_leaves_no_thread_and_no_connection(run: Run) -> None:
     until(lambda: open_count(bench) == 1)
     start = time.monotonic()
     bench.aws.stop()
-    assert time.monotonic() - start < 3
-    reader.join(5)
+    assert time.monotonic() - start < 30
+    reader.join(60)
     assert ended
     assert not set(threading.enumerate()) - before
     bench.aws.stop()

@@ -57,7 +57,7 @@ def test_a_query_gets_another_source_and_keeps_its_checkpoint(
     w.put([(str(number), b"%d" % number) for number in range(20, 30)], "clicks")
     run(source("orders").union(source("clicks")), 30)
     assert sorted(read) == list(range(30))
-    wait_until(lambda: sum(each.rows for each in seen) == 30, 10)
+    wait_until(lambda: sum(each.rows for each in seen) == 30, 60)
     checkpoint = folder_at(str(queries.directory / "checkpoint-keep"), None)  # type: ignore[arg-type]
     found = asyncio.run(planned(checkpoint))
     assert found is not None

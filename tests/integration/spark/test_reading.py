@@ -39,7 +39,7 @@ def test_a_new_query_reads_what_is_there_and_what_comes(
     assert {bytes(row.data) for row in rows} == {f"before {n}".encode() for n in range(1000)} | {
         f"after {n}".encode() for n in range(500)
     }
-    wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 10)
+    wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 60)
 
 
 @pytest.mark.spark40

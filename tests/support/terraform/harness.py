@@ -45,7 +45,7 @@ def stand_in(directory: Path, aws: Mapping[str, str] | None = None) -> Iterator[
             }
         finally:
             process.stdin.close() if process.stdin else None
-            process.wait(timeout=10)
+            process.wait(timeout=60)
 
 
 class Terraform:

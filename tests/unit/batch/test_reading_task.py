@@ -124,7 +124,7 @@ def test_whoever_wants_no_more_closes_it_while_it_waits_to_be_taken_from(
         time.sleep(0.005)
     closing = threading.Thread(target=batches.close, daemon=True)
     closing.start()
-    closing.join(10)
+    closing.join(60)
     assert not closing.is_alive(), "it waits for ever"
     assert is_over(made)
     assert loop.is_closed()

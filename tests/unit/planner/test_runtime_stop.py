@@ -65,6 +65,6 @@ def test_a_call_ends_with_the_loop_that_it_waits_for() -> None:
     caller.start()
     time.sleep(0.05)  # either way: a call that comes later finds the loop stopped
     runtime.stop()
-    caller.join(10)
+    caller.join(60)
     assert not caller.is_alive()
     assert isinstance(ended[0], FetcherUnreachableError)

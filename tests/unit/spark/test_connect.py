@@ -37,7 +37,7 @@ class Session:
         return sum(thread.name == "kinesis-efo fetchers" for thread in threading.enumerate())
 
     def submitted_in_all(self, count: int) -> None:
-        wait_until(lambda: len(self.submitted) >= count, 10)
+        wait_until(lambda: len(self.submitted) >= count, 60)
         assert len(self.submitted) == count
 
 
@@ -49,7 +49,7 @@ def test_a_job_is_submitted_when_a_query_starts_and_again_with_the_next() -> Non
         session.jobs.onQueryStarted(STARTED)
         session.submitted_in_all(number)
         session.endings.put(None)
-        wait_until(lambda: session.runs() == 0, 10)
+        wait_until(lambda: session.runs() == 0, 60)
     assert session.submitted == [(name, 3), (name, 3)]
 
 
@@ -63,7 +63,7 @@ def test_a_query_that_starts_while_the_job_runs_may_be_its_next() -> None:
     session.endings.put(None)
     session.submitted_in_all(2)
     session.endings.put(None)
-    wait_until(lambda: session.runs() == 0, 10)
+    wait_until(lambda: session.runs() == 0, 60)
     session.submitted_in_all(2)
 
 
@@ -75,7 +75,7 @@ def test_every_dataframe_has_a_job_of_its_own() -> None:
     session.submitted_in_all(2)
     for _ in names:
         session.endings.put(None)
-    wait_until(lambda: session.runs() == 0, 10)
+    wait_until(lambda: session.runs() == 0, 60)
 
 
 def test_a_job_that_fails_is_submitted_again_while_queries_run() -> None:
@@ -89,7 +89,7 @@ def test_a_job_that_fails_is_submitted_again_while_queries_run() -> None:
     assert session.pauses == [1, 2, 4, 8, 16, 30, 30]
     session.queries = False
     session.endings.put(RuntimeError("the channel is closed"))
-    wait_until(lambda: session.runs() == 0, 10)
+    wait_until(lambda: session.runs() == 0, 60)
     session.submitted_in_all(8)
 
 

@@ -149,7 +149,7 @@ def test_a_handler_that_is_not_pythons_is_no_error_in_a_signal_handler(monkeypat
     try:
         with stop_signals(Somewhere()) as stopping:  # type: ignore[arg-type]
             os.kill(os.getpid(), signal.SIGTERM)
-            assert stopping.wait(10)
+            assert stopping.wait(60)
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "a second one has its usual effect"
             assert callable(signal.getsignal(signal.SIGINT))
         assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_DFL}

@@ -287,7 +287,7 @@ def test_idle_offsets_alone_are_stored_once_per_interval(monkeypatch: pytest.Mon
 def test_a_micro_batch_without_records_has_one_task_that_reads_nothing_so_that_spark_keeps_its_workers() -> None:
     reader = Reader({key(0): START}, idleCheckpointInterval="1s")
     reader.fetcher.there = {key(0): (after(10), 0)}
-    wait_until(lambda: reader.latestOffset() == offset(s0=after(10)), 10, "the offset of an idle shard")
+    wait_until(lambda: reader.latestOffset() == offset(s0=after(10)), 60, "the offset of an idle shard")
     (partition,) = reader.partitions(offset(s0=START), offset(s0=after(10)))
     assert partition.ranges == ()
     worker: KinesisStreamReader = pickle.loads(pickle.dumps(KinesisStreamReader(reader._options, MANIFEST)))
@@ -693,7 +693,7 @@ def test_a_reader_that_waits_for_its_lease_ends_with_its_query() -> None:
     asking = threading.Thread(target=reader.latestOffset)
     asking.start()
     reader._asked_to_end.set()
-    asking.join(10)
+    asking.join(60)
     assert not asking.is_alive()
 
 

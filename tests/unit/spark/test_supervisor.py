@@ -39,7 +39,7 @@ def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     context = Context()
     yield context
     context.stopped = True
-    wait_until(lambda: not threads(), 10, "the end of all supervisors")
+    wait_until(lambda: not threads(), 60, "the end of all supervisors")
 
 
 def threads() -> list[threading.Thread]:
@@ -64,10 +64,10 @@ def test_nothing_is_left_when_spark_is_stopped_and_the_next_one_has_its_own(cont
     after = path_for(Session(other))
     assert after != before
     context.stopped = True
-    wait_until(lambda: not before.parent.exists() and len(threads()) == 1, 10, "the end of the first supervisor")
+    wait_until(lambda: not before.parent.exists() and len(threads()) == 1, 60, "the end of the first supervisor")
     assert after.is_socket()
     other.stopped = True
-    wait_until(lambda: not after.parent.exists() and not threads(), 10, "the end of the second supervisor")
+    wait_until(lambda: not after.parent.exists() and not threads(), 60, "the end of the second supervisor")
 
 
 def test_so_many_that_no_core_is_left_are_refused_each_time(context: Context) -> None:

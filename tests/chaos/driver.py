@@ -44,9 +44,6 @@ def main(config: dict[str, Any]) -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
-        # What runs a few times only is interpreted sooner than compiled.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         **config.get("conf", {}),
     }.items():
         builder = builder.config(key, value)

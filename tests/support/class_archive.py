@@ -9,11 +9,20 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
+from kinesis_efo.spark.tuning import MANAGER, manager_class
+
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The JVMs of tests run too briefly for the optimizing compiler to pay off: without it, a test takes half the CPU time."""
+
+AS_BUILT: Final = "-XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0"
+"""An archive is mapped where it was written for: a JVM that puts it elsewhere corrects two million pointers first."""
+
+INTERPRETED: Final = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+"""What runs a few times only is interpreted sooner than compiled, by Spark's own compiler as well."""
 
 
 def path(environment: Path | None = None) -> Path:
@@ -21,15 +30,27 @@ def path(environment: Path | None = None) -> Path:
     return (environment or Path(sys.prefix)) / "spark-classes.jsa"
 
 
-def jvm_options(environment: Path | None = None) -> str:
-    """Options for every JVM of the tests.
+def jvm_options(environment: Path | None = None, *, as_shipped: bool = False) -> str:
+    """Options for every JVM of the tests. What a program sets itself on its session counts.
 
     Args:
         environment: The environment of its Spark; None for this one.
+        as_shipped: Whether its Spark has no settings but those that it is shipped with.
     """
-    archive = path(environment)
-    # No logs: a JVM would warn about an archive that does not fit.
-    return f"{QUICK_JVM} -XX:SharedArchiveFile={archive} -Xlog:disable" if archive.exists() else QUICK_JVM
+    archive, options = path(environment), [QUICK_JVM]
+    if not as_shipped:
+        # Spark's default starts processes for each file of a checkpoint, and a micro-batch takes twice the CPU time.
+        options += [INTERPRETED, f"-D{MANAGER}={manager_class(_spark_version(environment))}"]
+    if archive.exists():
+        # No logs: a JVM would warn about an archive that does not fit.
+        options.append(f"-XX:SharedArchiveFile={archive} {AS_BUILT} -Xlog:disable")
+    return " ".join(options)
+
+
+def _spark_version(environment: Path | None) -> str:
+    places = None if environment is None else [str(each) for each in environment.glob("lib/python3*/site-packages")]
+    (found,) = distributions(name="pyspark", **({} if places is None else {"path": places}))
+    return found.version
 
 
 def write() -> None:
@@ -71,7 +92,12 @@ def write() -> None:
             query.stop()
             if error := query.exception():
                 raise error
+        # Python does not wait for its JVM, which writes the archive after everything else, for half a minute.
+        jvm = spark.sparkContext._gateway.proc
         spark.stop()
+        jvm.stdin.close()
+        if status := jvm.wait(300):
+            raise SystemExit(f"class_archive: the JVM ended with {status}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from kinesis_efo.cli.quickstart.program import Program, kill, template
+from tests.support.class_archive import jvm_options
 from tests.support.world import wait_until
 
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")
@@ -93,9 +94,11 @@ def test_how_a_program_fails_is_kept(tmp_path: Path, scratch: Path) -> None:
 def test_the_first_minute_of_a_new_user(tmp_path: Path) -> None:
     """From an empty folder to rows on the screen, and Ctrl-C."""
     output = tmp_path / "output"
+    # With Spark as it is shipped.
+    environment = {**os.environ, "JAVA_TOOL_OPTIONS": jvm_options(as_shipped=True)}
     with output.open("w") as file:
         command = subprocess.Popen(
-            [PROGRAM, "quickstart", "--rate", "100"], cwd=tmp_path, env=os.environ, stdout=file, stderr=file
+            [PROGRAM, "quickstart", "--rate", "100"], cwd=tmp_path, env=environment, stdout=file, stderr=file
         )
     try:
         said = wait_until(lambda: re.search(r"rows out (\d{2,}), \d+ ms behind\n(\|.*\|)", output.read_text()), 90)

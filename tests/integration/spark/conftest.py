@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.spark.tuning import MANAGER
 from tests.support.world import World, make_world
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
@@ -37,9 +38,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .appName("kinesis-efo tests")
         .config("spark.ui.port", "0")
         .config("spark.sql.shuffle.partitions", "2")
-        # What runs a few times only is interpreted sooner than compiled.
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
@@ -49,6 +47,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session with the manager of checkpoints that Spark is shipped with; afterwards it has the one of all other tests again."""
+    before = spark.conf.get(MANAGER, None)
+    spark.conf.unset(MANAGER)
+    assert spark.conf.get(MANAGER, None) is None
+    yield spark
+    spark.conf.unset(MANAGER)
+    if before is not None:
+        spark.conf.set(MANAGER, before)
 
 
 @pytest.fixture

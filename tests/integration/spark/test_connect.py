@@ -129,6 +129,8 @@ def test_low_latency_sets_up_a_session_of_spark_connect_where_the_place_says_wha
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
     session: Any = RemoteSession.builder.remote(server.url).create()
+    session.conf.unset(MANAGER)  # all Sparks of the tests have it
+    assert session.conf.get(MANAGER, None) is None
     try:
         unsaid = kinesis_efo.low_latency(session, checkpoint=tmp_path)
         assert "does not say where it is" in unsaid.left[MANAGER]

@@ -18,17 +18,6 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def session(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, whose settings are restored."""
-    before = spark.conf.get(MANAGER, None)
-    yield spark
-    if before is None:
-        spark.conf.unset(MANAGER)
-    else:
-        spark.conf.set(MANAGER, before)
-
-
-@pytest.fixture
 def default_filesystem(session: SparkSession) -> Iterator[Any]:
     """Hadoop's configuration, whose default file system is restored."""
     context: Any = session.sparkContext

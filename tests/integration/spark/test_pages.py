@@ -119,13 +119,10 @@ def rows(directory: Path) -> list[dict[str, Any]]:
     return [row for file in sorted(directory.rglob("*.parquet")) for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_latency(spark: SparkSession, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        run("docs/how-to/latency.md")
-        (shown,) = (block.text for block in blocks("text") if block.page == "docs/how-to/latency.md")
-        assert capsys.readouterr().out == shown
-    finally:
-        spark.conf.unset("spark.sql.streaming.checkpointFileManagerClass")
+def test_latency(session: SparkSession, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run("docs/how-to/latency.md")
+    (shown,) = (block.text for block in blocks("text") if block.page == "docs/how-to/latency.md")
+    assert capsys.readouterr().out == shown
 
 
 def test_tutorial(lake: World, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from kinesis_efo.spark.tuning import MANAGER, manager_class
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The JVMs of tests run too briefly for the optimizing compiler to pay off: without it, a test takes half the CPU time."""
 
-AS_BUILT: Final = "-XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0"
+AS_BUILT: Final = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0"
 """An archive is mapped where it was written for: a JVM that puts it elsewhere corrects two million pointers first."""
 
 INTERPRETED: Final = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"

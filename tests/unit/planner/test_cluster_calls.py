@@ -867,3 +867,27 @@ def test_that_a_fetcher_is_gone_is_said_unless_the_run_ends(caplog: pytest.LogCa
     assert [message for message in caplog.messages if "is gone" in message] == [
         "fetcher 0 on host0 is gone; it read 2 shards"
     ]
+
+
+@scenario(shards=4)
+async def test_shards_move_once_it_is_measured_what_they_bring(centre: Centre) -> None:
+    keys = [ShardKey("orders", f"shardId-00000000000{number}") for number in range(4)]
+    centre.cluster.expect(Offset(dict.fromkeys(keys, TRIM_HORIZON)))
+    followed = {"f0": (0, 0), "f1": (0, 0)}
+
+    async def ask(seconds: float) -> None:
+        for _ in range(round(2 * seconds)):
+            for name, (revision, done) in followed.items():
+                work = await centre.work(name, revision, done)
+                followed[name] = work.revision, work.number
+            await asyncio.sleep(0.5)
+
+    await ask(2)
+    busy = [key for key in keys if centre.owner(key) == address(0)]
+    assert len(busy) == 2
+    await centre.report("f0", *(news(key, Entry("AFTER:20", 9_000_000, 1, ""), start="TRIM_HORIZON") for key in busy))
+    await ask(5)
+    assert [key for key in keys if centre.owner(key) == address(0)] == busy, "it is not measured yet"
+    await ask(5)
+    assert {centre.owner(key) for key in busy} == {address(0), address(1)}
+    assert None not in map(centre.owner, keys)

@@ -66,6 +66,7 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "planner/sessions",
         "planner/fetcher_watch",
         "planner/cluster",
+        "planner/losses",
         "planner/query",
         "planner/run",
         "fetcher/assignment",

@@ -16,6 +16,7 @@ from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds
+from kinesis_efo.planner.losses import Losses
 from kinesis_efo.planner.query_ends import Ends, Found
 from kinesis_efo.planner.resumption import Resumption
 from kinesis_efo.planner.run import Run
@@ -42,6 +43,7 @@ class Query:
         self._offset: Offset | None = None
         self._committed: Offset | None = None
         self._unlisted: list[ShardKey] = []
+        self._losses = Losses(run.streams)
         self._resumption = Resumption(run.lease_keys, run.leases.notes)
         self._ending: asyncio.Task[Ends] | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -93,11 +95,11 @@ class Query:
         self._run.failure.raise_if_set()
         self._follow(offset)
         try:
-            await self._run.streams.check_loss(offset)
+            await self._losses.check(offset)
         except KinesisEfoError as error:
             self._run.failure.set(error)
             raise
-        new = self._run.streams.appeared
+        new = self._losses.appeared
         starting = [*new, *(self._run.streams.starting(offset) if offset.has_ends else [])]
         shards = await self._run.fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
         self._run.failure.raise_if_set()
@@ -146,7 +148,7 @@ class Query:
         """
         self._run.failure.raise_if_set()
         try:
-            await self._run.streams.check_replay(begin, ranges)
+            await self._losses.check_replay(begin, ranges)
         except KinesisEfoError as error:
             self._run.failure.set(error)
             raise

@@ -1,0 +1,93 @@
+"""Looks for what a query has lost: shards that went before they were read, and ranges that a repeated micro-batch does not find."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from kinesis_efo.errors import (
+    AccessRefusedError,
+    DataLossError,
+    StreamError,
+    StreamNotFoundError,
+    StreamReplacedError,
+)
+from kinesis_efo.fetcher.streams import Streams, by_stream
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
+
+logger = logging.getLogger(__name__)
+
+
+class Losses:
+    """Compares what a query reads with what there is. Each query has its own: it remembers which offset was looked at.
+
+    Args:
+        streams: What the run reads.
+
+    Attributes:
+        appeared: Shards that begin although none has ended for them, by the last `check`: they have no parents, and are younger than
+            all shards of its offset.
+    """
+
+    def __init__(self, streams: Streams) -> None:
+        self.appeared: list[ShardKey] = []
+        self._streams = streams
+        self._checked: frozenset[ShardKey] = frozenset()
+        self._checked_offset: Mapping[ShardKey, Position] | None = None
+        self._checked_listings = 0
+
+    async def check(self, offset: Mapping[ShardKey, Position]) -> None:
+        """Look for shards that are lost or have appeared, whenever the offset names other shards than before, and after every listing.
+
+        Raises:
+            DataLossError: A shard is lost, and losses fail the query.
+            StreamReplacedError: A stream was deleted and created again.
+            AccessRefusedError, StreamNotFoundError: It cannot be told, and waiting does not help. Passing errors are logged.
+        """
+        listings = self._streams.listings
+        known = offset is self._checked_offset or offset.keys() == self._checked
+        if known and listings == self._checked_listings:
+            self._checked_offset = offset
+            return
+        self._note_appeared(offset)
+        for name, positions in by_stream(offset).items():
+            try:
+                await self._streams.stream(name).check_loss(positions, resumed=not self._checked)
+            except (DataLossError, AccessRefusedError, StreamNotFoundError, StreamReplacedError):
+                raise
+            except StreamError as error:
+                logger.warning("stream %s: cannot tell whether shards were lost, trying again: %s", name, error)
+                return
+        self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
+
+    async def check_replay(self, begin: Mapping[ShardKey, Position], ranges: Iterable[ShardRange]) -> None:
+        """Look for what is gone of ranges that may have been planned long ago, in an earlier run.
+
+        Args:
+            begin: The offset that they start from.
+            ranges: The ranges.
+
+        Raises:
+            DataLossError, AccessRefusedError, StreamNotFoundError: As `check`.
+        """
+        for wanted in ranges:
+            if wanted.after != TRIM_HORIZON:
+                continue  # checked by the subscription: its position has a time
+            stream, shard = wanted.key
+            positions = {key.shard: position for key, position in begin.items() if key.stream == stream}
+            try:
+                await self._streams.stream(stream).check_replay(shard, wanted.through, positions)
+            except (DataLossError, AccessRefusedError, StreamNotFoundError):
+                raise
+            except StreamError as error:
+                logger.warning("shard %s: cannot tell whether records were lost: %s", wanted.key, error)
+
+    def _note_appeared(self, offset: Mapping[ShardKey, Position]) -> None:
+        appeared = [
+            ShardKey(name, shard)
+            for name, positions in by_stream(offset).items()
+            for shard in self._streams.stream(name).lineage.appeared(positions)
+        ]
+        for name, shard in set(appeared).difference(self.appeared):
+            logger.warning("stream %s has a new shard, %s, without parents: it is read from its beginning", name, shard)
+        self.appeared = appeared

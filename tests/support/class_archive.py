@@ -48,9 +48,9 @@ def jvm_options(environment: Path | None = None, *, as_shipped: bool = False) ->
 
 
 def _spark_version(environment: Path | None) -> str:
-    places = None if environment is None else [str(each) for each in environment.glob("lib/python3*/site-packages")]
-    (found,) = distributions(name="pyspark", **({} if places is None else {"path": places}))
-    return found.version
+    # A directory may be on the path twice, as it is in pytest-xdist's processes.
+    places = sys.path if environment is None else [str(each) for each in environment.glob("lib/python3*/site-packages")]
+    return next(iter(distributions(name="pyspark", path=places))).version
 
 
 def write() -> None:

@@ -256,17 +256,17 @@ async def test_a_run_gets_through_lost_answers_throttling_and_silence(
     lease = RunLease(table, owner_id(Random(1)), keys, Timing(3.0), SystemClock(), Random(1))
     await lease.start(Listener(), "grpc://here")
     lease.want(streams)
-    await lease.wait_held(streams, at_most=20)
+    await lease.wait_held(streams, at_most=90)
     proxy.drop_answers = 20
     await asyncio.sleep(2)
     proxy.quiet.clear()
     proxy.faults = [refusal(400, "ThrottlingException")] * 20 + [silence, hang_up] * 3
-    await lease.wait_held(streams, at_most=20)
-    async with asyncio.timeout(20):
+    await lease.wait_held(streams, at_most=90)
+    async with asyncio.timeout(90):
         await proxy.quiet.wait()
-    await lease.wait_held(streams, at_most=20)
+    await lease.wait_held(streams, at_most=90)
     assert [each for each in lost if each[1] is not None] == []
-    await lease.stop(at_most=20)
+    await lease.stop(at_most=90)
     rows = (await client.scan(TableName=table._name))["Items"]
     assert len(rows) == 32
     assert not [row for row in rows if "leaseOwner" in row]

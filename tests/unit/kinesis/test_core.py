@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.kinesis import core
@@ -150,14 +150,12 @@ def parts(events: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[Part]]:
 
 
 @pytest.mark.usefixtures("native")
-@settings(max_examples=400)
 @given(parts(damaged(payloads(hostile_records(), odd=True))), st.booleans())
 def test_hostile_payloads_have_the_same_rows_or_the_same_error(found: list[Part], deaggregate: bool) -> None:
     agree(found, deaggregate=deaggregate)
 
 
 @pytest.mark.usefixtures("native")
-@settings(max_examples=400)
 @given(parts(payloads(good_records(), odd=False)), st.booleans())
 def test_ranges_of_several_shards_have_the_same_batches(found: list[Part], deaggregate: bool) -> None:
     agree(found, deaggregate=deaggregate)

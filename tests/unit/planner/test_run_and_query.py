@@ -365,6 +365,26 @@ async def nothing_lost(_positions: Mapping[str, Position], *, resumed: bool) -> 
     """Instead of `Stream.check_loss`, which lists again where shards are missing."""
 
 
+@scenario()
+async def test_losses_are_looked_for_when_an_offset_names_other_shards_and_after_each_listing(centre: Centre) -> None:
+    """With each poll, thousands of shards would be compared. Only the first look after a start knows no earlier one."""
+    looked: list[tuple[list[str], bool]] = []
+
+    async def look(positions: Mapping[str, Position], *, resumed: bool) -> None:
+        looked.append((sorted(positions), resumed))
+
+    centre.access.check_loss = look  # type: ignore[method-assign]
+    await centre.poll(ONE)
+    await centre.poll(Offset({FIRST: Position.after(20)}))
+    assert looked == [([FIRST.shard], True)]
+    await centre.access.refresh()
+    await centre.poll(Offset({FIRST: Position.after(20)}))
+    assert looked[1:] == [([FIRST.shard], False)]
+    other = Query(centre.run)
+    await other.poll(ONE, 10, 20, 0.0)
+    assert looked[2:] == [([FIRST.shard], True)], "another query has looked at nothing yet"
+
+
 # -- the run's lease
 
 

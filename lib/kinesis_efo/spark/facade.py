@@ -149,7 +149,7 @@ def read(
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source with a session; does no harm where Spark has discovered it already."""
+    """Register the source with a session; does no harm if Spark has discovered it already."""
     try:
         spark.dataSource.register(KinesisEfoSource)
     except AnalysisException as error:

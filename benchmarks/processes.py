@@ -126,7 +126,7 @@ async def _planning(pipe: Connection, shards: int, fetchers: int) -> None:
     lease, streams = lease_of(clock, LEASE_SECONDS), streams_of(kinesis)
     if fetchers:
         cluster = Cluster(streams, lease.seconds, LEASE_SECONDS, clock, gone=_never)
-        service = PlannerService(cluster.sessions, loop, SECRET, Listening())
+        service = PlannerService(cluster, loop, SECRET, Listening())
         (run, query), address = query_of(streams, cluster, lease, clock), service.address
     else:
         run, query = query_of(streams, LocalFetching(fetcher_of(kinesis, streams), clock), lease, clock)

@@ -42,10 +42,14 @@ class Failure:
         else:
             logger.debug("after what ended the run already: %s", error)
 
+    def adopt(self, error: KinesisEfoError) -> None:
+        """Keep an error that was logged by another one, unless there is an error already."""
+        if self.error is None:
+            self._keep(error)
+
     def stop(self) -> None:
         """Let every call from now on fail because the query has ended, unless there is an error already."""
-        if self.error is None:
-            self._keep(stopped())
+        self.adopt(stopped())
 
     def on_set(self, wake: Callable[[], None]) -> None:
         """Call something once there is an error: at once if there is one."""

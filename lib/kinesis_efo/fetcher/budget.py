@@ -79,6 +79,10 @@ class Budget:
         since = self._waiting.get(key)
         return self._waited.get(key, 0.0) + (0.0 if since is None else self.now() - since)
 
+    def wanted_for(self) -> float:
+        """For how long a shard has waited for room, of those that wait now; 0 if none does. Seconds."""
+        return max((self.now() - since for since in self._waiting.values()), default=0.0)
+
     @property
     def _for_the_line(self) -> int:
         return self.limit - self.share * self._shards

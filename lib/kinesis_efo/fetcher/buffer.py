@@ -210,10 +210,11 @@ class ShardBuffer:
 
     def may_cover(self, position: Position) -> bool:
         """Whether the buffer covers a position, or it shows only with the first event whether it does."""
-        return self.covers(position) or self._is_open_below(position)
+        return not self._closed and self._index.may_cover(position)
 
-    def _is_open_below(self, position: Position) -> bool:
-        return not self._closed and self._index.is_open_below and position.kind is PositionKind.AFTER
+    def held_behind(self, position: Position) -> int:
+        """Bytes of the events behind a position that it covers."""
+        return self._index.held_behind(position)
 
     def vouch(self, number: int) -> None:
         """Take note that a number lies behind the start; see `EventIndex.vouch`."""
@@ -461,7 +462,7 @@ class Cursor:
             FetcherError: The buffer does not hold what lies behind the cursor (any more).
         """
         buffer = self._buffer
-        if buffer._is_open_below(self.position):
+        if not buffer.covers(self.position) and buffer.may_cover(self.position):
             return []
         if not buffer.covers(self.position):
             raise FetcherError(f"shard {buffer.key}: the buffer does not cover {self.position} any more")

@@ -56,6 +56,7 @@ class FetcherClient(Connection):
         kept: Where connections within the machine stay open for the next task.
         silent_seconds: Longest time without a word of the fetcher.
         call_seconds: Longest time for one call.
+        query: The name of the query among those of its run.
         options: The options of `Connection`.
     """
 
@@ -67,11 +68,13 @@ class FetcherClient(Connection):
         kept: ConnectionCache = CONNECTIONS,
         silent_seconds: float = SILENT_SECONDS,
         call_seconds: float = CALL_SECONDS,
+        query: str = "",
         **options: Any,
     ) -> None:
         super().__init__(address, secret, kept=kept, **options)
         self._silent_seconds = silent_seconds
         self._call_seconds = call_seconds
+        self._query = query
 
     def get(self, ranges: Sequence[ShardRange]) -> Generator[RangePayloads, None, None]:
         """The raw event payloads that cover some ranges, range by range, in order. A range without any may be left out.
@@ -84,7 +87,7 @@ class FetcherClient(Connection):
             KinesisEfoError: The error of the fetcher.
         """
         with self._limited():
-            ticket = flight.Ticket(msgspec.json.encode(GetTicket.of(ranges)))
+            ticket = flight.Ticket(msgspec.json.encode(GetTicket.of(ranges, self._query)))
             pulled = self.call(lambda client: self._open(client, ticket))
             try:
                 coming = pulled.items(self._silent_seconds)

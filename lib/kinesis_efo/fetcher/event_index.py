@@ -153,6 +153,14 @@ class EventIndex:
             return True
         return position.kind is PositionKind.AFTER and self.lowest is not None and position.value >= self.lowest
 
+    def may_cover(self, position: Position) -> bool:
+        """Whether it covers a position, or it shows only with the first event whether it does."""
+        return self.covers(position) or (self.is_open_below and position.kind is PositionKind.AFTER)
+
+    def held_behind(self, position: Position) -> int:
+        """Bytes of the events behind a position that it covers."""
+        return self._bytes_through[-1] - self._bytes_through[self.index_after(position)]
+
     def vouch(self, number: int) -> None:
         """Take note that a number lies behind the start, because somebody reads from the start up to there.
 
@@ -307,7 +315,12 @@ class EventIndex:
         """
         freed = self._bytes_through[stop] - self._bytes_through[self.gone]
         self.start = _position(self._ends[stop - 1])
-        self.lowest, self.is_open_below = self._ends[stop - 1], False
+        if self.start.is_end:
+            self.lowest = _BEHIND_ALL
+        elif self.lowest is None or self._records_through[stop] > self._records_through[self.gone]:
+            # Nothing lies between the last record that was dropped and the start.
+            self.lowest = self._last_through[stop - 1] or self._ends[stop - 1]
+        self.is_open_below = False
         self.gone = stop
         if self.waiting_since is not None:
             self.waiting_since = self.news_since(self.start)

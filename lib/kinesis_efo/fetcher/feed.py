@@ -57,6 +57,19 @@ class _Empty:
     events: int = 1
 
 
+@dataclass(slots=True)
+class _Sought:
+    """A tip that a query looks for while others read the shard already.
+
+    Attributes:
+        since: When it began to look, epoch seconds by Kinesis' clock.
+        tip: Where the shard ended by then; None while that is not known.
+    """
+
+    since: float
+    tip: Position | None = None
+
+
 class ShardFeed:
     """Keeps a buffer filled with the events of one shard.
 
@@ -100,6 +113,7 @@ class ShardFeed:
         self._task: asyncio.Task[None] | None = None
         self._subscription: ShardSubscription | None = None
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
+        self._sought: dict[object, _Sought] = {}
 
     def from_position(self, position: Position) -> ShardBuffer:
         """The buffer that holds or will receive everything behind `position`; fetching starts anew there if it has to.
@@ -146,13 +160,44 @@ class ShardFeed:
         """
         if self.tip is not None or self.buffer is None:
             return False
-        head = event.head
-        arrived = last_arrival(event.payload) if head.records and head.millis_behind else None
-        newer = arrived is not None and arrived / 1000 >= began + _CLOCK_SECONDS
-        if head.continuation is not None and head.millis_behind and not newer and not self._is_stuck(head):
+        if not _tells_tip(event, began) and not self._is_stuck(event.head):
             return False
         self.tip = self.buffer.end
         return True
+
+    def seek_tip(self, who: object) -> None:
+        """Find out where the shard ends now, for a query that joins others: what this feed has heard of before does not count.
+
+        Args:
+            who: The query.
+        """
+        self._sought.setdefault(who, _Sought(self._clock.time()))
+
+    def sought_tip(self, who: object) -> Position | None:
+        """What `seek_tip` has found for a query; None while that is not known."""
+        return sought.tip if (sought := self._sought.get(who)) is not None else None
+
+    def forget_tip(self, who: object) -> None:
+        """Take note that a query does not look for the tip any more."""
+        self._sought.pop(who, None)
+
+    def note_sought(self, event: Event, came: float) -> bool:
+        """Take note of an event for the queries that look for the tip.
+
+        Args:
+            event: The last event of the buffer.
+            came: When it came, epoch seconds by Kinesis' clock. One that came a moment after the question may have been sent before.
+
+        Returns:
+            Whether it tells one of them.
+        """
+        told = False
+        for sought in self._sought.values():
+            if sought.tip is None and self.buffer is not None:
+                ripe = came >= sought.since + _CLOCK_SECONDS or event.head.continuation is None
+                if ripe and _tells_tip(event, sought.since):
+                    sought.tip, told = self.buffer.end, True
+        return told
 
     def _is_stuck(self, head: EventHead) -> bool:
         now = self._clock.monotonic()
@@ -216,6 +261,15 @@ class ShardFeed:
             self._listener.moved(self.key)
 
 
+def _tells_tip(event: Event, began: float) -> bool:
+    """Whether an event that was sent since a time (epoch seconds) tells where the shard ended then."""
+    head = event.head
+    if head.continuation is None or not head.millis_behind:
+        return True
+    arrived = last_arrival(event.payload) if head.records else None
+    return arrived is not None and arrived / 1000 >= began + _CLOCK_SECONDS
+
+
 class _Filling:
     """The sink of one subscription. Each has its own: what a former one still delivers goes into a closed buffer."""
 
@@ -241,12 +295,12 @@ class _Filling:
         feed = self._feed
         if event.head.continuation is None:
             feed._listener.ended(feed.key, event.head.children)
-        believed = self._buffer.quiet.believed()
+        believed, came = self._buffer.quiet.believed(), feed._clock.time()
         await self._buffer.admit(event, feed._clock.monotonic())
         if feed.buffer is not self._buffer:
             return
         feed.millis_behind = event.head.millis_behind
-        tells_tip = feed.note_tip(event, self._began)
+        tells_tip = feed.note_tip(event, self._began) | feed.note_sought(event, came)
         turns_quiet = not believed and self._buffer.quiet.believed()
         if event.head.still and (tells_tip or turns_quiet or feed._arrival_step is not None):
             feed._listener.moved(feed.key)  # not in position, but in time

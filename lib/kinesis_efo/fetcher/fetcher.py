@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import DataLossError, KinesisEfoError, RetriesExhaustedError
+from kinesis_efo.errors import AccessRefusedError, DataLossError, KinesisEfoError, RetriesExhaustedError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget, Signal
@@ -27,8 +27,10 @@ from kinesis_efo.fetcher.shortfall import Shortfall, StallWarning
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
-from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
+from kinesis_efo.kinesis.subscriptions import Subscriptions
+from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,31 @@ class FetcherSettings:
     timeout: float = 600.0
 
 
+class ElsewhereError(Exception):
+    """The rest of a range is to be read elsewhere: by a query apart from the others of its run.
+
+    Attributes:
+        left: What is left of the range.
+        gone: Whether it is not enough to look again: the shared buffer has lost it.
+    """
+
+    def __init__(self, left: ShardRange, *, gone: bool) -> None:
+        super().__init__(str(left))
+        self.left = left
+        self.gone = gone
+
+
+class Sharer(Protocol):
+    """A query that may share shards with others."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether it does not: no other query reads from this fetcher."""
+
+    def reads_shared(self, key: ShardKey, position: Position) -> bool:
+        """Whether it is to read a shard here from a position on."""
+
+
 class Fetcher:
     """Fetches shards.
 
@@ -66,18 +93,35 @@ class Fetcher:
         budget: The bytes that all shards share.
         settings: See `FetcherSettings`.
         clock: Time.
+        beside: What lists the shards for all queries of the run, if this fetcher reads for a single one apart from them, with GetRecords.
+
+    Attributes:
+        budget: The same.
+        shared: Whether several queries share it, and the planner in another process decides who of them reads apart.
+        refused: Learns that Kinesis refuses to be read; None: that ends reading.
     """
 
-    def __init__(self, streams: Streams, budget: Budget, settings: FetcherSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        budget: Budget,
+        settings: FetcherSettings,
+        clock: Clock,
+        beside: ShardWatch | None = None,
+    ) -> None:
         self._streams = streams
         self._settings = settings
         self._clock = clock
         self.budget = budget
+        self.shared = False
+        self.refused: Callable[[AccessRefusedError], None] | None = None
+        self._apart = beside is not None
         self._coordinator: Coordinator
         self._shard_listener: ShardListener
-        self._watch = ShardWatch(streams, clock, self._listed)
+        # One listing tells them all.
+        self._watch = beside or ShardWatch(streams, clock, self._listed)
         self._feeds: dict[ShardKey, ShardFeed] = {}
-        self._offset: Offset | None = None
+        self._offset: Mapping[ShardKey, Position] | None = None
         self._committed: Mapping[ShardKey, Position] = {}
         self._reading: Counter[ShardKey] = Counter()
         self._handed: dict[StallWarning, float] = {}
@@ -94,7 +138,21 @@ class Fetcher:
         """
         self._coordinator, self._shard_listener, self._failure = coordinator, shard_listener, coordinator.failure
         self._failure.on_set(self._wake_all)
-        self._watching = in_background(self._watch.run(), "watching the shards", self._failure)
+        if not self._apart:
+            self._watching = in_background(self._watch.run(), "watching the shards", self._failure)
+
+    def apart(self, budget: Budget) -> Fetcher:
+        """A fetcher that reads the same streams with GetRecords, for one query apart from the others; not started.
+
+        Args:
+            budget: The bytes that it may buffer.
+        """
+        return Fetcher(self._streams, budget, self._settings, self._clock, beside=self._watch)
+
+    @property
+    def can_read_apart(self) -> bool:
+        """Whether its streams can be read apart, as far as that is known."""
+        return all(stream.apart is not None for stream in self._streams.streams.values())
 
     async def stop(self) -> None:
         """Stop fetching and close all connections. Waiting calls fail."""
@@ -124,18 +182,27 @@ class Fetcher:
 
     # -- what the planner asks
 
-    def follow(self, offset: Offset) -> None:
+    def follow(self, offset: Mapping[ShardKey, Position]) -> None:
         """Take note of where the query is, and close what it has left behind."""
         self._offset = offset
         for key in self._feeds.keys() - offset.keys():
             self._close_unneeded(key)
 
+    def covers(self, key: ShardKey, position: Position) -> bool:
+        """Whether a shard need not be begun anew to be read from a position on."""
+        feed = self.feed(key)
+        return feed is None or feed.buffer is None or feed.buffer.may_cover(position)
+
+    def is_read(self, key: ShardKey) -> bool:
+        """Whether a task reads a range of a shard at this moment."""
+        return self._reading[key] > 0
+
     def buffered(self, key: ShardKey, position: Position) -> ShardBuffer | None:
         """The buffer that holds or will receive everything behind a position; None while the shard may not be read."""
-        feed = self._feed(key)
+        feed = self.feed(key)
         return feed.from_position(position) if feed is not None else None
 
-    async def commit(self, offset: Offset) -> dict[ShardKey, LastRecord]:
+    def commit(self, offset: Mapping[ShardKey, Position]) -> dict[ShardKey, LastRecord]:
         """Drop what Spark will not ask for again.
 
         Args:
@@ -176,13 +243,20 @@ class Fetcher:
 
     def subscription(self, key: ShardKey) -> Subscription | None:
         """What happened to the subscriptions of a shard; None before the first."""
-        stats = self._streams.stream(key.stream).stats.get(key.shard)
+        stats = self._stats(key)
         return Subscription.of(stats, self._clock.monotonic()) if stats is not None else None
+
+    def _stats(self, key: ShardKey) -> SubscriptionStats | None:
+        return self._subscriptions(key).stats.get(key.shard)
+
+    def _subscriptions(self, key: ShardKey) -> Subscriptions:
+        stream = self._streams.stream(key.stream)
+        return stream.apart if self._apart and stream.apart is not None else stream.subscriptions
 
     def _status(self, feed: ShardFeed, now: float) -> ShardStatus | None:
         if (buffer := feed.buffer) is None:
             return None
-        stats = self._streams.stream(feed.key.stream).stats.get(feed.key.shard)
+        stats = self._stats(feed.key)
         return ShardStatus(
             *feed.key,
             str(buffer.end),
@@ -234,6 +308,10 @@ class Fetcher:
 
     # -- what tasks ask
 
+    def of(self, query: str) -> Fetcher:  # noqa: ARG002
+        """See `Serves`."""
+        return self
+
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         """Begin to read what ranges without records wait for: one after the other, they would wait for some seconds each.
 
@@ -241,21 +319,29 @@ class Fetcher:
             When they were asked for, monotonic seconds.
         """
         for wanted in ranges:
-            if wanted.last is None and not wanted.through.is_end and (feed := self._feed(wanted.key)) is not None:
+            waits = wanted.last is None and not wanted.through.is_end
+            covered = not self.shared or self.covers(wanted.key, wanted.after)
+            if waits and covered and (feed := self.feed(wanted.key)) is not None:
                 _buffer_for(feed, wanted)
         return self._clock.monotonic()
 
-    async def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
+    async def read(
+        self, wanted: ShardRange, asked_at: float | None = None, sharer: Sharer | None = None
+    ) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again.
 
         Args:
             wanted: The range.
             asked_at: When it was asked for, monotonic seconds; None: now.
+            sharer: Whose range it is, if queries may share the fetcher. None: one alone reads, and a feed begins anew if its buffer does
+                not have the range.
 
         Raises:
             DataLossError: The last record of the range is gone, and losses fail the query.
             RetriesExhaustedError: The range does not come to its end.
+            ElsewhereError: The rest is not to be read here.
         """
+        sharer = _Covered(self) if sharer is None and self.shared else sharer
         now = self._clock.monotonic()
         asked_at = now if asked_at is None else asked_at
         key, through, last = wanted.key, wanted.through, wanted.last
@@ -269,9 +355,11 @@ class Fetcher:
         try:
             while not wanted.is_over:
                 feed = await self._allowed_feed(key, partial(stall_warning.look, wanted.after))
+                if sharer is not None and not sharer.reads_shared(key, wanted.after):
+                    raise ElsewhereError(wanted, gone=False)
                 buffer, anew, beside = _buffer_for(feed, wanted), False, []
                 with buffer.reading(wanted.after, through, last, asked_at) as cursor:
-                    while buffer.may_cover(cursor.position) and self._feed(key) is feed:
+                    while buffer.may_cover(cursor.position) and self.feed(key) is feed:
                         payloads = cursor.take(READ_CHUNK_BYTES)
                         beside = cursor.passed_over()
                         if payloads:
@@ -290,18 +378,23 @@ class Fetcher:
                             stall_warning.look(cursor.position, self._clock.monotonic())
                             if shortfall.heard(cursor.position, buffer.quiet):
                                 return
+                            if sharer is not None and not sharer.reads_shared(key, cursor.position):
+                                break
                     wanted = ShardRange(key, cursor.settled, through, last)
                 if cursor.astray and shortfall.went_astray(wanted.after, self._clock.monotonic()):
                     if beside:
                         yield beside
                     return
+                if anew and sharer is not None and not sharer.alone:
+                    raise ElsewhereError(wanted, gone=True)
                 if anew:
                     await self._clock.sleep(_AGAIN_SECONDS)
                     if feed.buffer is buffer:
                         feed.begin(wanted.after)
         except (DataLossError, RetriesExhaustedError) as error:
-            # Another attempt would wait as long again.
-            self.failed(error)
+            # Another attempt would wait as long again. If others share the shard, it is not theirs to fail for.
+            if sharer is None or sharer.alone:
+                self.failed(error)
             raise
         finally:
             self._handed.pop(stall_warning, None)
@@ -323,12 +416,12 @@ class Fetcher:
             return (
                 "the shard may not be read here for now: the run's lease is not held, or another fetcher has the shard"
             )
-        return self._streams.stream(key.stream).describe(key.shard)
+        return self._subscriptions(key).describe(key.shard)
 
     async def _allowed_feed(self, key: ShardKey, look: Callable[[float], None]) -> ShardFeed:
         """The feed of a shard, once it may be read. After a crash, the old lease has to expire first."""
         give_up_at = self._clock.monotonic() + self._settings.patience
-        while (feed := self._feed(key)) is None:
+        while (feed := self.feed(key)) is None:
             self.check()
             now = self._clock.monotonic()
             look(now)
@@ -337,7 +430,7 @@ class Fetcher:
             await self._wait(self._allowed, min(give_up_at, now + _LOOK_SECONDS))
         return feed
 
-    def _feed(self, key: ShardKey) -> ShardFeed | None:
+    def feed(self, key: ShardKey) -> ShardFeed | None:
         """The feed of a shard; None while it may not be read."""
         if not self._coordinator.may_read(key):
             return None
@@ -356,7 +449,8 @@ class Fetcher:
     def _subscribe(self, key: ShardKey, start: Position, sink: EventSink) -> ShardSubscription:
         read_until = self._coordinator.read_until(key, start)
         may_open = partial(self._coordinator.may_open, key)
-        return self._streams.stream(key.stream).subscribe(key.shard, start, sink, read_until, may_open)
+        stream = self._streams.stream(key.stream)
+        return stream.subscribe(key.shard, start, sink, read_until, may_open, apart=self._apart)
 
     # -- what feeds tell it
 
@@ -376,7 +470,10 @@ class Fetcher:
 
     def failed(self, error: KinesisEfoError) -> None:
         """Tell that a shard cannot be read any more."""
-        self._failure.set(error)
+        if self.refused is not None and isinstance(error, AccessRefusedError):
+            self.refused(error)
+        else:
+            self._failure.set(error)
 
     # -- helpers
 
@@ -402,6 +499,18 @@ class Fetcher:
         """Wait for a signal, or until the time is up."""
         with suppress(TimeoutError):
             await asyncio.wait_for(signal.wait(), max(0.0, give_up_at - self._clock.monotonic()))
+
+
+class _Covered:
+    """A task of one of several queries: a fetcher outside the planner's process reads for it what it has, and no more."""
+
+    alone: Final = False
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+
+    def reads_shared(self, key: ShardKey, position: Position) -> bool:
+        return self._fetcher.covers(key, position)
 
 
 def _buffer_for(feed: ShardFeed, wanted: ShardRange) -> ShardBuffer:

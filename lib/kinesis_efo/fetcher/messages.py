@@ -35,19 +35,22 @@ class GetTicket(msgspec.Struct, frozen=True):
 
     Attributes:
         ranges: Stream, shard, the two positions and the last record of each range; it is empty if none is known.
+        query: The name of the query among those of its run.
     """
 
     # Sequence numbers have more digits than JSON numbers are trusted with.
     ranges: list[tuple[str, str, str, str, str]]
+    query: str = ""
 
     @classmethod
-    def of(cls, wanted: Iterable[ShardRange]) -> GetTicket:
-        """The ticket for some ranges."""
+    def of(cls, wanted: Iterable[ShardRange], query: str = "") -> GetTicket:
+        """The ticket for some ranges of a query."""
         return cls(
             [
                 (*key, str(after), str(through), "" if last is None else str(last))
                 for key, after, through, last in wanted
-            ]
+            ],
+            query,
         )
 
     def parsed(self) -> list[ShardRange]:

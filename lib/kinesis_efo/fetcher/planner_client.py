@@ -17,7 +17,7 @@ from kinesis_efo.fetcher.work import (
     Work,
     WorkRequest,
 )
-from kinesis_efo.positions import ShardKey
+from kinesis_efo.positions import ShardRange
 
 _ANSWER_SECONDS: Final = 10.0
 
@@ -35,12 +35,13 @@ class PlannerClient(Connection):
         """Tell what has arrived."""
         return self.action(REPORT, report, ReportReply, _ANSWER_SECONDS)
 
-    def where(self, shards: Sequence[ShardKey], wait: float) -> WhereReply:
-        """Ask who reads some shards now.
+    def where(self, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereReply:
+        """Ask who reads some ranges now.
 
         Args:
-            shards: The shards.
-            wait: Seconds to wait until all of them are read by somebody.
+            ranges: The ranges.
+            wait: Seconds to wait until all of their shards are read by somebody.
+            query: The name of the query among those of its run.
         """
-        request = WhereRequest([(shard.stream, shard.shard) for shard in shards], wait)
+        request = WhereRequest.of(ranges, wait, query)
         return self.action(WHERE, request, WhereReply, wait + _ANSWER_SECONDS)

@@ -15,7 +15,7 @@ from kinesis_efo.fetcher.client import CallEndedError, FetcherClient, RangePaylo
 from kinesis_efo.fetcher.planner_client import PlannerClient
 from kinesis_efo.fetcher.work import WhereReply
 from kinesis_efo.kinesis.events import reached
-from kinesis_efo.positions import ShardKey, ShardRange
+from kinesis_efo.positions import ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ class Fetches(Protocol):
 class Knows(Protocol):
     """What is needed of a `PlannerClient`."""
 
-    def where(self, shards: Sequence[ShardKey], wait: float) -> WhereReply:
-        """Who reads some shards now."""
+    def where(self, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereReply:
+        """Who reads some ranges now."""
 
 
 class RangeReader:
@@ -47,6 +47,7 @@ class RangeReader:
         secret: The secret of the run.
         planner: How to reach the planner; None if there is one fetcher only, which nobody can take the place of.
         patience: Seconds without any progress after which reading is given up.
+        query: The name of the query among those of its run.
         fetcher_at: Connects to a fetcher.
         planner_at: Connects to the planner.
         now: Monotonic seconds.
@@ -59,6 +60,7 @@ class RangeReader:
         planner: FetcherAddress | None,
         patience: float,
         *,
+        query: str = "",
         fetcher_at: Callable[[FetcherAddress, str], AbstractContextManager[Fetches]] = FetcherClient,
         planner_at: Callable[[FetcherAddress, str], AbstractContextManager[Knows]] = PlannerClient,
         now: Callable[[], float] = time.monotonic,
@@ -67,6 +69,7 @@ class RangeReader:
         self._secret = secret
         self._planner = planner
         self._patience = patience
+        self._query = query
         self._fetcher_at = fetcher_at
         self._planner_at = planner_at
         self._now = now
@@ -114,7 +117,7 @@ class RangeReader:
         """The fetcher that reads the next range, with all ranges from there that it reads, and the rest."""
         assert self._planner is not None
         with self._planner_at(self._planner, self._secret) as planner:
-            reply = planner.where([wanted.key for wanted in self._left], _WAIT_SECONDS)
+            reply = planner.where(self._left, _WAIT_SECONDS, self._query)
         owners = reply.fetchers
         if reply.there:
             self._nobody_since = None

@@ -19,7 +19,7 @@ from kinesis_efo.fetcher.reporter import Reporter
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
 from kinesis_efo.options import Bounds
-from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.positions import Position, ShardKey
 
 logger = logging.getLogger(__name__)
 
@@ -162,6 +162,7 @@ class RemoteFetcher:
 
     async def _follow(self, work: Work, asked_at: float) -> None:
         change = self._assignment.follow(work, asked_at)
+        self._fetcher.shared = work.shared
         self._following.notify()
         # Said with the next request: by then their connections must be closed.
         await asyncio.gather(*self._fetcher.let_go(change.end), return_exceptions=True)
@@ -171,11 +172,11 @@ class RemoteFetcher:
         self._fetcher.allowed()
         if work.done:
             done = {ShardKey(stream, shard): Position.parse(text) for stream, shard, text in work.done}
-            await self._commit(done)
+            self._commit(done)
 
-    async def _commit(self, done: dict[ShardKey, Position]) -> None:
+    def _commit(self, done: dict[ShardKey, Position]) -> None:
         try:
-            await self._fetcher.commit(Offset(done))
+            self._fetcher.commit(done)
         except KinesisEfoError as error:
             logger.debug("not committed: %s", error)  # it was reported, and the query fails
 

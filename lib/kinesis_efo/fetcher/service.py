@@ -11,6 +11,8 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
+from kinesis_efo.errors import FetcherUnreachableError
+from kinesis_efo.fetcher.fetcher import ElsewhereError
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.messages import (
     PAYLOAD_SCHEMA,
@@ -45,6 +47,20 @@ class Served(Protocol):
         """The payloads that cover a range, some at a time, which was asked for at a monotonic time."""
 
 
+class Serves(Protocol):
+    """Finds what serves the tasks of a query: a fetcher is the same for all of them."""
+
+    def of(self, query: str) -> Served:
+        """What serves the tasks of a query.
+
+        Args:
+            query: Its name.
+
+        Raises:
+            FetcherUnreachableError: It is not there.
+        """
+
+
 class FetcherService(Service):
     """Serves one fetcher; see `Service`.
 
@@ -60,7 +76,7 @@ class FetcherService(Service):
 
     def __init__(
         self,
-        fetcher: Served,
+        fetcher: Serves,
         loop: asyncio.AbstractEventLoop,
         secret: str,
         listening: Listening,
@@ -75,14 +91,10 @@ class FetcherService(Service):
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """Stream the payloads of some ranges, each batch with the label of its range."""
         refuse_tools(context)
-        return flight.GeneratorStream(
-            PAYLOAD_SCHEMA, self._batches(context, decoded(ticket.ticket, GetTicket).parsed())
-        )
+        return flight.GeneratorStream(PAYLOAD_SCHEMA, self._batches(context, decoded(ticket.ticket, GetTicket)))
 
-    def _batches(
-        self, context: flight.ServerCallContext, ranges: Sequence[ShardRange]
-    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        getting = _Getting(self._fetcher, ranges)
+    def _batches(self, context: flight.ServerCallContext, ticket: GetTicket) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        getting = _Getting(self.run(context, self._served(ticket.query)), ticket.parsed())
         coming: concurrent.futures.Future[Chunks] | None = None
         try:
             while True:
@@ -100,6 +112,9 @@ class FetcherService(Service):
                         yield batch, metadata
         finally:
             self.run(None, getting.close())
+
+    async def _served(self, query: str) -> Served:
+        return self._fetcher.of(query)
 
 
 class _Getting:
@@ -151,5 +166,9 @@ class _Getting:
             try:
                 async for payloads in reader:
                     yield self._label, payloads
+            except ElsewhereError:
+                raise FetcherUnreachableError(
+                    f"shard {wanted.key}: the query of this task does not read it here any more"
+                ) from None
             finally:
                 await reader.aclose()

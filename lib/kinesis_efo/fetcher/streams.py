@@ -88,6 +88,10 @@ class Streams:
             for shard in self.stream(name).with_descendants(positions)
         }
 
+    def ancestors(self, key: ShardKey) -> list[ShardKey]:
+        """The parents of a shard, their parents, and so on, as far as known."""
+        return [ShardKey(key.stream, shard) for shard in self.stream(key.stream).lineage.ancestors((key.shard,))]
+
     def lease_info(self, key: ShardKey, position: Position) -> LeaseInfo:
         """What a shard's row holds when it is created."""
         # The lineage also knows the children that a last event announced, before ListShards does.

@@ -5,6 +5,7 @@ A fetcher has two calls under way: `work` waits for what it is to do, `report` t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -14,7 +15,7 @@ from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.kinesis.arrivals import Mark
 from kinesis_efo.kinesis.events import ChildShard
-from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
+from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
 
 WORK: Final = "work"
 REPORT: Final = "report"
@@ -79,6 +80,7 @@ class Work(msgspec.Struct, frozen=True):
         seconds: For how long each stream may be read, counted from before the request was sent.
         number: Number of this answer.
         done: Positions that will not be asked for again; those that have changed since the answer that the request names.
+        shared: Whether several queries share the shards: then none is begun anew for a task.
     """
 
     standing: str
@@ -87,6 +89,7 @@ class Work(msgspec.Struct, frozen=True):
     seconds: dict[str, float] = {}
     number: int = 0
     done: list[tuple[str, str, str]] = []
+    shared: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -211,10 +214,20 @@ class WhereRequest(msgspec.Struct, frozen=True):
     Attributes:
         shards: The shards.
         wait: Seconds to wait until all of them are read by somebody.
+        query: The name of the query among those of its run.
+        after: Where its ranges begin, in the order of the shards; empty if that is not said.
     """
 
     shards: list[tuple[str, str]]
     wait: float
+    query: str = ""
+    after: list[str] = []
+
+    @classmethod
+    def of(cls, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereRequest:
+        """The question for some ranges of a query."""
+        shards = [(wanted.key.stream, wanted.key.shard) for wanted in ranges]
+        return cls(shards, wait, query, [str(wanted.after) for wanted in ranges])
 
 
 class WhereReply(msgspec.Struct, frozen=True):

@@ -107,7 +107,7 @@ class Lineage:
         Args:
             positions: The offset of this stream, by shard id.
         """
-        passed = self._ancestors(positions)
+        passed = self.ancestors(positions)
         return sorted(
             shard.shard_id
             for shard in self._shards.values()
@@ -149,7 +149,7 @@ class Lineage:
         Args:
             positions: The offset of this stream, by shard id.
         """
-        passed = self._ancestors(positions)
+        passed = self.ancestors(positions)
         return sorted(
             shard_id
             for shard_id, position in positions.items()
@@ -172,7 +172,7 @@ class Lineage:
             for shard_id in self.startable(positions):
                 parents = self._shards[shard_id].parents
                 cut_off.update(parent for parent in parents if parent not in positions)
-        passed = self._ancestors(positions)
+        passed = self.ancestors(positions)
         return sorted(shard_id for shard_id in cut_off if shard_id not in self._shards and shard_id not in passed)
 
     def _add(self, shard: Shard) -> None:
@@ -190,7 +190,8 @@ class Lineage:
         # The other parent of an announced merge may be too new to be listed, and not read at all.
         return parent not in self._shards and child.shard_id not in self._announced
 
-    def _ancestors(self, shard_ids: Iterable[str]) -> set[str]:
+    def ancestors(self, shard_ids: Iterable[str]) -> set[str]:
+        """The parents of some shards, their parents, and so on, as far as known."""
         found: set[str] = set()
         ahead = list(shard_ids)
         while ahead:

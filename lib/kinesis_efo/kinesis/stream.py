@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -23,7 +24,8 @@ from kinesis_efo.kinesis.lineage import Lineage, Shard, announced
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention, predates
 from kinesis_efo.kinesis.stats import SubscriptionStats
-from kinesis_efo.kinesis.subscription import EventSink, ShardHistory, ShardSubscription
+from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
+from kinesis_efo.kinesis.subscriptions import Subscriptions
 from kinesis_efo.kinesis.topology import ShardLister, explained, identified, starting_positions, told_distribution
 from kinesis_efo.kinesis.transport import Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
@@ -54,7 +56,8 @@ class Stream:
 
     Attributes:
         listings: How often its shards were listed.
-        stats: What happened to the subscriptions of each shard, by shard id.
+        subscriptions: Those to its shards.
+        apart: The same with GetRecords, for queries that read apart from the others of their run; None if none may.
         identity: Which stream it is; see `identify`.
     """
 
@@ -72,20 +75,37 @@ class Stream:
     ) -> None:
         self.lineage = Lineage(())
         self.listings = 0
-        self.stats: dict[str, SubscriptionStats] = {}
         self.identity = StreamIdentity(ref.stream_arn)
         self._shards: dict[str, Shard] = {}
         self._ref = ref
         self._lister = lister
         self._source = source
         self._clock = clock
-        self._context = ReadContext(ref, source, transport, lister, retry, limits, clock)
-        self._patience = Patience(retry, clock, self._context.random)
+        context = ReadContext(ref, source, transport, lister, retry, limits, clock)
+        self._patience = Patience(retry, clock, context.random)
         self._fail_on_data_loss = fail_on_data_loss
         self._retention = Retention(ref, lister, clock, fail=fail_on_data_loss, shortest=limits.shortest_retention)
         self._lost: set[str] = set()
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
-        self._histories: dict[str, ShardHistory] = {}
+        self.subscriptions: Final = Subscriptions(context, self._retention)
+        self.apart: Subscriptions | None = None
+
+    @property
+    def stats(self) -> dict[str, SubscriptionStats]:
+        """What happened to the subscriptions of each shard, by shard id."""
+        return self.subscriptions.stats
+
+    def allow_apart(self, transport: Transport, limits: Limits) -> None:
+        """Let queries read apart from the others of their run.
+
+        Args:
+            transport: Reads with GetRecords.
+            limits: Kinesis' times for it.
+        """
+        context = replace(
+            self.subscriptions.context, stream=replace(self._ref, consumer_arn=None), transport=transport, limits=limits
+        )
+        self.apart = Subscriptions(context, self._retention)
 
     @property
     def polled(self) -> bool:
@@ -141,7 +161,7 @@ class Stream:
 
     def describe(self, shard_id: str) -> str:
         """What the subscription to a shard does, for messages."""
-        return self.stats.get(shard_id, SubscriptionStats()).describe(self._clock.monotonic())
+        return self.subscriptions.describe(shard_id)
 
     def hash_range(self, shard_id: str) -> tuple[int, int] | None:
         """The hash keys of a shard, also of a child that only its parent's last event announced; None if they are not known."""
@@ -259,6 +279,8 @@ class Stream:
         sink: EventSink,
         read_until: float | None = None,
         may_open: Callable[[], Awaitable[None]] | None = None,
+        *,
+        apart: bool = False,
     ) -> ShardSubscription:
         """Make a subscription to one shard, not started. A former one must have ended.
 
@@ -268,6 +290,7 @@ class Stream:
             sink: Receives the events.
             read_until: What arrived before this time lies at or before `start`, epoch seconds, if that is known.
             may_open: Awaited before each SubscribeToShard; None: this reader always may open one.
+            apart: Whether it reads with GetRecords, apart from the others of the run.
 
         Raises:
             StreamReplacedError: The shard is younger than the position, and so is its stream.
@@ -275,78 +298,77 @@ class Stream:
         shard = self.shard(shard_id)
         if shard is not None and predates(start, shard):
             raise replaced(self._ref, shard_id, start, self._source)
-        subscription = ShardSubscription(
-            self._context,
-            shard_id,
-            start,
-            sink,
-            retention=self._retention,
-            read_until=read_until,
-            history=self._history(shard_id),
-            may_open=may_open,
-        )
-        self.stats[shard_id] = subscription.stats
-        return subscription
+        return self._by(apart).make(shard_id, start, sink, read_until, may_open)
 
-    async def tip(self, shard_id: str, position: Position) -> End:
+    def _by(self, apart: bool) -> Subscriptions:
+        return self.apart if apart and self.apart is not None else self.subscriptions
+
+    async def tip(self, shard_id: str, position: Position, *, apart: bool = False) -> End:
         """Where a shard ends right now: after its last records, if they came so lately that the last one is known.
 
         Args:
             shard_id: The shard.
             position: How far it has been read.
+            apart: Whether to ask with GetRecords: a subscription would end the one that others of the run read by.
 
         Raises:
             StreamError: It cannot be subscribed to.
         """
-        if not self.polled:
+        by = self._by(apart)
+        polled = by.context.stream.polled
+        if not polled:
             now = round(self._clock.time() * 1000)
             for start in look_from(now, position)[:-1]:
-                end = await self._look(shard_id, start, now + _TIP_MILLIS, timed=False)
+                end = await self._look(by, shard_id, start, now + _TIP_MILLIS, timed=False)
                 if end is not None and end.record is not None:
                     return end
-        tip = await self._asked(shard_id, partial(self._context.transport.latest_tip, self._ref, shard_id, position))
-        return End(tip, tip.sequence_number if self.polled and tip != position else None)
+        context = by.context
+        tip = await self._asked(by, shard_id, partial(context.transport.latest_tip, context.stream, shard_id, position))
+        return End(tip, tip.sequence_number if polled and tip != position else None)
 
-    async def end_before(self, shard_id: str, epoch_ms: int, position: Position) -> End:
+    async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, apart: bool = False) -> End:
         """The position in front of the first record of a shard that arrived at a time or later; `SHARD_END` if none did.
 
         Args:
             shard_id: The shard.
             epoch_ms: The time, epoch milliseconds; not in the future.
             position: How far it has been read. Returned if nothing is left before the time.
+            apart: As `tip`.
 
         Raises:
             StreamError: It cannot be subscribed to.
         """
         for start in look_from(epoch_ms, position):
-            if (end := await self._look(shard_id, start, epoch_ms)) is not None:
+            if (end := await self._look(self._by(apart), shard_id, start, epoch_ms)) is not None:
                 return end
         return End(position)
 
-    async def _look(self, shard_id: str, start: Position, epoch_ms: int, *, timed: bool = True) -> End | None:
+    async def _look(
+        self, by: Subscriptions, shard_id: str, start: Position, epoch_ms: int, *, timed: bool = True
+    ) -> End | None:
         """The end of a shard at a time, as it is read from a position on; None if nothing lies between."""
 
         async def look(start: Position, opened: Callable[[], None]) -> Found:
-            events = await self._context.transport.subscribe(self._ref, shard_id, start, Unlimited())
+            events = await by.context.transport.subscribe(by.context.stream, shard_id, start, Unlimited())
             opened()
             return await last_before(events, epoch_ms, self._clock.monotonic, timed=timed)
 
         end: End | None = None
         while True:
-            found = await self._asked(shard_id, partial(look, start))
+            found = await self._asked(by, shard_id, partial(look, start))
             if found.position is not None:
                 start = found.position
                 end = End(start, end.record if found.record is None and end is not None else found.record)
             if found.complete or found.position is None:
                 return end
 
-    async def _asked(self, shard_id: str, ask: Callable[[Callable[[], None]], Awaitable[T]]) -> T:
+    async def _asked(self, by: Subscriptions, shard_id: str, ask: Callable[[Callable[[], None]], Awaitable[T]]) -> T:
         """Ask by a subscription of its own, as often as it takes. `ask` says when that is open: the next one counts from then."""
-        backoff = Backoff(self._context.retry, self._context.random)
-        history = self._history(shard_id)
+        context, history = by.context, by.history(shard_id)
+        backoff = Backoff(context.retry, context.random)
 
         def opened() -> None:
-            history.next_call = self._clock.monotonic() + self._context.limits.after_success
+            history.next_call = self._clock.monotonic() + context.limits.after_success
 
         while True:
             await self._clock.sleep(max(0.0, history.next_call - self._clock.monotonic()))
@@ -357,13 +379,8 @@ class Stream:
                 patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)
                 delay = backoff.failed(error, self._clock.monotonic()) if patient else None
                 if delay is None:
-                    raise fatal(fault, self._ref, shard_id, self._source, backoff) from error
+                    raise fatal(fault, context.stream, shard_id, self._source, backoff) from error
                 await self._clock.sleep(delay)
-
-    def _history(self, shard_id: str) -> ShardHistory:
-        if shard_id not in self._histories:
-            self._histories[shard_id] = ShardHistory(self._context, shard_id)
-        return self._histories[shard_id]
 
     async def _waited(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
         """`_listed`, but what passes is waited out: for a start, which has nothing else to do."""

@@ -184,6 +184,13 @@ class Checkpoints:
             self._noted[shard] = Noted(position, record=record if record is not None or noted is None else noted.record)
             self._enqueue(shard)
 
+    def stored(self, shard: ShardKey) -> Position | None:
+        """How far a shard is done by its row, or by what is about to be written there; None if it has none."""
+        if (noted := self._noted.get(shard)) is not None:
+            return noted.position
+        row = self._rows.get(shard) or self._old.get(shard)
+        return row.position if row is not None else None
+
     def finish(self, shard: ShardKey, children: Collection[str] = ()) -> None:
         """Note that a shard is done to its end.
 

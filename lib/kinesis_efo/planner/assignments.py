@@ -34,12 +34,14 @@ class Assignments:
         changed: Notified when somebody else may read a shard, or has closed one.
         reached: How far the query has come in each shard that is to be read.
         stopping: Whether the run ends.
+        shared: Whether there are several queries: a fetcher goes back for none of their tasks.
     """
 
     def __init__(self, snapshots: ShardSnapshots, missing: MissingFetchers, timeout: float, clock: Clock) -> None:
         self.changed = Signal()
         self.reached: dict[ShardKey, Position] = {}
         self.stopping = False
+        self.shared = False
         self._snapshots = snapshots
         self._missing = missing
         self._clock = clock
@@ -64,6 +66,14 @@ class Assignments:
         self.reached |= new
         self._snapshots.begin(new)
         self._withheld = frozenset()
+        self.share()
+
+    def restart(self, key: ShardKey, position: Position) -> None:
+        """Have a shard read anew from a position on: whoever reads it closes it first."""
+        self.reached[key] = position
+        self._snapshots.begin({key: position})
+        self._members.share(self._rates.weights(self.reached), withheld=self._not_read() | {key})
+        self._snapshots.forget(key)
         self.share()
 
     def end(self, key: ShardKey) -> None:
@@ -162,12 +172,14 @@ class Assignments:
     def share(self) -> None:
         """Share the shards out anew, by what they bring."""
         before = {key: self._members.owner(key) for key in self.reached}
-        withheld = self._withheld | {key for key in self.reached if key.stream not in self._held}
-        self._members.share(self._rates.weights(self.reached), withheld=withheld)
+        self._members.share(self._rates.weights(self.reached), withheld=self._not_read())
         for key, owner in before.items():
             if owner is not None and self._members.owner(key) is not owner:
                 self._snapshots.forget(key)
         self.changed.notify()
+
+    def _not_read(self) -> frozenset[ShardKey]:
+        return self._withheld | {key for key in self.reached if key.stream not in self._held}
 
     def count(self, key: ShardKey, size: int) -> None:
         """Count bytes that a shard has brought."""

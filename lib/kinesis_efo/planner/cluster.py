@@ -6,33 +6,58 @@ The fetchers ask for work and report what has arrived, so the planner waits for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.background import in_background
+from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.coordinator import Coordinator
-from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
-from kinesis_efo.fetcher.progress import ShardProgress
+from kinesis_efo.fetcher.event_index import EventIndex
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.service import Served
 from kinesis_efo.fetcher.shard_watch import ShardWatch
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import WhereReply, WhereRequest
 from kinesis_efo.planner.assignments import Assignments
 from kinesis_efo.planner.fetcher_watch import FetcherWatch
 from kinesis_efo.planner.members import Fallback, MissingFetchers
+from kinesis_efo.planner.query_fetching import QueryFetching
+from kinesis_efo.planner.serving import ServingApart
 from kinesis_efo.planner.sessions import FetcherSessions
+from kinesis_efo.planner.sharing import Sharing
 from kinesis_efo.planner.snapshots import ShardSnapshots
-from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 _GOODBYE_SECONDS: Final = 3.0
+_FULL: Final = 0.9
+"""Buffers that are fuller than this may have no room for the next event."""
+_SENT_SECONDS: Final = 2.0
+"""What a fetcher tells so long after a question was sent by Kinesis after it."""
 _PATIENCE: Final = 6
 """Times `leaseTimeout`: how long a query bears that it has no fetcher."""
 
 
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """How queries read apart in the planner's process.
+
+    Attributes:
+        room: Bytes of `bufferBytes`.
+        fetcher: Makes a fetcher, with what lists its shards and the bytes that it may buffer.
+    """
+
+    room: int
+    fetcher: Callable[[ShardWatch, Budget], Fetcher]
+
+
 class Cluster:
-    """Fetches with the fetchers of other processes; see `Fetching`.
+    """Fetches with the fetchers of other processes; implements `Fetching` and `SharedBuffers`.
 
     Args:
         streams: What the query reads.
@@ -41,11 +66,14 @@ class Cluster:
         clock: Time.
         gone: Tells whether nobody listens at an address any more, for certain.
         fallback: What is done and said if no fetcher comes.
-        max_skew: See `MicroBatchPlanner`.
+        apart: Makes a fetcher in this process that reads apart; None: none can.
+        together: See `Sharing`.
 
     Attributes:
         assignments: Which fetcher reads which shard.
         sessions: Answers fetchers and tasks.
+        sharing: The queries for which they fetch.
+        home: How tasks reach this process.
     """
 
     def __init__(
@@ -57,26 +85,33 @@ class Cluster:
         *,
         gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]],
         fallback: Fallback | None = None,
-        max_skew: float | None = None,
+        apart: Apart | None = None,
+        together: bool = False,
     ) -> None:
         self._clock = clock
         self._snapshots = ShardSnapshots(clock)
         missing = MissingFetchers(_PATIENCE * timeout, clock.monotonic(), fallback or Fallback())
         self.assignments = Assignments(self._snapshots, missing, timeout, clock)
-        self._micro_batches = MicroBatchPlanner(self._snapshots, clock, self._check, max_skew)
-        self._watch = ShardWatch(streams, clock, lambda _stream: self._micro_batches.wake())
+        self.home: FetcherAddress | None = None
+        self._watch = ShardWatch(streams, clock, lambda _stream: self.sharing.wake())
+        reads_apart = None if apart is None else partial(apart.fetcher, self._watch)
+        budget = Budget(1, now=clock.monotonic) if apart is None else Budget(apart.room, now=clock.monotonic)
+        self.sharing: Final = Sharing(self, clock, budget, reads_apart, together=together)
         self._fetcher_watch = FetcherWatch(self.assignments, missing, gone, clock)
         self.sessions = FetcherSessions(
-            streams, seconds, self.assignments, self._snapshots, self._micro_batches, self._watch, clock
+            streams, seconds, self.assignments, self._snapshots, self.sharing, self._watch, clock
         )
         self._failure: Failure
+        self._restarted: set[ShardKey] = set()
+        self._sought: dict[object, dict[ShardKey, float | Position]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, coordinator: Coordinator) -> None:
         """See `Fetching`."""
         self._failure = coordinator.failure
+        self.sharing.coordinator = coordinator
         self.sessions.start(coordinator)
-        self._failure.on_set(self._micro_batches.wake)
+        self._failure.on_set(self.sharing.wake)
         self._failure.on_set(self.assignments.changed.notify)
         self._tasks = [
             in_background(self._watch.run(), "watching the shards", self._failure),
@@ -85,6 +120,7 @@ class Cluster:
 
     async def stop(self) -> None:
         """See `Fetching`. The fetchers close their subscriptions, and say so."""
+        await self.sharing.stop()
         self.assignments.stopping = True
         self.assignments.tell_all()
         await within(self._clock, _GOODBYE_SECONDS, self.assignments.all_gone())
@@ -92,45 +128,12 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def expect(self, offset: Offset) -> None:
+    def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
         """See `Fetching`."""
-        if offset is not self._micro_batches.offset or self.assignments.withholds:
-            self.assignments.want(offset)
-
-    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
-        """See `Fetching`."""
-        self.expect(offset)
-        return await self._micro_batches.poll(offset, max_bytes, max_records, at_most)
-
-    async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
-        """See `Fetching`."""
-        self._check()
-        reached = self.assignments.reached
-        records: dict[ShardKey, LastRecord] = {}
-        moved = False
-        for key, position in offset.items():
-            before = reached.get(key, position)
-            if before == position or not position.reaches(before):
-                continue
-            moved = True
-            if position.is_end:
-                self.assignments.end(key)
-                continue
-            reached[key] = position
-            if (record := self._snapshots.commit(key, position)) is not None:
-                records[key] = record
-        # Children that a later offset has begun are still to be read.
-        if left := reached.keys() - offset.keys() - (self._micro_batches.offset or offset).keys():
-            moved = True
-            for key in left:
-                self.assignments.end(key)
-        if moved:
-            self.assignments.tell_all()
-        return records
-
-    def last_record(self, wanted: ShardRange) -> int | None:
-        """See `Fetching`."""
-        return self._snapshots.last_record(wanted)
+        if self.sharing.queries:
+            self._snapshots.shared_by_several()
+            self.assignments.shared = True
+        return self.sharing.join(name, max_skew)
 
     def begin(self, stream: str) -> None:
         """See `Fetching`."""
@@ -140,10 +143,6 @@ class Cluster:
         """See `Fetching`."""
         self.assignments.forbid(stream)
 
-    async def let_go(self, shards: Collection[ShardKey]) -> None:
-        """See `Fetching`."""
-        await self.assignments.let_go(shards)
-
     def fetcher_of(self, key: ShardKey) -> str | None:
         """See `Fetching`."""
         return self.assignments.fetcher_of(key)
@@ -151,14 +150,6 @@ class Cluster:
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
         """See `Fetching`. By what the fetchers have said last."""
         return self._snapshots.statuses(stream, self.assignments.fetcher_of)
-
-    def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """See `Fetching`."""
-        return self._snapshots.read_until(key, position)
-
-    def tip(self, key: ShardKey) -> Position | None:
-        """See `Fetching`."""
-        return self._snapshots.tip(key)
 
     @property
     def room(self) -> int:
@@ -170,5 +161,133 @@ class Cluster:
         """Whether a task reads a range at this moment, by what fetchers said last."""
         return self.assignments.reading
 
-    def _check(self) -> None:
+    async def where(self, request: WhereRequest) -> WhereReply:
+        """Tell a task who reads the shards of its ranges: a fetcher, or this process if its query reads them apart."""
+        reply = await self.sessions.where(request)
+        if not request.after or self.sharing.alone:
+            return reply
+        query = self.sharing.named(request.query)
+        begins = zip(request.shards, map(Position.parse, request.after), reply.fetchers, strict=True)
+        return WhereReply(
+            [there if query.reads_shared(ShardKey(*shard), at) else self.home for shard, at, there in begins],
+            reply.there,
+        )
+
+    def of(self, query: str) -> Served:
+        """What serves the tasks of a query that reads apart."""
+        return ServingApart(self.sharing.named(query))
+
+    # -- what the queries share
+
+    @property
+    def withholds(self) -> bool:
+        """See `SharedBuffers`."""
+        return self.assignments.withholds
+
+    def expect(self, positions: Mapping[ShardKey, Position]) -> None:
+        """See `SharedBuffers`."""
+        self.assignments.want(positions)
+
+    def follow(self, positions: Mapping[ShardKey, Position]) -> None:
+        """See `SharedBuffers`."""
+        self.assignments.want(positions)
+
+    def begin_at(self, key: ShardKey, position: Position) -> EventIndex | None:
+        """See `SharedBuffers`."""
+        if key not in self._restarted:
+            self._restarted.add(key)
+            self.assignments.restart(key, position)
+        return None
+
+    def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
+        """See `SharedBuffers`."""
         self._failure.raise_if_set()
+        reached = self.assignments.reached
+        records: dict[ShardKey, LastRecord] = {}
+        moved = False
+        for key, position in positions.items():
+            before = reached.get(key, position)
+            if before == position or not position.reaches(before):
+                continue
+            moved = True
+            if position.is_end:
+                self.assignments.end(key)
+                continue
+            reached[key] = position
+            if (record := self._snapshots.commit(key, position)) is not None:
+                records[key] = record
+        # Children that a later offset has begun are still to be read.
+        if left := reached.keys() - positions.keys() - self.sharing.positions().keys():
+            moved = True
+            for key in left:
+                self.assignments.end(key)
+        if moved:
+            self.assignments.tell_all()
+        return records
+
+    def last_record(self, wanted: ShardRange) -> int | None:
+        """See `SharedBuffers`."""
+        return self._snapshots.last_record(wanted)
+
+    def is_read(self, key: ShardKey) -> bool:  # noqa: ARG002
+        """See `SharedBuffers`. The fetchers say only whether they are read at all."""
+        return self.reading
+
+    def wants_room(self, seconds: float) -> bool:  # noqa: ARG002
+        """See `SharedBuffers`. The fetchers do not say so: whose buffers are nearly full want room."""
+        return self._snapshots.fullest >= _FULL
+
+    def tip(self, key: ShardKey) -> Position | None:
+        """See `SharedBuffers`."""
+        return self._snapshots.tip(key)
+
+    def seek_tips(self, keys: Iterable[ShardKey], who: object) -> None:
+        """See `SharedBuffers`."""
+        since = self._clock.monotonic()
+        for key in keys:
+            self._sought.setdefault(who, {}).setdefault(key, since)
+
+    def sought_tip(self, key: ShardKey, who: object) -> Position | None:
+        """See `SharedBuffers`. By what a report says that came a moment after the question."""
+        sought = self._sought.get(who, {})
+        found = sought.get(key)
+        if isinstance(found, float) and (end := self._snapshots.tip_since(key, found + _SENT_SECONDS)) is not None:
+            found = sought[key] = end
+        return found if isinstance(found, Position) else None
+
+    def forget_tips(self, who: object) -> None:
+        """See `SharedBuffers`."""
+        self._sought.pop(who, None)
+
+    async def let_go(self, shards: Collection[ShardKey]) -> None:
+        """See `SharedBuffers`."""
+        await self.assignments.let_go(shards)
+
+    # -- what the micro-batch planner asks
+
+    def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
+        """See `SharedBuffers`."""
+        return self._snapshots.buffered(key, position)
+
+    def found(self, key: ShardKey) -> EventIndex | None:
+        """See `SharedBuffers`."""
+        found = self._snapshots.found(key)
+        if found is not None:
+            self._restarted.discard(key)
+        return found
+
+    def millis_behind(self, key: ShardKey) -> int | None:
+        """See `Buffers`."""
+        return self._snapshots.millis_behind(key)
+
+    def quiet(self, key: ShardKey) -> float:
+        """See `Buffers`."""
+        return self._snapshots.quiet(key)
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        """See `Buffers`."""
+        return self._snapshots.read_until(key, position)
+
+    def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
+        """See `Buffers`."""
+        return self._snapshots.budgets(keys)

@@ -2,74 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.fetcher import Fetcher
-from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
-from kinesis_efo.fetcher.progress import ShardProgress
+from kinesis_efo.fetcher.service import Served
 from kinesis_efo.fetcher.status import ShardStatus
-from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.planner.query_fetching import QueryFetching
+from kinesis_efo.planner.serving import ServingShared
+from kinesis_efo.planner.sharing import Sharing
+from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class LocalFetching:
-    """One fetcher, in the same event loop.
+    """One fetcher, in the same event loop; implements `Fetching` and `SharedBuffers`.
 
     Args:
         fetcher: The fetcher; not started yet.
         clock: Time.
-        max_skew: See `MicroBatchPlanner`.
+        together: See `Sharing`.
+
+    Attributes:
+        sharing: The queries for which it fetches.
     """
 
-    def __init__(self, fetcher: Fetcher, clock: Clock, max_skew: float | None = None) -> None:
+    def __init__(self, fetcher: Fetcher, clock: Clock, *, together: bool = False) -> None:
         self._fetcher = fetcher
-        self._micro_batches = MicroBatchPlanner(self, clock, fetcher.check, max_skew)
+        apart = fetcher.apart if fetcher.can_read_apart else None
+        self.sharing: Final = Sharing(self, clock, fetcher.budget, apart, together=together)
 
     def start(self, coordinator: Coordinator) -> None:
         """See `Fetching`."""
-        self._fetcher.start(coordinator, self._micro_batches)
+        self.sharing.coordinator = coordinator
+        self._fetcher.start(coordinator, self.sharing)
 
     async def stop(self) -> None:
         """See `Fetching`."""
+        await self.sharing.stop()
         await self._fetcher.stop()
 
-    def expect(self, offset: Offset) -> None:
+    def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
         """See `Fetching`."""
-        for key, position in offset.items():
-            if not position.is_end:
-                self._fetcher.buffered(key, position)
-
-    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
-        """See `Fetching`."""
-        if offset is not self._micro_batches.offset:
-            self._fetcher.follow(offset)
-        return await self._micro_batches.poll(offset, max_bytes, max_records, at_most)
-
-    async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
-        """See `Fetching`."""
-        return await self._fetcher.commit(offset)
+        return self.sharing.join(name, max_skew)
 
     def begin(self, stream: str) -> None:
         """See `Fetching`."""
-        shards = {key: position for key, position in (self._micro_batches.offset or {}).items() if key.stream == stream}
-        for key, position in shards.items():
-            if not position.is_end:
-                self._fetcher.buffered(key, position)
+        for query in self.sharing.queries:
+            query.begin_stream(stream)
         self._fetcher.allowed()
-        self._micro_batches.touch(shards)
-        self._micro_batches.wake()
+        self.sharing.wake()
 
     def end(self, stream: str) -> None:
         """See `Fetching`."""
         self._fetcher.let_go([feed.key for feed in self._fetcher.feeds if feed.key.stream == stream])
-        self._micro_batches.wake()
-
-    async def let_go(self, shards: Collection[ShardKey]) -> None:
-        """See `Fetching`."""
-        self._fetcher.let_go(shards)
-        self._micro_batches.touch(shards)
+        for query in self.sharing.queries:
+            query.end_stream(stream)
+        self.sharing.wake()
 
     def fetcher_of(self, key: ShardKey) -> str | None:  # noqa: ARG002
         """See `Fetching`."""
@@ -79,18 +70,83 @@ class LocalFetching:
         """See `Fetching`."""
         return self._fetcher.statuses(stream)
 
-    def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """See `Fetching`."""
-        return self._fetcher.read_until(key, position)
+    def of(self, query: str) -> Served:
+        """What serves the tasks of a query.
 
-    def tip(self, key: ShardKey) -> Position | None:
-        """See `Fetching`."""
-        return self._fetcher.tip(key)
+        Args:
+            query: Its name.
+        """
+        return ServingShared(self._fetcher, self.sharing.named(query))
+
+    # -- what the queries share
+
+    @property
+    def withholds(self) -> bool:
+        """See `SharedBuffers`."""
+        return False
+
+    def expect(self, positions: Mapping[ShardKey, Position]) -> None:
+        """See `SharedBuffers`. Each shard is begun when it is asked for."""
+
+    def found(self, key: ShardKey) -> ShardBuffer | None:
+        """See `SharedBuffers`."""
+        feed = self._fetcher.feed(key)
+        return feed.buffer if feed is not None else None
+
+    def begin_at(self, key: ShardKey, position: Position) -> ShardBuffer | None:
+        """See `SharedBuffers`."""
+        feed = self._fetcher.feed(key)
+        return feed.begin(position) if feed is not None else None
+
+    def follow(self, positions: Mapping[ShardKey, Position]) -> None:
+        """See `SharedBuffers`."""
+        self._fetcher.follow(positions)
+
+    def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
+        """See `SharedBuffers`."""
+        return self._fetcher.commit(positions)
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """See `Fetching`."""
-        buffer = self._fetcher.buffered(wanted.key, wanted.after)
-        return None if buffer is None else buffer.last_up_to(wanted.through, wanted.after)
+        """See `SharedBuffers`."""
+        buffer = self.found(wanted.key)
+        return (
+            buffer.last_up_to(wanted.through, wanted.after)
+            if buffer is not None and buffer.may_cover(wanted.after)
+            else None
+        )
+
+    def is_read(self, key: ShardKey) -> bool:
+        """See `SharedBuffers`."""
+        return self._fetcher.is_read(key)
+
+    def wants_room(self, seconds: float) -> bool:
+        """See `SharedBuffers`."""
+        return self._fetcher.budget.wanted_for() >= seconds
+
+    def tip(self, key: ShardKey) -> Position | None:
+        """See `SharedBuffers`."""
+        return self._fetcher.tip(key)
+
+    def seek_tips(self, keys: Iterable[ShardKey], who: object) -> None:
+        """See `SharedBuffers`."""
+        for key in keys:
+            if (feed := self._fetcher.feed(key)) is not None:
+                feed.seek_tip(who)
+
+    def sought_tip(self, key: ShardKey, who: object) -> Position | None:
+        """See `SharedBuffers`."""
+        feed = self._fetcher.feed(key)
+        return feed.sought_tip(who) if feed is not None else None
+
+    def forget_tips(self, who: object) -> None:
+        """See `SharedBuffers`."""
+        for feed in self._fetcher.feeds:
+            feed.forget_tip(who)
+
+    async def let_go(self, shards: Collection[ShardKey]) -> None:
+        """See `SharedBuffers`."""
+        self._fetcher.let_go(shards)
+        self.sharing.touch(shards)
 
     # -- what the micro-batch planner asks
 
@@ -105,6 +161,10 @@ class LocalFetching:
     def quiet(self, key: ShardKey) -> float:
         """See `Buffers`."""
         return self._fetcher.quiet(key)
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        """See `Buffers`."""
+        return self._fetcher.read_until(key, position)
 
     def budgets(self, keys: Collection[ShardKey]) -> list[tuple[Collection[ShardKey], int]]:
         """See `Buffers`."""

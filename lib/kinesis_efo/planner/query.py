@@ -35,10 +35,14 @@ class Query:
     Args:
         run: The run that it belongs to, and joins.
         ends: Where it ends if it reads what is there.
+        name: Tells it from the other queries of the run, for its tasks.
+        max_skew: See `MicroBatchPlanner`.
     """
 
-    def __init__(self, run: Run, ends: Bounds | None = None) -> None:
+    def __init__(self, run: Run, ends: Bounds | None = None, *, name: str = "", max_skew: float | None = None) -> None:
+        self.name: Final = name
         self._run = run
+        self._fetching = run.fetching.join(name, max_skew)
         self._ends = ends or Bounds()
         self._offset: Offset | None = None
         self._committed: Offset | None = None
@@ -48,7 +52,14 @@ class Query:
         self._ending: asyncio.Task[Ends] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._sought: tuple[float, Mapping[ShardKey, tuple[str, int]]] | None = None
-        run.queries.append(self)
+        run.join(self)
+
+    def _fail(self, error: KinesisEfoError) -> None:
+        """Let this query fail with its next call, and the run if there is no other."""
+        if len(self._run.queries) == 1:
+            self._run.failure.set(error)
+        else:
+            self._fetching.failure.set(error)
 
     # -- what the run asks
 
@@ -67,7 +78,17 @@ class Query:
             if looking is not None:
                 looking.cancel()
 
+    async def leave(self) -> None:
+        """Leave the run: nothing is fetched or kept for this query any more, and checkpoints do not wait for it."""
+        self.stop()
+        self._run.leave(self)
+        await self._fetching.leave()
+
     # -- what the stream reader asks
+
+    def at_front(self, offset: Offset) -> Offset:
+        """Where a new query begins that begins now, if others read already; see `QueryFetching.at_front`."""
+        return self._fetching.at_front(offset)
 
     async def wait_held(self, at_most: float) -> bool:
         """Wait until this run holds the lease on each of its streams.
@@ -97,11 +118,11 @@ class Query:
         try:
             await self._losses.check(offset)
         except KinesisEfoError as error:
-            self._run.failure.set(error)
+            self._fail(error)
             raise
         new = self._losses.appeared
         starting = [*new, *(self._run.streams.starting(offset) if offset.has_ends else [])]
-        shards = await self._run.fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
+        shards = await self._fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
         self._run.failure.raise_if_set()
         ends = {each.key: each.through for each in shards if each.through.is_end}
         if not ends and not offset.has_ends:
@@ -113,7 +134,7 @@ class Query:
         """Take note of which shards the query reads."""
         changed = self._offset is None or (offset is not self._offset and offset.keys() != self._offset.keys())
         if changed or any(self._run.streams.lease_info(key, offset[key]).is_known for key in self._unlisted):
-            self._unlisted = self._run.want(offset)
+            self._unlisted = self._run.want(self, offset)
         self._offset = offset
 
     async def commit(self, offset: Offset) -> None:
@@ -126,7 +147,8 @@ class Query:
         if self._offset is None:
             # Nobody has polled: the one micro-batch of `catchUp` was planned from the tips.
             self._follow(offset)
-        await self._run.commit(offset, self._committed)
+        records = self._fetching.commit(offset)
+        self._run.commit(self, offset, self._committed, records)
         self._committed = offset
 
     async def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
@@ -136,7 +158,7 @@ class Query:
             ranges: The ranges.
         """
         self._run.failure.raise_if_set()
-        found = {wanted.key: self._run.fetching.last_record(wanted) for wanted in ranges}
+        found = {wanted.key: self._fetching.last_record(wanted) for wanted in ranges}
         return {key: last for key, last in found.items() if last is not None}
 
     async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
@@ -150,7 +172,7 @@ class Query:
         try:
             await self._losses.check_replay(begin, ranges)
         except KinesisEfoError as error:
-            self._run.failure.set(error)
+            self._fail(error)
             raise
 
     async def strict(self, streams: Collection[str]) -> frozenset[str]:
@@ -187,11 +209,11 @@ class Query:
         self._run.failure.raise_if_set()
         if self._ending is None:
             if self._offset is None:
-                self._unlisted = self._run.want(offset)
+                self._unlisted = self._run.want(self, offset)
             self._ending = asyncio.create_task(self._begin_ending(offset), name="ends")
         done, _ = await asyncio.wait({self._ending}, timeout=at_most)
         self._run.failure.raise_if_set()
-        return self._ending.result().found(self._run.fetching.tip) if done else None
+        return self._ending.result().found(self._fetching.tip) if done else None
 
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
         """Tell where a query is to end that reads what is there in one micro-batch.
@@ -217,7 +239,7 @@ class Query:
                 ending, self._ending = self._ending.result(), None
                 tips = {key: end for key, end in found.ends.items() if end is not None}
                 read = ((key, ShardRange(key, offset.get(key, TRIM_HORIZON), end)) for key, end in tips.items())
-                lasts = {key: self._run.fetching.last_record(wanted) for key, wanted in read if not wanted.is_over}
+                lasts = {key: self._fetching.last_record(wanted) for key, wanted in read if not wanted.is_over}
                 records = {key: last for key, last in lasts.items() if last is not None}
                 return Offset(tips, {**ending.numbers_of_records(tips), **found.lasts, **records})
             if (left := give_up_at - self._run.clock.monotonic()) <= 0:
@@ -233,17 +255,18 @@ class Query:
 
     async def _begin_ending(self, offset: Offset) -> Ends:
         await self._run.streams.refresh(patient=True)
-        ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
+        apart = self._fetching.asks_apart
+        ends = Ends(self._ends, self._run.streams, offset, self._run.clock, apart=apart)
         # Asking takes a subscription and would end another run's: so it needs the lease, as reading does.
         await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
         # What an open subscription tells may have been sent before now.
-        await self._run.fetching.let_go(ends.asked)
+        await self._fetching.seek_tips(ends.asked)
         await ends.ask()
         return ends
 
     def _seek(self, ends: Ends, begins: Mapping[ShardKey, Position]) -> None:
         """Read shards on to their tips; ask for those that are not reached because nothing more can be read."""
-        self._run.fetching.expect(Offset(begins))
+        self._fetching.expect(Offset(begins))
         held = {each.key: (each.fetched, each.buffered) for each in self._run.fetching.statuses() if each.key in begins}
         for key, (fetched, _) in held.items():
             ends.fetched(key, Position.parse(fetched))
@@ -255,5 +278,5 @@ class Query:
 
     async def _probe(self, ends: Ends, shards: Collection[ShardKey]) -> None:
         logger.info("more is unread than there is room for: asking for the tips of %d shards", len(shards))
-        await self._run.fetching.let_go(shards)
+        await self._fetching.seek_tips(shards)
         await ends.probe(shards)

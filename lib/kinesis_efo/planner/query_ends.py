@@ -43,6 +43,7 @@ class Ends:
         streams: What the query reads, listed.
         offset: How far the query has come.
         clock: Time.
+        apart: Whether to ask with GetRecords; see `Stream.tip`.
 
     Attributes:
         open: Where the shards begin whose tips tell their ends.
@@ -51,7 +52,16 @@ class Ends:
         ConfigurationError: The option names what does not exist, or a time in the future.
     """
 
-    def __init__(self, bounds: Bounds, streams: Streams, offset: Mapping[ShardKey, Position], clock: Clock) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        streams: Streams,
+        offset: Mapping[ShardKey, Position],
+        clock: Clock,
+        *,
+        apart: bool = False,
+    ) -> None:
+        self._apart = apart
         self._bounds = bounds
         self._streams = streams
         self._clock = clock
@@ -97,7 +107,9 @@ class Ends:
             StreamError: A shard cannot be asked.
         """
         asked = list(keys)
-        tips = await all_of(*(self._streams.stream(key.stream).tip(key.shard, self.open[key]) for key in asked))
+        tips = await all_of(
+            *(self._streams.stream(key.stream).tip(key.shard, self.open[key], apart=self._apart) for key in asked)
+        )
         for key, tip in zip(asked, tips, strict=True):
             if key in self.open:
                 self._note(key, tip.position)
@@ -170,7 +182,7 @@ class Ends:
         assert bound is not None
         if (known := self._without_asking(key, position, bound.value / 1000)) is not None:
             return End(known)
-        return await stream.end_before(key.shard, bound.value, position)
+        return await stream.end_before(key.shard, bound.value, position, apart=self._apart)
 
     def _without_asking(self, key: ShardKey, position: Position, time: float) -> Position | None:
         """The end of a shard that was closed long before a time, or opened long after it."""

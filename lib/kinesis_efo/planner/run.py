@@ -6,7 +6,7 @@ whether this run may read at all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -16,19 +16,20 @@ from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.coordinator import Coordinator
-from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.leases.checkpoints import Checkpoints, Pace
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable
-from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.run_lag import Lag
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.planner.lag_sum import summed_up
+from kinesis_efo.planner.processed import Processed
+from kinesis_efo.planner.query_fetching import QueryFetching
 from kinesis_efo.planner.strictness import Strictness
-from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
 
 _CLOSING_SECONDS: Final = 2.0
 
@@ -42,29 +43,19 @@ class Fetching(Protocol):
     async def stop(self) -> None:
         """Stop fetching."""
 
-    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
-        """Tell how far the next micro-batch may go."""
+    def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
+        """Count a query in.
 
-    async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
-        """Drop what Spark will not ask for again; returns the last records."""
-
-    def last_record(self, wanted: ShardRange) -> int | None:
-        """The number of the last record of a range that is buffered; None if it has none, or it is not known."""
+        Args:
+            name: Tells it from the others of the run.
+            max_skew: See `MicroBatchPlanner`.
+        """
 
     def begin(self, stream: str) -> None:
         """Start to fetch a stream that may be read now."""
 
     def end(self, stream: str) -> None:
         """Stop reading a stream at once: it may not be read any more."""
-
-    async def let_go(self, shards: Collection[ShardKey]) -> None:
-        """Close the subscriptions of shards, until somebody asks for them again."""
-
-    def expect(self, offset: Offset) -> None:
-        """Begin to read shards from these positions on: ranges behind them are about to be read, before anything was polled."""
-
-    def tip(self, key: ShardKey) -> Position | None:
-        """Where a shard ended when it was begun to be read; None while that is not known."""
 
     def fetcher_of(self, key: ShardKey) -> str | None:
         """Which fetcher reads a shard; None if nobody does, or there is only one."""
@@ -105,7 +96,7 @@ class Run:
 
     Attributes:
         failure: What ended the run, or its query.
-        queries: What plans micro-batches on it. One today: another would need claims on what is buffered.
+        queries: What plans micro-batches on it.
     """
 
     def __init__(
@@ -128,6 +119,7 @@ class Run:
         self.patience: Final = patience
         self.clock: Final = clock
         self.strictness: Final = Strictness(streams, leases, patience, clock)
+        self._wanted: dict[Planning, Offset] = {}
         self._checkpoints = Checkpoints(
             table,
             lease_keys,
@@ -139,6 +131,7 @@ class Run:
             failure=self.failure,
             fetcher=fetching.fetcher_of,
         )
+        self._processed = Processed(streams.ancestors, self._checkpoints.stored)
 
     async def start(self, endpoint: str, status: str | None = None) -> None:
         """Take the run's lease on each stream as soon as it is free, and begin to read what polls ask for.
@@ -168,28 +161,62 @@ class Run:
 
     # -- what its queries ask
 
-    def want(self, offset: Offset) -> list[ShardKey]:
+    def join(self, query: Planning) -> None:
+        """Count a query in."""
+        self.queries.append(query)
+        self._processed.join(query)
+
+    def leave(self, query: Planning) -> None:
+        """Count a query out: checkpoints do not wait for it any more."""
+        if query not in self.queries:
+            return
+        self.queries.remove(query)
+        self._wanted.pop(query, None)
+        self._note(self._processed.leave(query), {})
+        if self._wanted:
+            self._want()
+
+    def want(self, query: Planning, offset: Offset) -> list[ShardKey]:
         """Keep checkpoints of the shards that a query reads from now on.
 
         Args:
+            query: The query.
             offset: Where it is.
 
         Returns:
             Those that are so new that no listing had them yet: ask again once one does, and their rows are completed.
         """
-        shards = {key: self.streams.lease_info(key, offset[key]) for key in offset}
-        self._checkpoints.want(shards)
-        return [key for key, info in shards.items() if not info.is_known]
+        self._wanted[query] = offset
+        self._processed.begin(query, offset)
+        shards = self._want()
+        return [key for key in offset if not shards[key].is_known]
 
-    async def commit(self, offset: Offset, before: Offset | None) -> None:
-        """Drop what no query will ask for again, and move the checkpoints.
+    def _want(self) -> dict[ShardKey, LeaseInfo]:
+        shards: dict[ShardKey, LeaseInfo] = {}
+        for offset in self._wanted.values():
+            for key in offset:
+                if key not in shards:
+                    shards[key] = self.streams.lease_info(key, offset[key])
+        self._checkpoints.want(shards)
+        return shards
+
+    def commit(
+        self, query: Planning, offset: Offset, before: Offset | None, records: Mapping[ShardKey, LastRecord]
+    ) -> None:
+        """Move the checkpoints to where all queries are.
 
         Args:
-            offset: Positions up to which everything is processed.
-            before: Those of the call before; None for the first one.
+            query: The query that has come further.
+            offset: Positions up to which it has processed everything.
+            before: Those of its call before; None for the first one.
+            records: The last records up to there, as far as they are known.
         """
-        records = await self.fetching.commit(offset)
-        for key, position in offset.changes_since(before).items():
+        moved = self._processed.commit(query, offset, before)
+        # If another query is not as far, the record is none of its.
+        self._note(moved, {key: record for key, record in records.items() if moved.get(key) == offset.get(key)})
+
+    def _note(self, moved: Mapping[ShardKey, Position], records: Mapping[ShardKey, LastRecord]) -> None:
+        for key, position in moved.items():
             if position.is_end:
                 self._checkpoints.finish(key, self.streams.stream(key.stream).lineage.children(key.shard))
             else:

@@ -47,7 +47,7 @@ from kinesis_efo.metrics import report
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.patience import Patience, passes
 from kinesis_efo.planner.calls import QueryCalls, finished
-from kinesis_efo.planner.cluster import Cluster
+from kinesis_efo.planner.cluster import Apart, Cluster
 from kinesis_efo.planner.local_fetching import LocalFetching
 from kinesis_efo.planner.members import Fallback
 from kinesis_efo.planner.probe import nobody_listens
@@ -186,9 +186,8 @@ class PlannerRuntime:
             return [self.address] * len(ranges)
 
         async def placed() -> list[FetcherAddress | None]:
-            cluster.expect(Offset({wanted.key: wanted.after for wanted in ranges}))
-            shards = [(wanted.key.stream, wanted.key.shard) for wanted in ranges]
-            return (await cluster.sessions.where(WhereRequest(shards, at_most))).fetchers
+            cluster.expect({wanted.key: wanted.after for wanted in ranges})
+            return (await cluster.where(WhereRequest.of(ranges, at_most))).fetchers
 
         return self._call(placed())
 
@@ -271,7 +270,7 @@ class PlannerRuntime:
         logger.info("tasks reach the %s at %s", what, ", ".join(ways))
         pace = Pace(options.checkpoint_rate)
         self._run = Run(streams, fetching, leases, self._table, self._lease_keys, pace, patience, self._clock)
-        self._query = Query(self._run, options.ends)
+        self._query = Query(self._run, options.ends, max_skew=options.max_shard_skew)
         self._stack.callback(self._end_remote)
         self._stack.push_async_callback(self._end_own)
         self._stack.push_async_callback(self._run.stop)
@@ -304,6 +303,7 @@ class PlannerRuntime:
         """What fetches, and the service by which tasks and other fetchers reach this process."""
         options, clock = self._options, self._clock
         certificate = certificate_for(options, self._listening, clock)
+        settings = FetcherSettings(options.fail_on_data_loss, patience, options.arrival_step, options.retry.timeout)
         if self._start_fetchers is not None:
             self._cluster = Cluster(
                 streams,
@@ -312,16 +312,18 @@ class PlannerRuntime:
                 clock,
                 gone=nobody_listens,
                 fallback=Fallback(self._fetch_here, self._excuse),
-                max_skew=options.max_shard_skew,
+                apart=Apart(
+                    options.buffer_bytes, lambda watch, budget: Fetcher(streams, budget, settings, clock, beside=watch)
+                ),
             )
             self._service = PlannerService(
-                self._cluster.sessions, self._loop, self.secret, self._listening, certificate, self._desk
+                self._cluster, self._loop, self.secret, self._listening, certificate, self._desk
             )
             return self._cluster
-        settings = FetcherSettings(options.fail_on_data_loss, patience, options.arrival_step, options.retry.timeout)
         self._fetcher = Fetcher(streams, self._budget, settings, clock)
-        self._service = FetcherService(self._fetcher, self._loop, self.secret, self._listening, certificate, self._desk)
-        return LocalFetching(self._fetcher, clock, options.max_shard_skew)
+        fetching = LocalFetching(self._fetcher, clock)
+        self._service = FetcherService(fetching, self._loop, self.secret, self._listening, certificate, self._desk)
+        return fetching
 
     async def _status(self) -> RunStatus:
         assert self._run is not None

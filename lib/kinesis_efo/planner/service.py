@@ -10,19 +10,20 @@ import msgspec
 from pyarrow import flight
 
 from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.serving import Service, StatusDesk, decoded
+from kinesis_efo.fetcher.service import FetcherService
+from kinesis_efo.fetcher.serving import StatusDesk, decoded
 from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereRequest, WorkRequest
-from kinesis_efo.planner.sessions import FetcherSessions
+from kinesis_efo.planner.cluster import Cluster
 
 if TYPE_CHECKING:
     from kinesis_efo.fetcher.certificate import Certificate
 
 
-class PlannerService(Service):
-    """Serves one planner; see `Service`.
+class PlannerService(FetcherService):
+    """Serves one planner whose fetchers are elsewhere, and tasks of queries that read apart; see `FetcherService`.
 
     Args:
-        sessions: Answers the fetchers of the run, and tasks.
+        cluster: Answers the fetchers of the run, and tasks.
         loop: The event loop that it lives in.
         secret: The secret of the run; a call without it is refused.
         listening: Where to listen.
@@ -34,15 +35,17 @@ class PlannerService(Service):
 
     def __init__(
         self,
-        sessions: FetcherSessions,
+        cluster: Cluster,
         loop: asyncio.AbstractEventLoop,
         secret: str,
         listening: Listening,
         certificate: Certificate | None = None,
         desk: StatusDesk | None = None,
     ) -> None:
-        self._sessions = sessions
-        super().__init__(loop, secret, listening, certificate, desk)
+        self._cluster = cluster
+        self._sessions = cluster.sessions
+        super().__init__(cluster, loop, secret, listening, certificate, desk)
+        cluster.home = self.address
 
     def act(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         """See `Service`."""
@@ -60,7 +63,7 @@ class PlannerService(Service):
             case str(name) if name == REPORT:
                 answer = self._sessions.report(decoded(body, Report))
             case str(name) if name == WHERE:
-                answer = self._sessions.where(decoded(body, WhereRequest))
+                answer = self._cluster.where(decoded(body, WhereRequest))
             case unknown:
                 raise flight.FlightServerError(f"the planner has no action {unknown!r}")
         return [flight.Result(msgspec.json.encode(self.run(context, answer)))]

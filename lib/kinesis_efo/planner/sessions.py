@@ -105,6 +105,7 @@ class FetcherSessions:
             {stream: max(0.0, self._seconds(stream)) for stream in self._streams.streams},
             session.number,
             [(*key, str(position)) for key, position in done.items()],
+            self._assignments.shared,
         )
 
     async def report(self, report: Report) -> ReportReply:

@@ -26,6 +26,7 @@ class ShardSnapshot:
         behind: How far reading lags, in milliseconds, if that is known.
         read_until: What arrived before this time lies before the end of the last event, epoch seconds, if that is known.
         tip: Where the shard ended when the fetcher began there; None while that is not known.
+        begun: Whether the query began there itself, so that no number which it knows lies before. Only true of the run's one query.
     """
 
     def __init__(self, owner: str, start: Position, budget: int) -> None:
@@ -35,6 +36,7 @@ class ShardSnapshot:
         self.behind: int | None = None
         self.read_until: float | None = None
         self.tip: Position | None = None
+        self.begun = False
         self._lasts: list[LastRecord | None] = []
         self._last: LastRecord | None = None
         self._subscription: Subscription | None = None
@@ -65,6 +67,17 @@ class ShardSnapshot:
             now: Monotonic time, seconds.
         """
         return 0.0 if self._quiet_since is None else now - self._quiet_since
+
+    def has_all_since(self, since: float) -> bool:
+        """Whether everything was told that had arrived by some time.
+
+        Args:
+            since: The time, monotonic seconds.
+        """
+        if self.index.ended:
+            return True
+        known = self._heard_at is not None and self.behind is not None
+        return known and (self._heard_at or 0.0) - (self.behind or 0) / 1000 >= since
 
     def status(self, key: ShardKey, fetcher: str | None, now: float) -> ShardStatus:
         """How its shard is read, by what was told last.
@@ -125,6 +138,7 @@ class ShardSnapshot:
         if stop > gone:
             self._last = next((last for last in reversed(self._lasts[gone:stop]) if last is not None), self._last)
             self.index.drop(stop)
+            self.begun = False
             del self._lasts[: self.index.compact()]
         return self._last if self.index.start == position else None
 

@@ -26,6 +26,7 @@ class ShardSnapshots:
         self._clock = clock
         self._snapshots: dict[ShardKey, ShardSnapshot] = {}
         self._begun: dict[ShardKey, Position] = {}
+        self._several = False
 
     # -- what fetchers tell
 
@@ -43,9 +44,7 @@ class ShardSnapshots:
         key, snapshot, now = news.key, self._snapshots.get(news.key), self._clock.monotonic()
         if news.start is not None:
             snapshot = self._snapshots[key] = ShardSnapshot(fetcher, Position.parse(news.start), budget)
-            if snapshot.index.start == self._begun.get(key):
-                # The query began there itself, so that no number which it knows lies before.
-                snapshot.index.vouch(0)
+            snapshot.begun = not self._several and snapshot.index.start == self._begun.get(key)
         elif snapshot is None or snapshot.owner != fetcher:
             return None
         size = snapshot.append(news.entries, now)
@@ -71,6 +70,12 @@ class ShardSnapshots:
         """Take note of where the query begins to read some shards."""
         self._begun |= positions
 
+    def shared_by_several(self) -> None:
+        """Take note that there is more than one query: where one has begun tells nothing of what another one knows."""
+        self._several = True
+        for snapshot in self._snapshots.values():
+            snapshot.begun = False
+
     def end(self, key: ShardKey) -> None:
         """Drop a shard that the query does not read any more."""
         self._begun.pop(key, None)
@@ -84,12 +89,32 @@ class ShardSnapshots:
     def last_record(self, wanted: ShardRange) -> int | None:
         """See `Fetching`."""
         snapshot = self._snapshots.get(wanted.key)
-        return None if snapshot is None or not snapshot.index.covers(wanted.after) else snapshot.last_record(wanted)
+        return None if snapshot is None or not self._covers(snapshot, wanted.after) else snapshot.last_record(wanted)
 
     def tip(self, key: ShardKey) -> Position | None:
         """See `Fetching`."""
         snapshot = self._snapshots.get(key)
         return snapshot.tip if snapshot is not None else None
+
+    def tip_since(self, key: ShardKey, since: float) -> Position | None:
+        """The end of what a shard's fetcher has told, if everything lies before it that had arrived by some time.
+
+        Args:
+            key: The shard.
+            since: The time, monotonic seconds.
+        """
+        snapshot = self._snapshots.get(key)
+        return snapshot.index.end if snapshot is not None and snapshot.has_all_since(since) else None
+
+    @property
+    def fullest(self) -> float:
+        """The part of its budget that is taken, of the fetcher of which it is the most."""
+        held: dict[str, int] = {}
+        budgets: dict[str, int] = {}
+        for snapshot in self._snapshots.values():
+            held[snapshot.owner] = held.get(snapshot.owner, 0) + snapshot.index.held
+            budgets[snapshot.owner] = snapshot.budget
+        return max((held[owner] / max(1, budgets[owner]) for owner in held), default=0.0)
 
     def statuses(self, stream: str | None, fetcher_of: Callable[[ShardKey], str | None]) -> list[ShardStatus]:
         """How the shards are read, by what the fetchers have said last.
@@ -110,7 +135,15 @@ class ShardSnapshots:
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         """See `Buffers`."""
         snapshot = self._snapshots.get(key)
-        return snapshot.index if snapshot is not None and snapshot.index.covers(position) else None
+        return snapshot.index if snapshot is not None and self._covers(snapshot, position) else None
+
+    def found(self, key: ShardKey) -> EventIndex | None:
+        """The events of a shard, wherever they begin; None if nothing was told of it."""
+        snapshot = self._snapshots.get(key)
+        return snapshot.index if snapshot is not None else None
+
+    def _covers(self, snapshot: ShardSnapshot, position: Position) -> bool:
+        return snapshot.index.covers(position) or snapshot.begun
 
     def millis_behind(self, key: ShardKey) -> int | None:
         """See `Buffers`."""

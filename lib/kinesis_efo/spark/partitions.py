@@ -32,6 +32,7 @@ class KinesisPartition(InputPartition):
         deaggregate: Whether the task unpacks KPL aggregates.
         strict: Streams of which it leaves out aggregates with records of other shards.
         planner: How to reach the planner; None if the fetcher is in its process.
+        query: The name of the query among those of its run.
     """
 
     def __init__(
@@ -43,10 +44,12 @@ class KinesisPartition(InputPartition):
         deaggregate: bool,
         strict: frozenset[str] = frozenset(),
         planner: FetcherAddress | None = None,
+        query: str = "",
     ) -> None:
         super().__init__(None)
         self.address = address
         self.planner = planner
+        self.query = query
         self.secret = secret
         self.ranges = tuple(ranges)
         self.deaggregate = deaggregate

@@ -247,8 +247,9 @@ class KinesisStreamReader(StreamReaderBase):
         """Read the rows of a partition as Arrow batches."""
         left_out = partial(LEFT_OUT.note, settings=self._options.metrics)
         # A call that ended before a range is given up would begin its patience anew.
-        fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, self._options.patience))
-        reader = RangeReader(partition.secret, partition.planner, self._options.patience, fetcher_at=fetcher_at)
+        patience, query = self._options.patience, partition.query
+        fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)
+        reader = RangeReader(partition.secret, partition.planner, patience, query=query, fetcher_at=fetcher_at)
         decoder = Decoder(deaggregate=partition.deaggregate, left_out=left_out)
         for (key, after, through, _), hash_range, payloads in reader.read(partition.ranges, partition.address):
             yield from decoder.add(

@@ -268,7 +268,7 @@ async def test_the_first_error_is_kept_and_ends_what_waits_at_once() -> None:
         began = LoopClock().monotonic()
         query.fetcher.failed(DataLossError("first"))
         query.fetcher.failed(DataLossError("second"))
-        for call in (reading, polling, query.leases.wait_held(["orders"]), query.fetcher.commit(begin)):
+        for call in (reading, polling, query.leases.wait_held(["orders"]), query.planner.commit(begin)):
             with pytest.raises(DataLossError, match=r"^first$"):
                 await call
         assert LoopClock().monotonic() - began < 0.01

@@ -83,9 +83,9 @@ async def test_a_commit_tells_a_last_record_once_for_each_position() -> None:
     stream.put(0, 30)
     async with Query(stream) as query:
         end = await query.poll(horizon(stream))
-        records = await query.fetcher.commit(end)
+        records = query.fetcher.commit(end)
         assert {key: record.number for key, record in records.items()} == {FIRST: stream[0].records[0][0]}
-        assert await query.fetcher.commit(end) == {}
+        assert query.fetcher.commit(end) == {}
 
 
 @scenario

@@ -60,6 +60,7 @@ class Network:
             "secret",
             planner,
             60.0,
+            query="q",
             fetcher_at=lambda address, _secret: Client(self, address),
             planner_at=lambda _address, _secret: Client(self, PLANNER),
             now=lambda: self.time,
@@ -93,8 +94,9 @@ class Client:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def where(self, shards: Sequence[ShardKey], wait: float) -> WhereReply:
-        found = [self.network.owners[shard] for shard in shards]
+    def where(self, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereReply:
+        assert query == "q"
+        found = [self.network.owners[wanted.key] for wanted in ranges]
         if None in found:
             self.network.time += wait
         return WhereReply(found, self.network.there)

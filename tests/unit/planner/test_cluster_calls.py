@@ -81,6 +81,7 @@ class Centre:
             gone=self._is_gone,
             fallback=Fallback(self._fetch_here, lambda: "Spark has no cores."),
         )
+        self.query = self.cluster.join()
         self._reports: dict[str, int] = {}
 
     async def __aenter__(self) -> Centre:
@@ -119,8 +120,11 @@ class Centre:
         return await self.cluster.sessions.where(WhereRequest([tuple(key) for key in keys], wait))
 
     async def poll(self, offset: Offset, at_most: float = 0.0) -> dict[ShardKey, ShardProgress]:
-        told = await self.cluster.poll(offset, NO_LIMIT, NO_LIMIT, at_most)
+        told = await self.query.poll(offset, NO_LIMIT, NO_LIMIT, at_most)
         return {each.key: each for each in told}
+
+    async def commit(self, offset: Offset) -> None:
+        self.query.commit(offset)
 
     @property
     def buffers(self) -> ShardSnapshots:
@@ -233,7 +237,7 @@ async def test_fetchers_are_told_of_commits_once_and_again_if_the_answer_was_los
     work = await centre.working("f0")
     waiting = asyncio.create_task(centre.work("f0", work.revision, 2, wait=5.0))
     await asyncio.sleep(1)
-    await centre.cluster.commit(Offset({FIRST: Position.after(20), SECOND: TRIM_HORIZON}))
+    centre.cluster.commit(Offset({FIRST: Position.after(20), SECOND: TRIM_HORIZON}))
     told = await soon(waiting)
     assert told.done == [(*FIRST, "AFTER:20")]
     assert told.shards is None
@@ -242,7 +246,7 @@ async def test_fetchers_are_told_of_commits_once_and_again_if_the_answer_was_los
     lost = await centre.work("f0", work.revision, told.number)
     assert sorted(lost.done) == [(*FIRST, "AFTER:20"), (*SECOND, "TRIM_HORIZON")], "it has not heard the last answer"
     # What nobody waits for is told with the next question, at once.
-    await centre.cluster.commit(Offset({FIRST: Position.after(30), SECOND: TRIM_HORIZON}))
+    centre.cluster.commit(Offset({FIRST: Position.after(30), SECOND: TRIM_HORIZON}))
     waiting = asyncio.create_task(centre.work("f0", work.revision, lost.number, wait=5.0))
     assert (await soon(waiting)).done == [(*FIRST, "AFTER:30")]
 
@@ -254,7 +258,7 @@ async def test_a_commit_that_moves_nothing_wakes_nobody(centre: Centre) -> None:
     waiting = asyncio.create_task(centre.work("f0", work.revision, 2, wait=5.0))
     await asyncio.sleep(1)
     began = LoopClock().monotonic()
-    await centre.cluster.commit(ONE)
+    centre.cluster.commit(ONE)
     await waiting
     assert LoopClock().monotonic() == began + 4
 
@@ -405,7 +409,7 @@ async def test_an_idle_shard_goes_on_with_each_report_and_wakes_no_poll(centre: 
         told = (await centre.poll(offset))[FIRST]
         assert (told.through, told.records, told.quiet) == (Position.after(100 * number), 0, number + 4.0)
         offset = Offset({FIRST: told.through})
-        await centre.cluster.commit(offset)
+        centre.cluster.commit(offset)
 
 
 @scenario(shards=1)
@@ -496,7 +500,7 @@ async def test_reports_about_a_shard_that_the_query_has_left_are_refused(centre:
     centre.cluster.expect(ONE)
     await centre.working("f0")
     await centre.report("f0", news(FIRST, event(20), start="TRIM_HORIZON"))
-    await centre.cluster.commit(Offset({FIRST: SHARD_END}))
+    centre.cluster.commit(Offset({FIRST: SHARD_END}))
     await centre.report("f0", news(FIRST, event(90), start="TRIM_HORIZON"))
     assert centre.cluster.statuses() == []
 
@@ -508,7 +512,7 @@ async def test_a_buffer_that_begins_where_the_query_does_covers_every_number_beh
     await centre.working("f0")
     await centre.report("f0", news(FIRST, event(90), start=str(begin)))
     assert centre.buffers.buffered(FIRST, Position.after(20)) is not None, "whatever number Spark's log has"
-    await centre.cluster.commit(Offset({FIRST: Position.after(90)}))
+    centre.cluster.commit(Offset({FIRST: Position.after(90)}))
     await centre.report("f0", news(FIRST, event(190), start="AT_TIMESTAMP:1700000060000"))
     assert centre.buffers.buffered(FIRST, Position.after(20)) is None, "it may lie before this buffer"
 
@@ -555,7 +559,7 @@ async def test_what_a_fetcher_fails_of_ends_the_query_with_its_host_and_the_firs
     for task in (polling, asking):
         with pytest.raises(DataLossError, match=r"^a shard is gone \(the fetcher on host host1 says so\)$"):
             await soon(task)
-    for call in (centre.poll(BOTH), centre.cluster.commit(BOTH), centre.where(FIRST)):
+    for call in (centre.poll(BOTH), centre.commit(BOTH), centre.where(FIRST)):
         with pytest.raises(DataLossError, match="a shard is gone"):
             await call
 
@@ -568,19 +572,19 @@ async def test_a_commit_drops_what_is_done_and_tells_the_last_records(centre: Ce
     centre.cluster.expect(ONE)
     await centre.working("f0")
     await centre.report("f0", news(FIRST, event(20), event(30), start="TRIM_HORIZON"))
-    assert await centre.cluster.commit(Offset({FIRST: Position.after(20)})) == {FIRST: LastRecord(20)}
+    assert centre.cluster.commit(Offset({FIRST: Position.after(20)})) == {FIRST: LastRecord(20)}
     (status,) = centre.cluster.statuses()
     assert (status.buffered, status.fetched) == (100, "AFTER:30")
-    assert await centre.cluster.commit(Offset({FIRST: Position.after(20)})) == {}, "nothing has moved"
-    assert await centre.cluster.commit(Offset({FIRST: Position.after(25)})) == {}, "the last record there is not known"
+    assert centre.cluster.commit(Offset({FIRST: Position.after(20)})) == {}, "nothing has moved"
+    assert centre.cluster.commit(Offset({FIRST: Position.after(25)})) == {}, "the last record there is not known"
 
 
 @scenario(shards=1)
 async def test_a_commit_never_takes_a_shard_back(centre: Centre) -> None:
     centre.cluster.expect(ONE)
     await centre.working("f0")
-    await centre.cluster.commit(Offset({FIRST: Position.after(30)}))
-    await centre.cluster.commit(Offset({FIRST: Position.after(20)}))
+    centre.cluster.commit(Offset({FIRST: Position.after(30)}))
+    centre.cluster.commit(Offset({FIRST: Position.after(20)}))
     centre.cluster.sessions.dropped("f0")
     work = await centre.work("f1")
     assert work.shards is not None
@@ -594,7 +598,7 @@ async def test_a_shard_that_is_done_is_given_to_nobody_any_more(centre: Centre) 
     await centre.report("f0", news(FIRST, event(20), start="TRIM_HORIZON"))
     waiting = asyncio.create_task(centre.work("f0", work.revision, 2, wait=5.0))
     await asyncio.sleep(0)
-    assert await centre.cluster.commit(Offset({FIRST: SHARD_END})) == {}
+    assert centre.cluster.commit(Offset({FIRST: SHARD_END})) == {}
     assert centre.cluster.statuses() == []
     assert (await soon(waiting)).done == []
     centre.cluster.sessions.dropped("f0")
@@ -609,12 +613,12 @@ async def test_a_shard_that_left_the_offset_is_done_and_one_of_a_later_offset_is
     work = await centre.working("f0")
     await centre.report("f0", *(news(key, event(20), start="TRIM_HORIZON") for key in (FIRST, SECOND)))
     await centre.poll(BOTH)
-    await centre.cluster.commit(ONE)
+    centre.cluster.commit(ONE)
     assert len(centre.cluster.statuses()) == 2, "a later offset than the one that is committed has it"
     await centre.poll(ONE)
     waiting = asyncio.create_task(centre.work("f0", work.revision, 2, wait=5.0))
     await asyncio.sleep(0)
-    await centre.cluster.commit(ONE)
+    centre.cluster.commit(ONE)
     assert [each.key for each in centre.cluster.statuses()] == [FIRST]
     await soon(waiting)
     centre.cluster.sessions.dropped("f0")
@@ -632,7 +636,7 @@ def test_a_shard_that_comes_again_begins_where_it_comes_again(left: bool) -> Non
         begin = Position.at_timestamp(1_700_000_000_000)
         centre.cluster.expect(Offset({FIRST: begin}))
         await centre.working("f0")
-        await centre.cluster.commit(Offset({} if left else {FIRST: SHARD_END}))
+        centre.cluster.commit(Offset({} if left else {FIRST: SHARD_END}))
         centre.cluster.expect(Offset({FIRST: Position.after(50)}))
         await centre.working("f0")
         await centre.report("f0", news(FIRST, event(90), start=str(begin)))

@@ -28,8 +28,10 @@ KEY = "orders:shardId-000000000000"
 
 def query(notes: RunNotes | None = None) -> tuple[Run, Query]:
     # Only what is asked when a lease is taken.
-    streams: Any = SimpleNamespace(identity=lambda _name: StreamIdentity("arn"))
-    fetching: Any = SimpleNamespace(begin=lambda _stream: None, read_until=lambda *_: None, fetcher_of=lambda *_: None)
+    streams: Any = SimpleNamespace(identity=lambda _name: StreamIdentity("arn"), ancestors=lambda _key: ())
+    fetching: Any = SimpleNamespace(
+        join=lambda *_: None, begin=lambda _stream: None, read_until=lambda *_: None, fetcher_of=lambda *_: None
+    )
     leases: Any = SimpleNamespace(epoch=lambda _stream: 1, notes=notes or RunNotes(LoopClock()))
     keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
     made = Run(streams, fetching, leases, MemoryLeaseStore(), keys, Pace(25), 600, LoopClock())

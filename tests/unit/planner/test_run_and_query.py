@@ -18,6 +18,7 @@ from kinesis_efo.errors import (
     LeaseLostError,
     StreamError,
 )
+from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.status import ShardStatus
@@ -62,6 +63,8 @@ class Fetching:
         self.records: dict[ShardKey, LastRecord] = {}
         self.until: float | None = None
         self.stopped = False
+        self.failure = Failure()
+        self.asks_apart = False
         self.lets_go = asyncio.Event()
         self.lets_go.set()
 
@@ -76,7 +79,13 @@ class Fetching:
         self.before_reply()
         return self.replies.pop(0) if self.replies else []
 
-    async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
+    def join(self, name: str, max_skew: float | None) -> Fetching:
+        return self
+
+    async def leave(self) -> None:
+        self.told.append(("leave",))
+
+    def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
         self.told.append(("commit", offset))
         return self.records
 
@@ -89,7 +98,7 @@ class Fetching:
     def end(self, stream: str) -> None:
         self.told.append(("end", stream))
 
-    async def let_go(self, shards: Collection[ShardKey]) -> None:
+    async def seek_tips(self, shards: Collection[ShardKey]) -> None:
         self.told.append(("let go", sorted(shards)))
         await self.lets_go.wait()
 
@@ -635,7 +644,8 @@ async def test_an_empty_shard_of_which_nothing_is_heard_is_not_asked(centre: Cen
 
 @scenario()
 async def test_a_tip_that_cannot_be_asked_for_is_an_error(centre: Centre) -> None:
-    async def refuse(*_: object) -> None:
+    async def refuse(*_: object, apart: bool) -> None:
+        assert not apart
         raise StreamError("no")
 
     centre.access.tip = refuse  # type: ignore[method-assign, assignment]

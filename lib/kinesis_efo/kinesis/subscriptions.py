@@ -1,0 +1,63 @@
+"""The subscriptions to the shards of one stream, by one transport: what outlives each of them, and what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from kinesis_efo.kinesis.recovery import ReadContext
+from kinesis_efo.kinesis.retention import Retention
+from kinesis_efo.kinesis.stats import SubscriptionStats
+from kinesis_efo.kinesis.subscription import EventSink, ShardHistory, ShardSubscription
+from kinesis_efo.positions import Position
+
+
+class Subscriptions:
+    """Makes the subscriptions of one stream, and remembers per shard when Kinesis allows the next call.
+
+    Args:
+        context: How the stream is read.
+        retention: Tells whether records behind a position may be gone.
+
+    Attributes:
+        context: The same.
+        stats: What happened to the subscriptions of each shard, by shard id.
+    """
+
+    def __init__(self, context: ReadContext, retention: Retention) -> None:
+        self.context: Final = context
+        self.stats: dict[str, SubscriptionStats] = {}
+        self._retention = retention
+        self._histories: dict[str, ShardHistory] = {}
+
+    def make(
+        self,
+        shard_id: str,
+        start: Position,
+        sink: EventSink,
+        read_until: float | None,
+        may_open: Callable[[], Awaitable[None]] | None,
+    ) -> ShardSubscription:
+        """Make a subscription to one shard; see `Stream.subscribe`."""
+        subscription = ShardSubscription(
+            self.context,
+            shard_id,
+            start,
+            sink,
+            retention=self._retention,
+            read_until=read_until,
+            history=self.history(shard_id),
+            may_open=may_open,
+        )
+        self.stats[shard_id] = subscription.stats
+        return subscription
+
+    def history(self, shard_id: str) -> ShardHistory:
+        """What is left of a shard's former subscriptions."""
+        if shard_id not in self._histories:
+            self._histories[shard_id] = ShardHistory(self.context, shard_id)
+        return self._histories[shard_id]
+
+    def describe(self, shard_id: str) -> str:
+        """What the subscription to a shard does, for messages."""
+        return self.stats.get(shard_id, SubscriptionStats()).describe(self.context.clock.monotonic())

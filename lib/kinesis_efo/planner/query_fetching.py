@@ -1,0 +1,586 @@
+"""What is fetched for one query of a run: of the buffers that it shares with others, or apart from them.
+
+While a run has one query, the buffers are its own, and go back for it. If there are others, the one subscription of a shard never goes
+back for a query while another one uses it: who is behind reads apart, with GetRecords, until it meets the shared buffer, which is kept for
+it from a moment before on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from math import inf
+from typing import Final, Protocol
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import ConfigurationError, KinesisEfoError
+from kinesis_efo.failure import Failure
+from kinesis_efo.fetcher.coordinator import Coordinator
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
+from kinesis_efo.fetcher.progress import ShardProgress
+from kinesis_efo.planner.shared import SharedBuffer, SharedBuffers
+from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
+
+logger = logging.getLogger(__name__)
+
+STARVING_SECONDS: Final = 2.0
+"""A query that gets nothing for this long while the buffers are full starves."""
+
+AHEAD_SECONDS: Final = 5.0
+"""A query that has waited for this long in front of the shared buffer gets the subscription; those behind it read apart."""
+
+NEAR_MILLIS: Final = 5_000
+"""A query that reads apart and is no further behind the tip than this has the shared buffer kept for it."""
+
+_AGAIN_SECONDS: Final = 10.0
+"""A query that had to go on apart because others starved does not come back any sooner."""
+
+
+class Group(Protocol):
+    """The queries of the run, as one of them sees them; see `Sharing`."""
+
+    @property
+    def shared(self) -> SharedBuffers:
+        """The buffers that they share."""
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The run."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one query only, and it uses the buffers alone."""
+
+    @property
+    def may_read_apart(self) -> bool:
+        """Whether a query that is behind may read apart."""
+
+    @property
+    def together(self) -> bool:
+        """Whether queries stay together even if one starves."""
+
+    def others_at(self, query: QueryFetching, key: ShardKey) -> list[Position]:
+        """From where on a shard is kept for other queries, which share it."""
+
+    def follow(self) -> None:
+        """Tell which shards are read: a query reads others than before."""
+
+    def commit(self, keys: Iterable[ShardKey]) -> Mapping[ShardKey, LastRecord]:
+        """Drop what no query needs any more of some shards; returns the last records up to where their buffers begin now."""
+
+    def fetch_apart(self) -> Fetcher:
+        """A fetcher for a query that reads apart."""
+
+    def end_apart(self, fetcher: Fetcher) -> None:
+        """Take note that a query does not read apart any more."""
+
+    def forbid_apart(self, why: KinesisEfoError) -> None:
+        """Take note that Kinesis does not let this run call GetRecords."""
+
+    async def leave(self, query: QueryFetching) -> None:
+        """Count a query out."""
+
+    def relieve(self, query: QueryFetching) -> None:
+        """Make room for a query that starves, if another one holds what it has not read."""
+
+
+@dataclass(slots=True)
+class _Apart:
+    """A shard that a query reads apart.
+
+    Attributes:
+        kept: From where on the shared buffer is kept for it; None while it is too far behind.
+        back: Whether it plans from the shared buffer again. What it has planned before is still to be read.
+        not_before: When the shared buffer may be kept for it again, monotonic seconds.
+    """
+
+    kept: Position | None = None
+    back: bool = False
+    not_before: float = -inf
+
+
+class QueryFetching:
+    """Fetches for one query; implements `Buffers` and `Served`.
+
+    Args:
+        group: The queries of the run.
+        name: Tells it from the others.
+        max_skew: See `MicroBatchPlanner`.
+
+    Attributes:
+        name: The same.
+        failure: What keeps this query from going on, and no other.
+        offset: How far it has planned, as it said last; None before.
+    """
+
+    def __init__(self, group: Group, name: str = "", max_skew: float | None = None) -> None:
+        self.name: Final = name
+        self.failure = Failure()
+        self.offset: Offset | None = None
+        self._group = group
+        self._shared = group.shared
+        self._clock = group.clock
+        self._committed: Mapping[ShardKey, Position] = {}
+        self._apart: dict[ShardKey, _Apart] = {}
+        self._ahead: dict[ShardKey, float] = {}
+        self._has_let_go = False
+        self._ahead_tasks: dict[ShardKey, float] = {}
+        self._nothing_since: float | None = None
+        self._tasks_wait: dict[ShardKey, tuple[Position, float]] = {}
+        self._fetcher: Fetcher | None = None
+        self._micro_batches = MicroBatchPlanner(self, self._clock, self._check, max_skew)
+
+    async def leave(self) -> None:
+        """Read nothing any more: nothing is kept for this query."""
+        await self._group.leave(self)
+
+    async def stop(self) -> None:
+        """Read nothing apart any more."""
+        self.failure.stop()
+        self._apart.clear()
+        if (fetcher := self._fetcher) is not None:
+            self._fetcher = None
+            self._group.end_apart(fetcher)
+            await fetcher.stop()
+
+    # -- what the query asks
+
+    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
+        """Tell how far the next micro-batch may go; see `MicroBatchPlanner.poll`."""
+        self.follow(offset)
+        shards = await self._micro_batches.poll(offset, max_bytes, max_records, at_most)
+        if any(shard.records or shard.through.is_end for shard in shards):
+            self._nothing_since = None
+        elif not self._group.alone:
+            now = self._clock.monotonic()
+            self._nothing_since = now if self._nothing_since is None else self._nothing_since
+            if now - self._nothing_since >= STARVING_SECONDS:
+                self._group.relieve(self)
+        return shards
+
+    def follow(self, offset: Offset) -> None:
+        """Take note of where the query is."""
+        if offset is not self.offset:
+            before, self.offset = self.offset, offset
+            if before is None or offset.has_ends or before.has_ends or before.keys() != offset.keys():
+                self._group.follow()
+        if self._shared.withholds:
+            self._group.follow()
+
+    def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
+        """Drop what the query will not ask for again, as far as no other one needs it.
+
+        Args:
+            offset: Positions up to which it has processed everything.
+
+        Returns:
+            For shards whose buffer begins somewhere else now: the last record up to there, if it is known.
+        """
+        self._check()
+        self._committed = offset
+        records: dict[ShardKey, LastRecord] = {}
+        if self._fetcher is not None:
+            records |= self._fetcher.commit({key: offset[key] for key in self._apart if key in offset})
+            for key, apart in list(self._apart.items()):
+                position = offset.get(key)
+                if position is None or position.is_end or (apart.back and _reaches(position, apart.kept)):
+                    self._end_apart(key)
+        return {**records, **self._group.commit(offset)}
+
+    def expect(self, offset: Mapping[ShardKey, Position]) -> None:
+        """Begin to read shards from these positions on."""
+        self._shared.expect(offset)
+        for key, position in offset.items():
+            if not position.is_end:
+                self.buffered(key, position)
+
+    def last_record(self, wanted: ShardRange) -> int | None:
+        """The number of the last record of a range that is buffered; None if it has none, or it is not known."""
+        last = self._shared.last_record(wanted)
+        if last is None and wanted.key in self._apart and self._fetcher is not None:
+            buffer = self._fetcher.buffered(wanted.key, wanted.after)
+            last = None if buffer is None else buffer.last_up_to(wanted.through, wanted.after)
+        return last
+
+    def begin_stream(self, stream: str) -> None:
+        """Begin to read a stream that may be read now."""
+        shards = {key: position for key, position in (self.offset or {}).items() if key.stream == stream}
+        self.expect(shards)
+        self._micro_batches.touch(shards)
+        if self._fetcher is not None:
+            self._fetcher.allowed()
+
+    def end_stream(self, stream: str) -> None:
+        """Stop reading a stream apart, which may not be read any more."""
+        if self._fetcher is not None:
+            self._fetcher.let_go([key for key in self._apart if key.stream == stream])
+
+    def touch(self, shards: Iterable[ShardKey]) -> None:
+        """See `ShardListener`."""
+        self._micro_batches.touch(shards)
+
+    def wake(self) -> None:
+        """See `ShardListener`."""
+        self._micro_batches.wake()
+
+    def at_front(self, offset: Offset) -> Offset:
+        """An offset that says "now", with the end of the shared buffer for shards that others read up to their tip.
+
+        So queries that are started together begin at the same record.
+
+        Args:
+            offset: Where a new query begins: shards at a time begin now.
+        """
+        moved = dict(offset)
+        for key, position in offset.items():
+            buffer = self._shared.found(key)
+            if buffer is None or position.kind is not PositionKind.AT_TIMESTAMP or not self._group.others_at(self, key):
+                continue
+            if self._shared.millis_behind(key) == 0 or buffer.end.kind is PositionKind.AT_TIMESTAMP:
+                moved[key] = buffer.end
+        found = offset if moved == offset else Offset(moved, offset.lasts, offset.mark)
+        self.follow(found)
+        return found
+
+    # -- where the shards end
+
+    async def seek_tips(self, shards: Collection[ShardKey]) -> None:
+        """Find out where shards end now: what an open subscription has told may have been sent before."""
+        if self._group.alone:
+            self._has_let_go = True
+            await self._shared.let_go(shards)
+        else:
+            self._shared.seek_tips(shards, self)
+
+    def tip(self, key: ShardKey) -> Position | None:
+        """Where a shard ended when `seek_tips` was called; None while that is not known."""
+        found = self._shared.sought_tip(key, self)
+        if found is None and self._has_let_go:
+            # Whoever reads the shard now has begun since.
+            found = self._shared.tip(key)
+        if found is None and key in self._apart and self._fetcher is not None:
+            found = self._fetcher.tip(key)
+        return found
+
+    @property
+    def asks_apart(self) -> bool:
+        """Whether to ask for ends with GetRecords: a subscription would end the one that others read by."""
+        return not self._group.alone and self._group.may_read_apart
+
+    # -- what the group asks
+
+    @property
+    def apart(self) -> Collection[ShardKey]:
+        """The shards that it reads apart, or did until a moment ago."""
+        return self._apart.keys()
+
+    def claim(self, key: ShardKey) -> Position | None:
+        """From where on the shared buffer of a shard is kept for it; None if it does not use the buffer."""
+        if (apart := self._apart.get(key)) is not None:
+            return apart.kept
+        if (position := self._committed.get(key)) is not None:
+            return position
+        return None if self.offset is None else self.offset.get(key)
+
+    def lag_behind(self, other: QueryFetching) -> dict[ShardKey, int]:
+        """What is kept for this query of the shards that it shares with another one, which has read it already: bytes by shard."""
+        lags = {}
+        for key in self.offset or ():
+            mine, theirs, buffer = self.claim(key), other.claim(key), self._shared.found(key)
+            if mine is None or theirs is None or buffer is None or mine == theirs or not theirs.reaches(mine):
+                continue
+            if buffer.may_cover(mine):
+                left = 0 if theirs.is_end else buffer.held_behind(theirs)
+                if (size := buffer.held_behind(mine) - left) > 0:
+                    lags[key] = size
+        return lags
+
+    def holds_beside(self, other: QueryFetching) -> list[ShardKey]:
+        """The shards that it has buffered and another query does not read."""
+        return [
+            key
+            for key in self.offset or ()
+            if self.claim(key) is not None
+            and other.claim(key) is None
+            and (buffer := self._shared.found(key)) is not None
+            and buffer.records
+        ]
+
+    def go_apart(self, shards: Collection[ShardKey]) -> None:
+        """Read some shards apart from now on: another query starves for what is kept for this one."""
+        for key in shards:
+            self._apart[key] = _Apart(not_before=self.now() + _AGAIN_SECONDS)
+        self._micro_batches.touch(shards)
+
+    def come_back(self) -> None:
+        """Read nothing apart any more: it is not allowed."""
+        self._micro_batches.touch(self._apart)
+        for key in list(self._apart):
+            self._end_apart(key)
+        self._micro_batches.wake()
+
+    # -- what the micro-batch planner asks
+
+    def buffered(self, key: ShardKey, position: Position) -> SharedBuffer | None:
+        """See `Buffers`. Decides whether the query shares the buffer of a shard, moves its subscription, or reads apart."""
+        shared = self._shared
+        if self._group.alone:
+            return shared.buffered(key, position)
+        if not self._group.coordinator.may_read(key):
+            return None
+        buffer = shared.found(key)
+        others = self._group.others_at(self, key)
+        if buffer is None or (not others and not buffer.may_cover(position)):
+            self._come_back(key, position)
+            return shared.buffered(key, position)
+        if buffer.may_cover(position):
+            waits = _lies_in_front(position, buffer)
+            if self._is_in_front(key, position, buffer, self._ahead):
+                logger.info("shard %s: a query waits at %s in front of the others, which go on apart", key, position)
+                self._come_back(key, position)
+                return shared.begin_at(key, position)
+            if not waits or key not in self._apart:
+                self._come_back(key, position)
+                return buffer
+        if not self._group.may_read_apart:
+            return self._go_back(key, position)
+        return self._read_apart(key, position, buffer)
+
+    def _is_in_front(
+        self, key: ShardKey, position: Position, buffer: SharedBuffer, since: dict[ShardKey, float]
+    ) -> bool:
+        """Whether the query has waited in front of the buffer for so long that the subscription goes forward to it."""
+        if not _lies_in_front(position, buffer):
+            since.pop(key, None)
+            return False
+        if self._group.together or not self._group.may_read_apart:
+            return False
+        now = self.now()
+        if now - since.setdefault(key, now) < AHEAD_SECONDS:
+            return False
+        del since[key]
+        return True
+
+    def _come_back(self, key: ShardKey, position: Position) -> None:
+        apart = self._apart.get(key)
+        if apart is not None and not apart.back:
+            apart.back, apart.kept = True, position
+            logger.info("shard %s: a query shares the buffer again, at %s", key, position)
+
+    def _read_apart(self, key: ShardKey, position: Position, buffer: SharedBuffer) -> SharedBuffer | None:
+        apart = self._apart.get(key)
+        if apart is None:
+            apart = self._apart[key] = _Apart()
+            logger.info(
+                "shard %s: a query is at %s, behind the buffer that others share, and reads apart", key, position
+            )
+        if apart.back:
+            # The shared buffer has lost what it was kept for.
+            apart.back, apart.kept = False, None
+        own = self._fetched_apart().buffered(key, position)
+        if own is None:
+            return None
+        behind = self._fetched_apart().millis_behind(key)
+        if behind is None or behind > NEAR_MILLIS:
+            return own
+        if apart.kept is None and self._clock.monotonic() >= apart.not_before:
+            apart.kept = buffer.start
+        if not behind and own.news_since(position) is None and self._may_go_back_for(key, position, buffer):
+            # Nobody has anything to wait for: what lies between is read once more, if there is something.
+            self._come_back(key, position)
+            return self._shared.begin_at(key, position)
+        return own
+
+    def _may_go_back_for(self, key: ShardKey, position: Position, buffer: SharedBuffer) -> bool:
+        """Whether the subscription may go back to a position of this query, because the others have all that came."""
+        others = self._group.others_at(self, key)
+        return not buffer.records and all(other.reaches(position) and _is_number(other) for other in others)
+
+    def _go_back(self, key: ShardKey, position: Position) -> SharedBuffer | None:
+        """Without GetRecords, all wait for the slowest: the subscription goes back for it, if no task reads right now."""
+        if not all(other == position or _is_number(other) for other in self._group.others_at(self, key)) or (
+            position.kind in (PositionKind.AT_TIMESTAMP, PositionKind.INSIDE)
+        ):
+            raise ConfigurationError(
+                f"shard {key}: a query begins at {position}, and other queries of this program read on from somewhere else. Kinesis lets "
+                "none of them read apart: grant kinesis:GetRecords and kinesis:GetShardIterator on the stream, or start it at LATEST or "
+                "TRIM_HORIZON"
+            )
+        if self._shared.is_read(key):
+            return None
+        return self._shared.begin_at(key, position)
+
+    def millis_behind(self, key: ShardKey) -> int | None:
+        """See `Buffers`."""
+        return (self._reads_apart(key) or self._shared).millis_behind(key)
+
+    def quiet(self, key: ShardKey) -> float:
+        """See `Buffers`."""
+        return (self._reads_apart(key) or self._shared).quiet(key)
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        """See `Buffers`."""
+        return (self._reads_apart(key) or self._shared).read_until(key, position)
+
+    def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
+        """See `Buffers`."""
+        if not self._apart or (fetcher := self._fetcher) is None:
+            yield from self._shared.budgets(keys)
+            return
+        apart = [key for key in keys if self._reads_apart(key) is not None]
+        if apart:
+            yield apart, fetcher.budget.limit
+        yield from self._shared.budgets([key for key in keys if key not in set(apart)])
+
+    def _reads_apart(self, key: ShardKey) -> Fetcher | None:
+        apart = self._apart.get(key)
+        return self._fetcher if apart is not None and not apart.back else None
+
+    # -- what its tasks ask
+
+    @property
+    def alone(self) -> bool:
+        """See `Sharer`."""
+        return self._group.alone
+
+    def now(self) -> float:
+        """Monotonic time, seconds."""
+        return self._clock.monotonic()
+
+    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
+        """See `Served`."""
+        return await self._fetched_apart().hash_range(key)
+
+    def expect_ranges(self, ranges: Iterable[ShardRange]) -> float:
+        """See `Served.expect`."""
+        for wanted in ranges:
+            if wanted.last is None and not wanted.through.is_end and not self.reads_shared(wanted.key, wanted.after):
+                self._begin_apart(wanted.key)
+                self._fetched_apart().buffered(wanted.key, wanted.after)
+        return self.now()
+
+    def reads_shared(self, key: ShardKey, position: Position) -> bool:
+        """See `Sharer`. As `buffered` decides, but it changes nothing of where the query plans."""
+        if self._group.alone or (buffer := self._shared.found(key)) is None:
+            return True
+        if buffer.may_cover(position):
+            self._relieve_task(key, position)
+            if self._is_in_front(key, position, buffer, self._ahead_tasks):
+                self._shared.begin_at(key, position)
+            return True
+        if self._group.others_at(self, key) and self._group.may_read_apart:
+            return False
+        self._shared.begin_at(key, position)
+        return True
+
+    def _relieve_task(self, key: ShardKey, position: Position) -> None:
+        """A task that waits for room starves as a poll does."""
+        now = self.now()
+        at, since = self._tasks_wait.get(key, (position, now))
+        if at != position:
+            since = now
+        self._tasks_wait[key] = (position, since)
+        if now - since >= STARVING_SECONDS:
+            self._group.relieve(self)
+
+    async def read_apart(self, wanted: ShardRange, asked_at: float) -> AsyncGenerator[list[bytes], None]:
+        """The payloads that cover a range, with GetRecords.
+
+        Raises:
+            DataLossError, RetriesExhaustedError, ElsewhereError: As `Fetcher.read`.
+        """
+        self._begin_apart(wanted.key)
+        async with aclosing(self._fetched_apart().read(wanted, asked_at, _Allowed(self._group))) as payloads:
+            async for some in payloads:
+                yield some
+
+    # -- helpers
+
+    def _begin_apart(self, key: ShardKey) -> None:
+        """Read a range apart, of a shard in which the query may plan from the shared buffer."""
+        self._apart.setdefault(key, _Apart(kept=self.claim(key), back=True))
+
+    def _fetched_apart(self) -> Fetcher:
+        if self._fetcher is None:
+            self._fetcher = self._group.fetch_apart()
+            self._fetcher.refused = self._group.forbid_apart
+            self._fetcher.start(_ApartCoordinator(self._group.coordinator, self._apart_failed), self._micro_batches)
+        return self._fetcher
+
+    def _apart_failed(self, error: KinesisEfoError) -> None:
+        self.failure.adopt(error)
+        self._micro_batches.wake()
+
+    def _end_apart(self, key: ShardKey) -> None:
+        del self._apart[key]
+        if self._fetcher is not None:
+            self._fetcher.let_go((key,))
+
+    def _check(self) -> None:
+        self._group.coordinator.failure.raise_if_set()
+        self.failure.raise_if_set()
+
+
+class _ApartCoordinator:
+    """The coordinator of a fetcher that reads apart: what ends it need not end the run."""
+
+    def __init__(self, run: Coordinator, failed: Callable[[KinesisEfoError], None]) -> None:
+        self.failure = Failure()
+        self._run = run
+        self._failed = failed
+        self.failure.on_set(self._tell)
+        run.failure.on_set(self._adopt)
+
+    def may_read(self, shard: ShardKey) -> bool:
+        return self._run.may_read(shard)
+
+    async def may_open(self, shard: ShardKey) -> None:
+        await self._run.may_open(shard)
+
+    def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
+        return self._run.refusal(shard, seconds)
+
+    def read_until(self, shard: ShardKey, position: Position) -> float | None:
+        return self._run.read_until(shard, position)
+
+    def _tell(self) -> None:
+        if self.failure.error is not None and self._run.failure.error is None:
+            self._failed(self.failure.error)
+
+    def _adopt(self) -> None:
+        if self._run.failure.error is not None:
+            self.failure.adopt(self._run.failure.error)
+
+
+class _Allowed:
+    """What a fetcher that reads apart asks: it reads for one query only, as long as that is allowed."""
+
+    alone: Final = True
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def reads_shared(self, key: ShardKey, position: Position) -> bool:  # noqa: ARG002
+        """Whether to read on here."""
+        return self._group.may_read_apart
+
+
+def _lies_in_front(position: Position, buffer: SharedBuffer) -> bool:
+    """Whether a position lies behind all that a buffer has. That cannot be told of times."""
+    known = buffer.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
+    return known and not buffer.end.reaches(position)
+
+
+def _reaches(position: Position, kept: Position | None) -> bool:
+    return kept is None or position.reaches(kept)
+
+
+def _is_number(position: Position) -> bool:
+    return position.kind is PositionKind.AFTER

@@ -1,0 +1,104 @@
+"""What the queries of a run share: buffers, in this process or told by others; as those see them who decide who reads what."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, Protocol
+
+from kinesis_efo.fetcher.alignment import Timed
+from kinesis_efo.fetcher.micro_batches import Buffers
+from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
+
+_RANKS: Final = {
+    PositionKind.TRIM_HORIZON: 0,
+    PositionKind.AT_TIMESTAMP: 1,
+    PositionKind.INSIDE: 2,
+    PositionKind.AFTER: 2,
+    PositionKind.SHARD_END: 3,
+}
+
+
+class SharedBuffer(Timed, Protocol):
+    """What is buffered of a shard, for whoever asks: `ShardBuffer`, or `EventIndex`."""
+
+    @property
+    def start(self) -> Position:
+        """Position before the oldest event."""
+
+    @property
+    def records(self) -> int:
+        """Kinesis records that it holds."""
+
+    def may_cover(self, position: Position) -> bool:
+        """Whether everything behind a position is here or still to come, or it shows only with the first event whether it is."""
+
+    def held_behind(self, position: Position) -> int:
+        """Bytes of the events behind a position that it covers."""
+
+
+class SharedBuffers(Buffers, Protocol):
+    """The buffers of all shards of a run."""
+
+    def buffered(self, key: ShardKey, position: Position) -> SharedBuffer | None:
+        """See `Buffers`. If a shard is read from somewhere else, that begins anew where the position says."""
+
+    def found(self, key: ShardKey) -> SharedBuffer | None:
+        """What is buffered of a shard, wherever it begins; None while it is not read."""
+
+    def begin_at(self, key: ShardKey, position: Position) -> SharedBuffer | None:
+        """Read a shard anew from a position on; None if that takes a while."""
+
+    @property
+    def withholds(self) -> bool:
+        """Whether shards were let go of that nobody has asked for since."""
+
+    def expect(self, positions: Mapping[ShardKey, Position]) -> None:
+        """Begin to read shards from these positions on, as far as nobody reads them yet."""
+
+    def follow(self, positions: Mapping[ShardKey, Position]) -> None:
+        """Take note of which shards are read, with where a query is in each: not at the end, unless all of them are."""
+
+    def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
+        """Drop what no query asks for any more.
+
+        Args:
+            positions: From where on each shard is kept.
+
+        Returns:
+            For shards whose position has changed: the last record up to there, if it is known.
+        """
+
+    def last_record(self, wanted: ShardRange) -> int | None:
+        """The number of the last record of a range; None if it has none, or it is not known."""
+
+    def is_read(self, key: ShardKey) -> bool:
+        """Whether a task reads a range of a shard from the buffer at this moment."""
+
+    def wants_room(self, seconds: float) -> bool:
+        """Whether a shard has waited for room for this long."""
+
+    def tip(self, key: ShardKey) -> Position | None:
+        """Where a shard ended when it was begun to be read; None while that is not known."""
+
+    def seek_tips(self, keys: Iterable[ShardKey], who: object) -> None:
+        """Find out where shards end now that are read already, for a query that asks."""
+
+    def sought_tip(self, key: ShardKey, who: object) -> Position | None:
+        """What `seek_tips` has found; None while that is not known."""
+
+    def forget_tips(self, who: object) -> None:
+        """Take note that a query looks for no tips any more."""
+
+    async def let_go(self, shards: Collection[ShardKey]) -> None:
+        """Close the subscriptions of shards, until somebody asks for them again."""
+
+
+def lowest(positions: Iterable[Position]) -> Position:
+    """The one of some positions from which on everything behind all of them can be read.
+
+    A time counts as lower than any number: the two cannot be compared.
+
+    >>> str(lowest([Position.after(12), Position.parse("SHARD_END"), Position.after(9)]))
+    'AFTER:9'
+    """
+    return min(positions, key=lambda each: (_RANKS[each.kind], each.value, each.kind is PositionKind.AFTER))

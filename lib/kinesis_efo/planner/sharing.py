@@ -1,0 +1,217 @@
+"""The queries of a run: which of them share its buffers, and from where on these are kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.coordinator import Coordinator
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.planner.query_fetching import QueryFetching
+from kinesis_efo.planner.shared import SharedBuffers, lowest
+from kinesis_efo.positions import LastRecord, Position, ShardKey
+
+logger = logging.getLogger(__name__)
+
+STARVING_SECONDS: Final = 2.0
+"""If a query gets nothing for this long because the buffers are full, the one that lags most goes on apart."""
+
+_APART_PART: Final = 4
+"""One of this many parts of the budget belongs to queries that read apart, while there are any."""
+
+
+class Sharing:
+    """The queries of one run; implements `Group`, and tells all of them what happens in the shards.
+
+    Args:
+        shared: The buffers that they share.
+        clock: Time.
+        budget: The bytes of the buffers in this process.
+        apart: Makes a fetcher that reads apart; None: none can.
+        together: Whether queries stay together even if one starves: the option `slowQueries=hold`.
+
+    Attributes:
+        queries: Those that are there.
+        coordinator: The run.
+    """
+
+    def __init__(
+        self,
+        shared: SharedBuffers,
+        clock: Clock,
+        budget: Budget,
+        apart: Callable[[Budget], Fetcher] | None,
+        *,
+        together: bool = False,
+    ) -> None:
+        self.shared: Final = shared
+        self.clock: Final = clock
+        self.together: Final = together
+        self.queries: list[QueryFetching] = []
+        self.coordinator: Coordinator
+        self._budget = budget
+        self._whole = budget.limit
+        self._apart = apart
+        self._apart_budgets: list[Budget] = []
+        self._kept: dict[ShardKey, Position] = {}
+
+    def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
+        """Count a query in.
+
+        Args:
+            name: Tells it from the others.
+            max_skew: See `MicroBatchPlanner`.
+        """
+        query = QueryFetching(self, name, max_skew)
+        self.queries.append(query)
+        return query
+
+    def named(self, name: str) -> QueryFetching:
+        """A query by its name.
+
+        Raises:
+            FetcherUnreachableError: It is not there: it has ended, or comes again in a moment.
+        """
+        for query in self.queries:
+            if query.name == name:
+                return query
+        raise FetcherUnreachableError("the run does not know the query of this task (any more)")
+
+    async def leave(self, query: QueryFetching) -> None:
+        """Count a query out: nothing is kept for it any more."""
+        if query not in self.queries:
+            return
+        self.queries.remove(query)
+        self.shared.forget_tips(query)
+        await query.stop()
+        self.follow()
+        if self.queries and self.coordinator.failure.error is None:
+            self.commit(query.offset or ())
+
+    async def stop(self) -> None:
+        """Read nothing apart any more."""
+        for query in self.queries:
+            await query.stop()
+
+    @property
+    def alone(self) -> bool:
+        """See `Group`."""
+        return len(self.queries) == 1 and not self.queries[0].apart
+
+    # -- what happens in the shards
+
+    def touch(self, shards: Iterable[ShardKey]) -> None:
+        """See `ShardListener`."""
+        known = list(shards)
+        for query in self.queries:
+            query.touch(known)
+
+    def wake(self) -> None:
+        """See `ShardListener`."""
+        for query in self.queries:
+            query.wake()
+
+    # -- which shards are read, and from where on they are kept
+
+    def positions(self) -> dict[ShardKey, Position]:
+        """The shards that are read, with where a query is in each: not at the end, unless all of them are."""
+        found: dict[ShardKey, Position] = {}
+        for query in self.queries:
+            for key, position in (query.offset or {}).items():
+                if key not in found or found[key].is_end:
+                    found[key] = position
+        return found
+
+    def follow(self) -> None:
+        """See `Group`."""
+        offset = self.queries[0].offset if len(self.queries) == 1 else None
+        self.shared.follow(self.positions() if offset is None else offset)
+
+    def others_at(self, query: QueryFetching, key: ShardKey) -> list[Position]:
+        """See `Group`."""
+        claims = [other.claim(key) for other in self.queries if other is not query]
+        return [claim for claim in claims if claim is not None and not claim.is_end]
+
+    def commit(self, keys: Iterable[ShardKey]) -> Mapping[ShardKey, LastRecord]:
+        """See `Group`."""
+        for key in keys:
+            claims = [claim for query in self.queries if (claim := query.claim(key)) is not None]
+            if claims:
+                self._kept[key] = lowest(claims)
+            else:
+                self._kept.pop(key, None)
+        return self.shared.commit(dict(self._kept))
+
+    # -- reading apart
+
+    @property
+    def may_read_apart(self) -> bool:
+        """See `Group`."""
+        return self._apart is not None
+
+    def fetch_apart(self) -> Fetcher:
+        """See `Group`."""
+        assert self._apart is not None
+        budget = Budget(1, now=self.clock.monotonic)
+        self._apart_budgets.append(budget)
+        self._share_budget()
+        return self._apart(budget)
+
+    def end_apart(self, fetcher: Fetcher) -> None:
+        """See `Group`."""
+        self._apart_budgets.remove(fetcher.budget)
+        self._share_budget()
+
+    def forbid_apart(self, why: KinesisEfoError) -> None:
+        """See `Group`."""
+        if self._apart is None:
+            return
+        self._apart = None
+        logger.warning(
+            "queries of one program that read the same stream wait for the slowest of them, because none may read apart: %s",
+            why,
+        )
+        for query in self.queries:
+            query.come_back()
+
+    def _share_budget(self) -> None:
+        part = self._whole // _APART_PART
+        for each in self._apart_budgets:
+            each.limit = max(1, part // len(self._apart_budgets))
+        self._budget.limit = self._whole - part if self._apart_budgets else self._whole
+
+    # -- if one starves for others
+
+    def relieve(self, query: QueryFetching) -> None:
+        """See `Group`."""
+        if self.together or self._apart is None or not self.shared.wants_room(STARVING_SECONDS):
+            return
+        others = [other for other in self.queries if other is not query]
+        lags = {other: other.lag_behind(query) for other in others}
+        slowest = max(lags, key=lambda other: sum(lags[other].values()), default=None)
+        if slowest is None:
+            return
+        if shards := lags[slowest]:
+            logger.warning(
+                "%d bytes are buffered that one query of this program has not read yet, and another one finds no room: the slow one goes on "
+                "apart, with GetRecords, in %d shards",
+                sum(shards.values()),
+                len(shards),
+            )
+            for other in others:
+                other.go_apart([key for key in shards if key in lags[other] and _lags_as(other, slowest, key)])
+            self.commit(shards)
+            return
+        # No shard is shared: who has more buffered than it reads stands in line again.
+        for key in max((other.holds_beside(query) for other in others), key=len):
+            if (at := self._kept.get(key)) is not None:
+                self.shared.begin_at(key, at)
+
+
+def _lags_as(query: QueryFetching, slowest: QueryFetching, key: ShardKey) -> bool:
+    at, most = query.claim(key), slowest.claim(key)
+    return at is not None and most is not None and most.reaches(at)

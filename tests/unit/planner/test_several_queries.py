@@ -1,0 +1,536 @@
+"""Several queries on one run in virtual time: each reads every record once and in order, whatever the others do, and nobody stands still."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from math import floor
+from random import Random
+
+import pytest
+
+from kinesis_efo.errors import ConfigurationError, DataLossError
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.kinesis.polling import Pace as PollingPace
+from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.leases import LeaseKeys, RunLease, Timing
+from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import Bounds, RetrySettings
+from kinesis_efo.planner.local_fetching import LocalFetching
+from kinesis_efo.planner.query import Query
+from kinesis_efo.planner.run import Run
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, PositionKind, ShardKey, ShardRange
+from tests.support.lease_store import MemoryLeaseStore
+from tests.support.model_stream import BEGAN_MS, ModelStream
+from tests.support.planned import planned
+from tests.support.polled_stream import PolledClient
+from tests.support.transports import refused
+from tests.support.virtual_time import LoopClock, run
+
+REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
+NO_LIMIT = 1 << 60
+STILL_SECONDS = 60.0
+BEHIND_ALL = 1 << 200
+
+
+def key(number: int) -> ShardKey:
+    return ShardKey("orders", f"shardId-{number:012d}")
+
+
+class Program:
+    """One run, and the queries on it."""
+
+    def __init__(
+        self, stream: ModelStream, buffer_bytes: int = 1 << 20, *, together: bool = False, apart: bool = True
+    ) -> None:
+        self.stream = stream
+        self.clock = clock = LoopClock()
+        self.polled = PolledClient(stream, clock)
+        access = Stream(REF, stream, stream, RetrySettings(), "m.json", clock)
+        if apart:
+            transport = PollingTransport(
+                self.polled, clock, 1.0, lambda: PollingPace(call_seconds=1.0, bytes_per_second=1 << 20)
+            )
+            access.allow_apart(transport, polling_limits(KINESIS_LIMITS))
+        self.store = MemoryLeaseStore()
+        keys = LeaseKeys({"orders": "dev-orders"})
+        leases = RunLease(self.store, "me", keys, Timing(10.0), clock, Random(1), application="lake")
+        self.budget = Budget(buffer_bytes, now=clock.monotonic)
+        streams = Streams({"orders": access})
+        self.fetcher = Fetcher(streams, self.budget, FetcherSettings(True, patience=660.0), clock)
+        self.fetching = LocalFetching(self.fetcher, clock, together=together)
+        self.run = Run(streams, self.fetching, leases, self.store, keys, Pace(), 660.0, clock)
+        self._names = 0
+
+    async def __aenter__(self) -> Program:
+        await self.run.start("grpc://here")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.run.stop()
+
+    def join(self, offset: Offset, *, now: bool = False, ends: Bounds | None = None) -> Reader:
+        self._names += 1
+        return Reader(self, f"q{self._names}", offset, now=now, ends=ends)
+
+    def row(self, number: int) -> Position | None:
+        """What the lease table says of a shard."""
+        return self.store.lease(f"orders:shardId-{number:012d}").position
+
+
+class Reader:
+    """A query, and what Spark would do with it.
+
+    Attributes:
+        rows: The shard and number of each row that is committed, in order.
+        begins: Where it began.
+        moved_at: When it has got something last.
+    """
+
+    def __init__(self, program: Program, name: str, offset: Offset, *, now: bool, ends: Bounds | None) -> None:
+        self.program = program
+        self.name = name
+        self.rows: list[tuple[str, int]] = []
+        self.pause = 0.0
+        self.max_records = NO_LIMIT
+        self.moved_at = program.clock.monotonic()
+        self.query = Query(program.run, ends, name=name)
+        self.offset = self.begins = self.query.at_front(offset) if now else offset
+        self.planned: Offset | None = None
+        self.left = False
+
+    async def again(self) -> None:
+        """Restart it: what is planned and not committed is read again."""
+        await self.query.leave()
+        self.query = Query(self.program.run, name=self.name)
+
+    async def leave(self) -> None:
+        await self.query.leave()
+
+    async def poll(self) -> Offset:
+        reply = await self.query.poll(self.offset, NO_LIMIT, self.max_records, 0.2)
+        return planned(self.offset, reply)
+
+    async def batch(self, *, fails: bool = False) -> bool:
+        """One micro-batch, or the one again that failed; whether there was something to do."""
+        if self.planned is None:
+            end = await self.poll()
+            if end == self.offset:
+                return False
+            self.planned = end
+        end = self.planned
+        rows: list[tuple[str, int]] = []
+        for wanted in self.offset.ranges_to(end):
+            rows += await self.read(wanted)
+            self.moved_at = self.program.clock.monotonic()
+        await asyncio.sleep(self.pause)
+        if fails:
+            return True
+        self.rows += rows
+        self.offset, self.planned = end, None
+        await self.query.commit(end)
+        if rows:
+            self.moved_at = self.program.clock.monotonic()
+        return True
+
+    async def read(self, wanted: ShardRange) -> list[tuple[str, int]]:
+        payloads: list[bytes] = []
+        async with aclosing(self.program.fetching.of(self.name).read(wanted)) as chunks:
+            async for chunk in chunks:
+                payloads += chunk
+        batches = decode(payloads, wanted.key, wanted.after, wanted.through, deaggregate=True)
+        return [(wanted.key.shard, int(number.as_py())) for batch in batches for number in batch.column(2)]
+
+    def expected(self) -> Counter[tuple[str, int]]:
+        """All records behind where it began, in shards that it reads and their descendants."""
+        found: Counter[tuple[str, int]] = Counter()
+        read: set[str] = set()
+        for name, shard in self.program.stream.shards_by_id.items():
+            begins = self.begins.get(ShardKey("orders", name))
+            if begins is None and read.isdisjoint(shard.parents):
+                continue
+            read.add(name)
+            low = 0 if begins is None else BEHIND_ALL if begins.is_end else begins.value
+            if begins is not None and begins.kind is PositionKind.AT_TIMESTAMP:
+                low = begins.value - BEGAN_MS - 1
+            found.update((name, number) for number, _ in shard.records if number > low)
+        return found
+
+    @property
+    def has_all(self) -> bool:
+        return len(self.rows) >= self.expected().total()
+
+    def check(self) -> None:
+        """Each row once, in the order of its shard, and none from before its beginning."""
+        doubled = [row for row, times in Counter(self.rows).items() if times > 1]
+        assert not doubled, f"{self.name}: twice {doubled}"
+        by_shard: dict[str, list[int]] = {}
+        for shard, number in self.rows:
+            by_shard.setdefault(shard, []).append(number)
+        assert all(numbers == sorted(numbers) for numbers in by_shard.values()), f"{self.name}: out of order"
+        assert not Counter(self.rows) - self.expected(), f"{self.name}: rows from before its beginning"
+
+    async def until(self, done: Callable[[], bool], seconds: float = 600.0) -> None:
+        give_up_at = self.program.clock.monotonic() + seconds
+        while not done():
+            assert self.program.clock.monotonic() < give_up_at, (
+                f"{self.name} has {len(self.rows)} rows at {self.offset}"
+            )
+            await self.batch()
+
+
+def horizon(stream: ModelStream) -> Offset:
+    return Offset(
+        {ShardKey("orders", name): TRIM_HORIZON for name, shard in stream.shards_by_id.items() if not shard.parents}
+    )
+
+
+def scenario(test: Callable[[], Coroutine[object, object, None]]) -> Callable[[], None]:
+    """Run a test in virtual time, an hour of it at most."""
+
+    def wrapped() -> None:
+        run(asyncio.wait_for(test(), 3600))
+
+    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
+    return wrapped
+
+
+async def together(*queries: Reader, seconds: float = 600.0) -> None:
+    """Let queries run until each has everything."""
+    async with asyncio.TaskGroup() as group:
+        for query in queries:
+            group.create_task(query.until(lambda query=query: query.has_all, seconds))  # type: ignore[misc]
+    for query in queries:
+        query.check()
+
+
+@scenario
+async def test_two_queries_share_one_subscription_per_shard() -> None:
+    stream = ModelStream(shards=2)
+    for number in range(2):
+        stream.put(number, *[30] * 20)
+    async with Program(stream) as program:
+        first, second = program.join(horizon(stream)), program.join(horizon(stream))
+        await together(first, second)
+        stream.put(0, *[30] * 5)
+        await together(first, second)
+        assert len(stream.subscribed) == 2
+        assert not program.polled.opened
+
+
+@scenario
+async def test_the_buffer_is_kept_until_the_slower_query_has_committed() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[30] * 40)
+    async with Program(stream) as program:
+        fast, slow = program.join(horizon(stream)), program.join(horizon(stream))
+        slow.max_records = 3
+        await fast.poll()
+        await slow.poll()
+        await fast.until(lambda: fast.has_all)
+        assert len(slow.rows) < 40
+        await slow.until(lambda: slow.has_all)
+        assert len(stream.subscribed) == 1
+        assert not program.polled.opened
+        assert program.budget.used == 0
+
+
+@scenario
+async def test_a_query_that_begins_behind_reads_apart_until_it_meets_the_others() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[30] * 200)
+    async with Program(stream) as program:
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+        second = program.join(horizon(stream))
+        await together(first, second)
+        assert program.polled.opened
+        stream.put(0, *[30] * 4)
+        await together(first, second)
+        calls = len(program.polled.limits_asked)
+        for _ in range(20):
+            stream.put(0, 30)
+            await together(first, second)
+            await asyncio.sleep(1)
+        assert len(program.polled.limits_asked) - calls <= 3, "it shares the buffer again"
+        assert len(stream.subscribed) <= 2
+        assert not stream.collisions
+
+
+@scenario
+async def test_on_an_idle_stream_the_subscription_goes_back_for_a_query_that_is_behind_and_no_record_is_asked_for_for_ever() -> (
+    None
+):
+    stream = ModelStream(shards=1)
+    async with Program(stream) as program:
+        first = program.join(horizon(stream))
+        for _ in range(100):
+            await first.batch()
+        second = program.join(horizon(stream))
+        for _ in range(100):
+            await first.batch()
+            await second.batch()
+        calls = len(program.polled.limits_asked)
+        await asyncio.sleep(60)
+        assert len(program.polled.limits_asked) == calls
+        stream.put(0, *[30] * 3)
+        await together(first, second)
+        assert len(program.polled.limits_asked) == calls
+
+
+@scenario
+async def test_a_slow_query_holds_no_fast_one_up() -> None:
+    stream = ModelStream(shards=2, event_records=(4,))
+    async with Program(stream, buffer_bytes=64 << 10) as program:
+        fast, slow = program.join(horizon(stream)), program.join(horizon(stream))
+        slow.pause, slow.max_records = 15.0, 10
+
+        async def write() -> None:
+            for _ in range(60):
+                for number in range(2):
+                    stream.put(number, *[1000] * 10)
+                await asyncio.sleep(0.5)
+
+        writing = asyncio.create_task(write())
+        slowly = asyncio.create_task(slow.until(lambda: slow.has_all and writing.done(), 3000))
+        await fast.until(lambda: writing.done() and fast.has_all, 120)
+        slow.pause, slow.max_records = 0.0, NO_LIMIT
+        await slowly
+        fast.check()
+        slow.check()
+        assert program.polled.opened, "it went on apart"
+        assert program.budget.limit in (64 << 10, 48 << 10)
+
+
+@scenario
+async def test_queries_that_stay_together_wait_for_the_slowest() -> None:
+    stream = ModelStream(shards=1, event_records=(4,))
+    stream.put(0, *[1000] * 200)
+    async with Program(stream, buffer_bytes=64 << 10, together=True) as program:
+        fast, slow = program.join(horizon(stream)), program.join(horizon(stream))
+        slow.pause, slow.max_records = 1.0, 10
+        await together(fast, slow, seconds=3000)
+        assert not program.polled.opened
+        assert len(stream.subscribed) == 1
+
+
+@scenario
+async def test_the_subscription_goes_forward_to_a_query_in_front() -> None:
+    stream = ModelStream(shards=1, event_records=(1,))
+    stream.put(0, *[1000] * 2000)
+    numbers = [number for number, _ in stream[0].records]
+    async with Program(stream, buffer_bytes=32 << 10) as program:
+        behind = program.join(horizon(stream))
+        behind.pause, behind.max_records = 0.5, 10
+        await behind.batch()
+        front = program.join(Offset({key(0): Position.after(numbers[-10])}))
+        slowly = asyncio.create_task(behind.until(lambda: behind.has_all, 3000))
+        began = program.clock.monotonic()
+        await front.until(lambda: front.has_all, 60)
+        assert program.clock.monotonic() - began < 12
+        assert not behind.has_all
+        await slowly
+        front.check()
+        behind.check()
+
+
+@scenario
+async def test_queries_that_begin_now_begin_at_the_same_record() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30, 30)
+    async with Program(stream) as program:
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+        await first.batch()
+        at = Offset({key(0): Position.at_timestamp(floor(program.clock.time() * 1000))})
+        second = program.join(at, now=True)
+        assert second.begins[key(0)].kind is Position.after(1).kind
+        stream.put(0, 30, 30)
+        await together(first, second)
+        assert len(second.rows) == 2
+        assert not program.polled.opened
+
+
+@scenario
+async def test_rows_are_the_minimum_of_all_queries_and_never_go_back() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[30] * 10)
+    async with Program(stream) as program:
+        first, second = program.join(horizon(stream)), program.join(horizon(stream))
+        second.max_records = 2
+        await first.poll()
+        await second.batch()
+        await first.until(lambda: first.has_all)
+        await asyncio.sleep(30)
+        assert program.row(0) == second.offset[key(0)]
+        await second.leave()
+        await asyncio.sleep(30)
+        assert program.row(0) == first.offset[key(0)]
+        third = program.join(horizon(stream))
+        await third.poll()
+        stream.put(0, 30)
+        await first.until(lambda: first.has_all)
+        await asyncio.sleep(30)
+        assert program.row(0) == first.offset[key(0)]
+
+
+@scenario
+async def test_without_get_records_all_wait_for_the_slowest() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[30] * 100)
+    async with Program(stream) as program:
+
+        def refuse(_: str) -> None:
+            raise refused(
+                "AccessDeniedException", "not authorized to perform: kinesis:GetRecords", operation="GetRecords"
+            )
+
+        program.polled.faults = refuse
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+        second = program.join(horizon(stream))
+        await together(first, second)
+        assert not program.fetching.sharing.may_read_apart
+        stream.put(0, 30)
+        await together(first, second)
+        at = Offset({key(0): Position.at_timestamp(1_700_000_500_000)})
+        third = program.join(at)
+        with pytest.raises(ConfigurationError, match="grant kinesis:GetRecords"):
+            await third.batch()
+
+
+@scenario
+async def test_a_query_that_fails_by_itself_fails_alone() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, 30)
+    async with Program(stream) as program:
+        first, second = (
+            program.join(horizon(stream)),
+            program.join(Offset({ShardKey("orders", "shardId-0000000000"): TRIM_HORIZON})),
+        )
+        await first.batch()
+        with pytest.raises(DataLossError):
+            await second.batch()
+        stream.put(0, 30)
+        await first.until(lambda: first.has_all)
+        await second.leave()
+        assert program.run.failure.error is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_queries_do_each_reads_every_record_once_and_nobody_stands_still(seed: int) -> None:
+    """Up to four queries that join, leave, restart, fail and dawdle, on a stream that is resharded."""
+    run(asyncio.wait_for(search(Random(seed)), 36_000))
+
+
+async def search(random: Random) -> None:
+    stream = ModelStream(shards=random.randint(1, 3), event_records=random.choice([(1,), (2, 5), (8,)]))
+    buffer_bytes = random.choice([16 << 10, 64 << 10, 1 << 20])
+    async with Program(stream, buffer_bytes, together=random.random() < 0.1) as program:
+        if random.random() < 0.15:
+            refuses_after = program.clock.monotonic() + random.uniform(0, 60)
+
+            def refuse(_: str) -> None:
+                if program.clock.monotonic() > refuses_after:
+                    raise refused("AccessDeniedException", "not authorized", operation="GetRecords")
+
+            program.polled.faults = refuse
+        writing = asyncio.create_task(write(stream, random))
+        readers: list[Reader] = []
+        running = [asyncio.create_task(live(program, readers, random, writing)) for _ in range(random.randint(1, 4))]
+        watching = asyncio.create_task(watch(program, readers))
+        done, _ = await asyncio.wait({watching, asyncio.gather(writing, *running)}, return_when=asyncio.FIRST_COMPLETED)
+        watching.cancel()
+        for task in done:
+            task.result()
+        for reader in readers:
+            reader.check()
+            assert reader.left or reader.has_all, f"{reader.name} lacks {reader.expected() - Counter(reader.rows)}"
+        assert not stream.collisions
+
+
+async def write(stream: ModelStream, random: Random) -> None:
+    for _ in range(random.randint(20, 60)):
+        open_shards = [number for number, shard in enumerate(stream.shards_by_id.values()) if shard.last is None]
+        for number in open_shards:
+            if random.random() < 0.7:
+                stream.put(number, *[random.choice([30, 300, 1500])] * random.randint(1, 12))
+        if random.random() < 0.06 and len(stream.shards_by_id) < 12:
+            if random.random() < 0.6 or len(open_shards) < 2:
+                stream.split(random.choice(open_shards))
+            else:
+                stream.merge(*random.sample(open_shards, 2))
+        await asyncio.sleep(random.choice([0.0, 0.2, 1.0, 6.0]))
+
+
+async def live(program: Program, readers: list[Reader], random: Random, writing: asyncio.Task[None]) -> None:
+    """One query after the other: the last one stays until it has everything."""
+    while True:
+        await asyncio.sleep(random.choice([0.0, 0.0, 1.0, 20.0]))
+        known = [reader for reader in readers if reader.offset]
+        if known and random.random() < 0.3:
+            # A checkpoint that some other query has had.
+            begin, now = random.choice(known).offset, False
+        elif random.random() < 0.3 and len(program.stream.shards_by_id) <= 3:
+            time = floor(program.clock.time() * 1000)
+            open_ = [name for name, shard in program.stream.shards_by_id.items() if shard.last is None]
+            begin, now = Offset({ShardKey("orders", name): Position.at_timestamp(time) for name in open_}), True
+        else:
+            begin, now = horizon(program.stream), False
+        reader = program.join(begin, now=now)
+        readers.append(reader)
+        leaves = random.random() < 0.3 and not writing.done()
+        for _ in range(random.randint(5, 60)) if leaves else iter(int, 1):
+            reader.pause = random.choice([0.0, 0.0, 0.0, 0.3, 3.0]) if not writing.done() else 0.0
+            reader.max_records = random.choice([1, 5, 50, NO_LIMIT, NO_LIMIT])
+            if random.random() < 0.03:
+                await reader.again()
+            try:
+                await reader.batch(fails=random.random() < 0.05)
+            except ConfigurationError:
+                # Times and numbers cannot be compared.
+                assert not program.fetching.sharing.may_read_apart
+                leaves = True
+                break
+            if writing.done() and reader.has_all and reader.planned is None:
+                break
+        if not leaves:
+            return
+        reader.left = True
+        await reader.leave()
+
+
+async def watch(program: Program, readers: list[Reader]) -> None:
+    while True:
+        await asyncio.sleep(1)
+        assert program.budget.used <= program.budget.limit + (256 << 10), "the budget is kept"
+        now = program.clock.monotonic()
+        for reader in readers:
+            if reader.left or reader.has_all:
+                reader.moved_at = now
+            assert now - reader.moved_at < STILL_SECONDS, (
+                f"{reader.name} stands still at {reader.offset}:\n{told(program)}"
+            )
+
+
+def told(program: Program) -> str:
+    """Where everybody is."""
+    lines = [f"budget {program.budget.used} of {program.budget.limit}"]
+    for query in program.fetching.sharing.queries:
+        lines.append(f"{query.name} at {query.offset}")
+        lines += [f"  {shard} claim {query.claim(shard)} {query._apart.get(shard)}" for shard in query.offset or ()]
+    for feed in program.fetcher.feeds:
+        buffer = feed.buffer
+        lines.append(
+            f"{feed.key} {None if buffer is None else (str(buffer.start), str(buffer.end), buffer.lowest, buffer.held)}"
+        )
+        lines.append(f"  {program.fetcher._subscriptions(feed.key).describe(feed.key.shard)} {feed._task}")
+    return "\n".join(lines)

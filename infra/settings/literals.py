@@ -44,7 +44,7 @@ def literal_policy(environment: Environment, key: str) -> Policy:
         if consumer_arn is None:
             policy.poll_stream(stream_arn, key_arn)
         else:
-            policy.read_stream(stream_arn, consumer_arn, key_arn, polling=application.polls)
+            policy.read_stream(stream_arn, consumer_arn, key_arn, polling=application.gets_records)
     for stream_key in application.writes:
         policy.write_stream(names.stream_arn(stream_key), _literal_key(environment, stream_key))
     policy.read_write_leases(names.lease_table_arn(key), _some_key(environment))

@@ -113,7 +113,9 @@ class Application(Settings):
         writes: Keys of streams of this environment it may put records into.
         lag_threshold_seconds: The alarm goes off when it is further behind than this for five minutes.
         continuous: False for jobs that run now and then: silence is then no alarm.
-        polling: Also allow GetRecords (`readMode=polling`); `only` allows nothing else, and declares no consumers.
+        polling: Default: GetRecords is allowed, because a query that is behind another one of the same program reads alone by it
+            until it has caught up. True: jobs may also read with `readMode=polling`, and are watched for that. False: it is not
+            allowed, and queries of one program wait for the slowest. `only`: nothing else is allowed, and no consumer is declared.
         batch: Declare a second policy, for who reads stretches of the streams (`spark.read`): with neither consumers nor leases.
         output: Where it writes, as `s3://bucket/prefix`: it may use what lies below, and nothing beside.
         checkpoint: The same for Spark's checkpoints, where they are not below `output`.
@@ -130,7 +132,7 @@ class Application(Settings):
     writes: list[Key] = []
     lag_threshold_seconds: Annotated[int, Field(ge=1, le=31_536_000)] = 300
     continuous: bool = True
-    polling: Literal[True, False, "only"] = False
+    polling: Literal[True, False, "only"] | None = None
     batch: bool = False
     output: S3Location | None = None
     checkpoint: S3Location | None = None
@@ -148,8 +150,13 @@ class Application(Settings):
 
     @property
     def polls(self) -> bool:
-        """Whether it may get records without a consumer."""
+        """Whether its jobs may read without a consumer all the time, which the metrics of consumers do not show."""
         return bool(self.polling)
+
+    @property
+    def gets_records(self) -> bool:
+        """Whether GetRecords is allowed, if only for queries that catch up with others of their program."""
+        return self.polling is not False
 
 
 class Alarms(Settings):

@@ -71,7 +71,8 @@ class FanOutStream(Construct):
         if (consumer := self._consumers.get(application)) is None:
             self._stream.grant_poll(policy)
         else:
-            self._stream.grant_read(policy, consumer, polling=self._environment.applications[application].polls)
+            polling = self._environment.applications[application].gets_records
+            self._stream.grant_read(policy, consumer, polling=polling)
 
     def grant_batch(self, policy: iam.Policy) -> None:
         """Let a runtime read stretches of the stream, without a consumer, and decrypt it."""
@@ -129,9 +130,9 @@ class FanOutStream(Construct):
         return Names(self._environment).consumer_place(self._key, application)
 
     def _foreign(self) -> dict[str, tuple[Sequence[str], bool]]:
-        """Applications that run in other accounts: their principals, and whether they may poll."""
+        """Applications that run in other accounts: their principals, and whether they may get records."""
         return {
-            name: (application.access.principals, application.polls)
+            name: (application.access.principals, application.gets_records)
             for name, application in self._readers.items()
             if isinstance(application.access, OtherAccount)
         }

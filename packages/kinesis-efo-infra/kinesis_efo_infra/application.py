@@ -34,7 +34,9 @@ class StreamingApplication(Construct):
         streams: What it reads, by the names that options and offsets have: choose them once. For a stream, a consumer is
             declared, unless it only polls; a consumer is taken as it is.
         environment: Where it is deployed, such as `prod`: part of all names but the consumers'; default: the name of the stack.
-        polling: Also allow GetRecords, for `readMode=polling`; `only` allows nothing else, and declares no consumers.
+        polling: Also allow GetRecords, for `readMode=polling` and for batch reads, and because a query that is behind another one
+            of the same program reads alone by it until it has caught up. With `False`, all of them wait for the slowest; `only`
+            allows nothing else, and declares no consumers.
         batch: Declare a second policy, for who reads stretches of the streams: with neither consumers nor leases.
         writes: Streams it may put records into.
         output: Where it writes, as `s3://bucket/prefix`: it may use what lies below, and nothing beside.
@@ -66,7 +68,7 @@ class StreamingApplication(Construct):
         name: str,
         streams: Mapping[str, Stream | StreamConsumer],
         environment: str | None = None,
-        polling: Literal[True, False, "only"] = False,
+        polling: Literal[True, False, "only"] = True,
         batch: bool = False,
         writes: Sequence[Stream] = (),
         output: str | None = None,

@@ -15,6 +15,8 @@ from kinesis_efo_infra.locations import Location
 
 READ_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards")
 POLL_STREAM = ("kinesis:GetRecords", "kinesis:GetShardIterator")
+"""For `readMode=polling`, for batch reads, and for queries with a consumer: one that is behind another one of the same program reads
+alone by GetRecords until it has caught up."""
 SUBSCRIBE = ("kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard")
 WRITE_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:PutRecords")
 LEASES = (
@@ -100,7 +102,7 @@ def share_consumer(consumer_arn: str, principals: Sequence[str]) -> Statement:
 def share_stream(application: str, stream_arn: str, principals: Sequence[str], *, polling: bool) -> Statement:
     """Statement of a stream's resource policy: principals of another account may list its shards.
 
-    With `polling`, they may also get its records.
+    With `polling`, they may also get its records, as a query does to catch up with another one of its program.
     """
     # Keys have no capitals, so that no two keys give one sid, which may have letters and digits only.
     sid = f"Read{application.capitalize().replace('-', 'X')}"
@@ -157,14 +159,15 @@ class Policy:
         """Condition: a key is used only through these services of the region."""
         return through(self.region, *services, dns_suffix=self.dns_suffix)
 
-    def read_stream(self, stream_arn: str, consumer_arn: str, key_arn: str | None, *, polling: bool = False) -> None:
+    def read_stream(self, stream_arn: str, consumer_arn: str, key_arn: str | None, *, polling: bool = True) -> None:
         """Allow reading a stream through one consumer.
 
         Args:
             stream_arn: The stream.
             consumer_arn: The consumer.
             key_arn: Customer key of the stream, if it has one.
-            polling: Also allow GetRecords.
+            polling: Also allow GetRecords: a query that is behind another one of the same program reads alone by it until it has
+                caught up. Without, all of them wait for the slowest.
         """
         self.add(Statement("ReadStreams", _read_actions(polling), (stream_arn,)))
         self.add(Statement("SubscribeToConsumers", SUBSCRIBE, (consumer_arn,)))

@@ -177,13 +177,14 @@ class Stream(Construct):
         """ARN of the stream's customer key; None where it has none."""
         return self._key_arn
 
-    def grant_read(self, grantee: Grantee, consumer: StreamConsumer, *, polling: bool = False) -> None:
+    def grant_read(self, grantee: Grantee, consumer: StreamConsumer, *, polling: bool = True) -> None:
         """Let a runtime read the stream through a consumer, and decrypt it. Consumers it may never register.
 
         Args:
             grantee: A policy that gathers permissions, or the name of a role.
             consumer: The consumer.
-            polling: Also allow GetRecords, for `readMode=polling`.
+            polling: Also allow GetRecords, for `readMode=polling` and for batch reads, and because a query that is behind another
+                one of the same program reads alone by it until it has caught up. Without, all of them wait for the slowest.
         """
         what = f"read-{consumer.node.id}"
         grant(self, what, grantee, lambda to: to.read_stream(self.arn, consumer.arn, self.key_arn, polling=polling))

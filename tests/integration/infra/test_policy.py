@@ -23,7 +23,6 @@ from kinesis_efo.batch.reading import Reading
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import AccessRefusedError, LeaseError
 from kinesis_efo.failure import Failure
-from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport
 from kinesis_efo.kinesis.topology import Topology, identified
 from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, subscription_config
@@ -42,7 +41,7 @@ from kinesis_efo.leases import (
     owner_id,
 )
 from kinesis_efo.local import LocalAws, Settings
-from kinesis_efo.manifest import Manifest, StreamRef, load_manifest
+from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings, BatchOptions
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.producer import BlockingProducer
@@ -73,6 +72,14 @@ class Writer:
 
 
 @dataclass
+class Narrow:
+    """The policy of an application that may not get records, and the keys of what it uses."""
+
+    policy: str
+    keys: Mapping[str, str]
+
+
+@dataclass
 class World:
     """An environment that Terraform declared in local AWS, and the policies it evaluated."""
 
@@ -83,6 +90,7 @@ class World:
     writer: Writer
     batch_policy: str
     polling_policy: str
+    narrow: Narrow
 
     @property
     def settings(self) -> AwsSettings:
@@ -101,6 +109,7 @@ def declared(provider: Mapping[str, str], tmp_path_factory: pytest.TempPathFacto
             "lake": {"streams": ["orders"], "batch": True},
             "copy": {"streams": ["orders"], "writes": ["clicks"]},
             "poll": {"streams": ["orders"], "polling": "only"},
+            "narrow": {"streams": ["orders"], "polling": False},
         },
     )
     gate = Enforced(REGION, ACCOUNT)
@@ -120,16 +129,21 @@ def declared(provider: Mapping[str, str], tmp_path_factory: pytest.TempPathFacto
         state = terraform.state()
         stream = state["aws_kinesis_stream.orders"]["arn"]
         own, shared = state["aws_kms_key.orders"]["arn"], state["aws_kms_key.environment_key"]["arn"]
-        keys = {
-            state["aws_kinesis_stream_consumer.orders_lake"]["arn"]: own,
-            state["aws_dynamodb_table.lake"]["arn"]: shared,
-            f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/kinesis-efo/test/lake": shared,
-        }
+        keys, narrow_keys = (
+            {
+                state[f"aws_kinesis_stream_consumer.orders_{name}"]["arn"]: own,
+                state[f"aws_dynamodb_table.{name}"]["arn"]: shared,
+                f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/kinesis-efo/test/{name}": shared,
+            }
+            for name in ("lake", "narrow")
+        )
         aws.client("kinesis").put_record(StreamARN=stream, PartitionKey="k", Data=b"event")
         clicks = state["aws_kinesis_stream.clicks"]["arn"]
         writer = Writer(clicks, state["aws_iam_policy.copy"]["policy"], {clicks: state["aws_kms_key.clicks"]["arn"]})
         batch_policy, polling_policy = (state[f"aws_iam_policy.{name}"]["policy"] for name in ("lake_batch", "poll"))
-        yield World(aws, state["aws_iam_policy.lake"]["policy"], keys, gate, writer, batch_policy, polling_policy)
+        policy, narrow_policy = (state[f"aws_iam_policy.{name}"]["policy"] for name in ("lake", "narrow"))
+        narrow = Narrow(narrow_policy, narrow_keys)
+        yield World(aws, policy, keys, gate, writer, batch_policy, polling_policy, narrow)
 
 
 @pytest.fixture
@@ -144,8 +158,14 @@ def world(declared: World, monkeypatch: pytest.MonkeyPatch) -> World:
     return declared
 
 
-async def life(world: World, application: str = "lake") -> int:
-    """Make all calls of a reader, from the manifest to the removal of a lease; returns the bytes of events read."""
+async def life(world: World, application: str = "lake", *, catches_up: bool = True) -> int:
+    """Make all calls of a reader, from the manifest to the removal of a lease; returns the bytes of events read.
+
+    Args:
+        world: The environment.
+        application: Key of the application.
+        catches_up: Whether a query with a consumer is behind another one of its program, and reads alone first.
+    """
     location = f"ssm:///kinesis-efo/test/{application}"
     manifest = await asyncio.to_thread(load_manifest, location, SyncClients(world.settings))
     polled = manifest.streams["orders"].polled
@@ -155,7 +175,14 @@ async def life(world: World, application: str = "lake") -> int:
         await clients.open("dynamodb", client_config(lease_timeout=10)) as dynamodb,
         await clients.open("kinesis") as control,
         await clients.open("kinesis", config) as reader,
+        await clients.open("kinesis", AioConfig(**POLLING_CONFIG)) as alone,
     ):
+        if catches_up and not polled:
+            (orders,) = manifest.streams.values()
+            polled_orders = replace(orders, consumer_arn=None)
+            catching_up = PollingTransport(alone, SystemClock(), 0.2)
+            events = await catching_up.subscribe(polled_orders, "shardId-000000000000", TRIM_HORIZON, Unlimited())
+            await anext(aiter(events))
         table = LeaseTable(dynamodb, manifest.lease_table, declared_by=manifest.source)
         transport = PollingTransport(reader, SystemClock(), 0.2) if polled else BotoTransport(reader)
         return await read(manifest, table, Topology(control), transport)
@@ -280,29 +307,24 @@ def test_the_policy_reaches_nothing_that_belongs_to_another_application(world: W
         world.aws.client("kinesis").put_record(StreamName="test-orders", PartitionKey="k", Data=b"x")
     with pytest.raises(ClientError, match="not authorized to perform: kinesis:GetShardIterator"):
         world.aws.client("kinesis").get_shard_iterator(
-            StreamName="test-orders", ShardId="shardId-000000000000", ShardIteratorType="LATEST"
+            StreamName="test-clicks", ShardId="shardId-000000000000", ShardIteratorType="LATEST"
         )
 
 
-def test_polling_needs_exactly_what_polling_true_adds(world: World) -> None:
-    document = json.loads(world.policy)
-    (reading,) = (statement for statement in document["Statement"] if statement["Sid"] == "ReadStreams")
-    (stream,) = many(reading["Resource"])
-
-    async def poll() -> Event:
-        async with await AsyncClients(world.settings, REGION).open("kinesis", AioConfig(**POLLING_CONFIG)) as client:
-            transport = PollingTransport(client, SystemClock(), 0.2)
-            ref = StreamRef("orders", "test-orders", stream, None)
-            events = await transport.subscribe(ref, "shardId-000000000000", TRIM_HORIZON, Unlimited())
-            return await anext(aiter(events))
-
-    world.gate.enforce(json.dumps(document), world.keys)
+def test_what_polling_false_takes_away_is_needed_to_catch_up_and_for_nothing_else(world: World) -> None:
+    narrow = world.narrow
+    world.gate.enforce(narrow.policy, narrow.keys)
+    assert asyncio.run(life(world, "narrow", catches_up=False)) > 0
+    assert world.gate.refused == set()
     with pytest.raises(ClientError, match="not authorized to perform: kinesis:GetShardIterator"):
-        asyncio.run(poll())
+        asyncio.run(life(world, "narrow"))
+    document = json.loads(narrow.policy)
+    (reading,) = (statement for statement in document["Statement"] if statement["Sid"] == "ReadStreams")
+    assert not set(many(reading["Action"])) & set(POLL_STREAM)
     reading["Action"] = [*many(reading["Action"]), *POLL_STREAM]
-    world.gate.enforce(json.dumps(document), world.keys)
-    assert asyncio.run(poll())
-    assert {action for action, _ in world.gate.calls} == set(POLL_STREAM)
+    world.gate.enforce(json.dumps(document), narrow.keys)
+    assert asyncio.run(life(world, "narrow")) > 0
+    assert world.gate.refused == set()
 
 
 def read_batch(world: World) -> int:

@@ -122,7 +122,7 @@ def test_every_inline_policy_denies_registration(grant: str, stack: TerraformSta
     lake = StreamingApplication(stack, "lake", name="lake", streams={"orders": orders}, encryption_key="aws-managed")
     match grant:
         case "read":
-            orders.grant_read("job", lake.consumers["orders"], polling=True)
+            orders.grant_read("job", lake.consumers["orders"])
         case "batch":
             orders.grant_batch("job")
         case "write":

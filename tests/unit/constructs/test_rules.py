@@ -203,18 +203,30 @@ def test_the_same_grant_again_changes_nothing(stack: TerraformStack, synth: Synt
 def test_a_wider_grant_adds_to_a_narrower_one(stack: TerraformStack, synth: Synth) -> None:
     orders = Stream(stack, "orders", name="orders", encryption_key="aws-managed")
     lake = StreamConsumer(stack, "lake", stream=orders, name="lake")
+    orders.grant_read("job", lake, polling=False)
     orders.grant_read("job", lake)
-    orders.grant_read("job", lake, polling=True)
     statements = document_of(synth(), "read")
     allowed = {action for each in statements if each["effect"] == "Allow" for action in each["actions"]}
     assert {"kinesis:GetRecords", "kinesis:SubscribeToShard"} <= allowed
     assert [each["effect"] for each in statements].count("Deny") == 1
 
 
+@pytest.mark.parametrize(("said", "gets"), [({}, True), ({"polling": False}, False)])
+def test_who_reads_gets_records_to_catch_up_unless_that_is_taken_away(
+    said: dict[str, bool], gets: bool, stack: TerraformStack, synth: Synth
+) -> None:
+    orders = Stream.from_arn(stack, "orders", ORDERS)
+    orders.grant_read("job", StreamConsumer.from_arn(stack, "c", CONSUMER, stream=orders), **said)
+    (reading,) = (each for each in document_of(synth(), "read") if each["sid"] == "ReadStreams")
+    assert set(reading["actions"]) & {"kinesis:GetRecords", "kinesis:GetShardIterator"} == (
+        {"kinesis:GetRecords", "kinesis:GetShardIterator"} if gets else set()
+    )
+
+
 def test_what_is_granted_on_one_stream_is_not_granted_on_another(stack: TerraformStack) -> None:
     orders, clicks = (Stream.from_arn(stack, name, ORDERS.replace("orders", name)) for name in ("orders", "clicks"))
     policy = policy_for(stack)
-    orders.grant_read(policy, StreamConsumer.from_arn(stack, "c", CONSUMER, stream=orders))
+    orders.grant_read(policy, StreamConsumer.from_arn(stack, "c", CONSUMER, stream=orders), polling=False)
     clicks.grant_poll(policy)
     polled = [each.resources for each in policy.statements.values() if "kinesis:GetRecords" in each.actions]
     assert polled == [(clicks.arn,)]

@@ -26,6 +26,9 @@ ADOPTED = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
 FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
 KEY = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
 PARTNER = "arn:aws:iam::777788889999:role/partner"
+THEIR_ACCOUNT = {"kind": "other-account", "principals": [PARTNER]}
+LISTING = ["kinesis:DescribeStreamSummary", "kinesis:ListShards"]
+GETTING = ["kinesis:DescribeStreamSummary", "kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"]
 
 
 def apps(**changes: Any) -> dict[str, Any]:
@@ -33,7 +36,7 @@ def apps(**changes: Any) -> dict[str, Any]:
 
 
 def shared(**changes: Any) -> dict[str, Any]:
-    return apps(access={"kind": "other-account", "principals": [PARTNER]}, **changes)
+    return apps(access=THEIR_ACCOUNT, **changes)
 
 
 def statements(stack: dict[str, Any], document: str) -> dict[str, dict[str, Any]]:
@@ -367,7 +370,7 @@ def test_the_reader_policy_says_exactly_what_a_reader_does(synth: Synth) -> None
         for each in (
             {
                 "sid": "ReadStreams",
-                "actions": ["kinesis:DescribeStreamSummary", "kinesis:ListShards"],
+                "actions": GETTING,
                 "resources": ["${aws_kinesis_stream.orders.arn}", "${aws_kinesis_stream.clicks.arn}"],
             },
             {
@@ -427,29 +430,38 @@ def test_a_policy_for_batch_reads_has_neither_consumers_nor_leases(synth: Synth)
         "DecryptLeasesAndManifest",
         "NeverRegisterConsumers",
     }
-    assert batch["ReadStreams"]["actions"] == [
-        "kinesis:DescribeStreamSummary",
-        "kinesis:GetRecords",
-        "kinesis:GetShardIterator",
-        "kinesis:ListShards",
-    ]
+    assert batch["ReadStreams"]["actions"] == GETTING
     policy = stack["resource"]["aws_iam_policy"]["lake_batch"]
     assert policy["name"] == "kinesis-efo-test-lake@batch"
     assert policy["policy"] == "${data.aws_iam_policy_document.lake_batch.json}"
     assert stack["output"]["batch_policy_arns"]["value"] == {"lake": "${aws_iam_policy.lake_batch.arn}"}
-    assert "kinesis:GetRecords" not in statements(stack, "lake_reader")["ReadStreams"]["actions"]
     assert "lake_batch" not in synth()["resource"]["aws_iam_policy"]
 
 
-def test_polling_and_writing_only_where_they_are_allowed(synth: Synth) -> None:
-    stack = synth(streams={"orders": {}, "clicks": {}}, applications=apps(polling=True, writes=["clicks"]))
+@pytest.mark.parametrize(("said", "gets"), [({}, True), ({"polling": True}, True), ({"polling": False}, False)])
+def test_records_are_got_to_catch_up_unless_that_is_taken_away(said: dict[str, bool], gets: bool, synth: Synth) -> None:
+    stack = synth(applications=apps(**said) | {"there": {"streams": ["orders"], "access": THEIR_ACCOUNT, **said}})
     reader = statements(stack, "lake_reader")
-    assert reader["ReadStreams"]["actions"] == [
-        "kinesis:DescribeStreamSummary",
-        "kinesis:GetRecords",
-        "kinesis:GetShardIterator",
-        "kinesis:ListShards",
-    ]
+    assert reader["ReadStreams"]["actions"] == (GETTING if gets else LISTING)
+    assert "SubscribeToConsumers" in reader
+    assert statements(stack, "orders_shared")["ReadThere"]["actions"] == (GETTING if gets else LISTING)
+
+
+def test_getting_records_changes_two_policies_and_no_alarm(synth: Synth) -> None:
+    """A query that catches up is watched as any other with a consumer."""
+
+    def declared(**said: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        stack = synth(applications=apps(**said) | {"there": {"streams": ["orders"], "access": THEIR_ACCOUNT, **said}})
+        return stack["data"].pop("aws_iam_policy_document"), stack
+
+    (narrow, rest), (wide, same) = declared(polling=False), declared()
+    assert rest == same
+    assert {name for name in narrow | wide if narrow.get(name) != wide.get(name)} == {"lake_reader", "orders_shared"}
+
+
+def test_writing_only_where_it_is_allowed(synth: Synth) -> None:
+    stack = synth(streams={"orders": {}, "clicks": {}}, applications=apps(writes=["clicks"]))
+    reader = statements(stack, "lake_reader")
     assert reader["WriteStreams"]["resources"] == ["${aws_kinesis_stream.clicks.arn}"]
     assert reader["WriteStreams"]["actions"] == [
         "kinesis:DescribeStreamSummary",
@@ -536,7 +548,7 @@ def test_for_a_job_in_another_account_stream_consumer_and_key_are_shared(synth: 
     assert set(resources["aws_dynamodb_table"]) == set(resources["aws_iam_policy"]) == {"home"}
     assert set(resources["aws_kinesis_resource_policy"]) == {"orders", "orders_lake"}
     on_stream = statements(stack, "orders_shared")["ReadLake"]
-    assert on_stream["actions"] == ["kinesis:DescribeStreamSummary", "kinesis:ListShards"]
+    assert on_stream["actions"] == GETTING
     assert on_stream["resources"] == ["${aws_kinesis_stream.orders.arn}"]
     on_consumer = statements(stack, "orders_lake_shared")["Subscribe"]
     assert on_consumer["actions"] == ["kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard"]

@@ -20,11 +20,12 @@ def stack(directory: Path) -> tuple[App, TerraformStack]:
     return app, made
 
 
-@pytest.mark.parametrize(("polling", "consumers"), [(False, 1), (True, 1), ("only", 0)])
+@pytest.mark.parametrize(("polling", "consumers"), [(False, 1), (True, 1), (None, 1), ("only", 0)])
 def test_consumers_are_declared_unless_it_only_polls(polling: Any, consumers: int, tmp_path: Path) -> None:
     app, made = stack(tmp_path)
     orders = Stream(made, "orders", name="orders")
-    lake = StreamingApplication(made, "lake", name="lake", streams={"orders": orders}, polling=polling, batch=True)
+    said = {} if polling is None else {"polling": polling}
+    lake = StreamingApplication(made, "lake", name="lake", streams={"orders": orders}, batch=True, **said)
     assert len(lake.consumers) == consumers
     app.synth()
     written = json.loads((tmp_path / "stacks" / "dev" / "cdk.tf.json").read_text(encoding="utf-8"))
@@ -34,7 +35,7 @@ def test_consumers_are_declared_unless_it_only_polls(polling: Any, consumers: in
     documents = written["data"]["aws_iam_policy_document"]
     (reader,) = (each["statement"] for name, each in documents.items() if "batch" not in name)
     actions = {action for statement in reader if statement["effect"] == "Allow" for action in statement["actions"]}
-    assert ("kinesis:GetRecords" in actions) is bool(polling)
+    assert ("kinesis:GetRecords" in actions) is (polling is not False)
     assert ("kinesis:SubscribeToShard" in actions) is bool(consumers)
 
 

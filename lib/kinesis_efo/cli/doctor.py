@@ -132,6 +132,7 @@ async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | 
             checkup.stream(access, ref),
             checkup.consumer(access, ref),
             checkup.shards(access, ref),
+            dry_runs.catching_up(access, ref),
             checkup.subscribe_rate(access, ref, now),
             checkup.consumer_quota(access, ref),
         ]

@@ -192,7 +192,7 @@ def _access_remedy(fault: Fault, stream: StreamRef) -> str:
     if cause_of(error) is not Cause.DENIED:
         return f"AWS did not accept the credentials that {action} was signed with: check keys, region and the machine's clock"
     who = re.search(r"arn:[\w-]+:(?:sts|iam)::\d+:[\w+=,.@/-]+", message_of(error))
-    declared = "; infra/ does so where the application has `polling: true`" if stream.polled else ""
+    declared = "; infra/ does so unless the application has `polling: false`" if stream.polled else ""
     return f"Allow {action} on it to {who[0] if who else 'the role this process runs as'}{declared}"
 
 

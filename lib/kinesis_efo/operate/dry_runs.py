@@ -23,6 +23,7 @@ from kinesis_efo.raw_bodies import closed_where_it_fails
 _SUCCEEDS: Final = "DryRunOperationException"
 _THROTTLED: Final = "ThrottlingException"
 _DOMAINS_OF_AWS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".amazonwebservices.com.cn")
+_GETTING: Final = "kinesis:GetShardIterator and kinesis:GetRecords"
 _OF_AWS: Final = "alias/aws/kinesis"
 _BROKEN_KEY: Final = {
     "DisabledException": "enable the key",
@@ -93,7 +94,36 @@ async def polling(clients: Clients, ref: StreamRef) -> Finding:
                 return f"GetRecords {_outcome(error, f'{ref.stream_arn} does not exist', 'deploy it')}"
         return "GetRecords answers"
 
-    return await finding(f"polling {ref.name}", look(), action="kinesis:GetShardIterator and kinesis:GetRecords")
+    return await finding(f"polling {ref.name}", look(), action=_GETTING)
+
+
+async def catching_up(clients: Clients, ref: StreamRef) -> Finding:
+    """Check that a query which is behind another one of the same program may read alone, with GetRecords.
+
+    GetRecords itself is not called: the dry run of the stream was that of a subscription. Policies allow it together with
+    GetShardIterator, which is called in earnest, and reads nothing.
+    """
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        try:
+            listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
+        except ClientError as error:
+            raise CheckUnknown("not tried: its shards cannot be listed", f"see shards of {ref.name}") from error
+        try:
+            await kinesis.get_shard_iterator(
+                StreamARN=ref.stream_arn, ShardId=listed["Shards"][0]["ShardId"], ShardIteratorType="LATEST"
+            )
+        except ClientError as error:
+            if cause_of(error) is not Cause.DENIED:
+                raise
+            raise CheckUnknown(
+                f"{describe(error)}. A query alone in its program does without; several wait for the slowest of them",
+                f"for several, allow {_GETTING}: infra/ does so unless the application has `polling: false`",
+            ) from error
+        return "GetShardIterator answers (--polling tries GetRecords, too)"
+
+    return await finding(f"catching up on {ref.name}", look(), action=_GETTING)
 
 
 async def key(clients: Clients, ref: StreamRef) -> Finding | None:

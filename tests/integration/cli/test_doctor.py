@@ -46,6 +46,7 @@ def test_a_healthy_application(run: Run, world: Callable[..., World]) -> None:
     assert lines["credentials"]["detail"].startswith("arn:aws:sts::")
     assert lines["subscribing to orders"]["detail"] == "allowed (dry run)"
     assert lines["quota of clicks"]["detail"] == "1 of 20 consumers"
+    assert lines["catching up on clicks"]["detail"].startswith("GetShardIterator answers")
     assert lines["lease writes"]["status"] == "passed"
     assert {name for name, line in lines.items() if line["status"] == "unknown"} == {
         "subscribe rate of orders",
@@ -307,6 +308,22 @@ def test_nothing_is_read_written_or_opened_and_each_stream_has_one_dry_run(
     dry = [call.operation for call in calls if call.operation in ("SubscribeToShard", "GetRecords")]
     assert sorted(dry) == ["GetRecords", "SubscribeToShard"]
     assert all(call.outcome == "DryRunOperationException" for call in calls if call.operation in dry)
+
+
+def test_who_may_not_get_records_is_told_what_that_means_for_several_queries(
+    run: Run, world: Callable[..., World], switch: Switch
+) -> None:
+    here = world()
+    switch.faults = Refusing("GetShardIterator")
+    found = run("doctor", "--manifest", here.manifest, "--json")
+    line = _lines(found)["catching up on orders"]
+    assert (found.code, line["status"]) == (0, "unknown"), "a query alone in its program needs it not"
+    assert "not authorized to perform: GetShardIterator. A query alone in its program does without" in line["detail"]
+    assert "allow kinesis:GetShardIterator and kinesis:GetRecords: infra/ does so unless" in line["fix"]
+    switch.faults = Refusing("ListShards")
+    found = run("doctor", "--manifest", here.manifest, "--json")
+    assert _lines(found)["shards of orders"]["status"] == "failed"
+    assert _lines(found)["catching up on orders"]["detail"] == "not tried: its shards cannot be listed"
 
 
 @pytest.mark.parametrize("polling", [False, True])

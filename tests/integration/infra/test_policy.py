@@ -360,6 +360,8 @@ def test_a_batch_read_needs_exactly_what_batch_true_declares(world: World) -> No
         for action in many(statement["Action"])
     }
     assert {action for action, _ in world.gate.calls} == granted
+    world.gate.enforce(world.policy, keys)
+    assert read_batch(world) == 1, "the application's own policy allows it, too"
     world.gate.enforce(world.batch_policy, world.keys)
     with pytest.raises((LeaseError, ClientError), match=r"AccessDenied|not authorized"):
         asyncio.run(life(world))

@@ -46,6 +46,22 @@ def ids(state: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def widened(done: dict[str, Any]) -> list[str]:
+    """The actions that readers may do and could not do before, if a plan changes just their policy, and of it just the statement about
+    streams: in place."""
+    ((address, change),) = done.items()
+    assert (address, change["actions"]) == ("aws_iam_policy.lake", ["update"])
+    assert {name for name in change["before"] if change["before"][name] != change["after"][name]} == {"policy"}
+    before, after = (
+        {each["Sid"]: each for each in json.loads(change[when]["policy"])["Statement"]} for when in ("before", "after")
+    )
+    assert {sid for sid in before | after if before.get(sid) != after.get(sid)} == {"ReadStreams"}
+    reading = [each.pop("ReadStreams") for each in (before, after)]
+    was, now = (set(each.pop("Action")) for each in reading)
+    assert reading[0] == reading[1], "of the same streams"
+    return sorted(now - was)
+
+
 class Account:
     """An account where versions are deployed one after the other, with the environment file that is written here.
 
@@ -84,17 +100,18 @@ class Account:
         said = {each.removeprefix(prefix) for each in messages if each.startswith(prefix)}
         return ids(state_of(self.aws, self.environment)), said
 
-    def deploy(self, version: str, synthesized: Path) -> tuple[Meta, dict[str, str], set[str]]:
-        """Apply a version's stack; what that does, what there is afterwards, and what was destroyed."""
+    def deploy(self, version: str, synthesized: Path) -> tuple[Meta, dict[str, str], dict[str, Any]]:
+        """Apply a version's stack; what was said of the plan, what there is afterwards, and what changed, by address."""
         self.monkeypatch.setenv("TF_CLI_ARGS_init", " ".join(f"-backend-config={each}=true" for each in BACKEND))
         s3, plans = self.aws.client("s3"), self.repository.plans
         planner = Planner(synthesized, Records(s3), lambda _: [])
         meta = planner.plan(deployment_of(self.environment), version, plans)
         plan = json.loads((plans / self.names.stack_name / PLAN_JSON).read_text(encoding="utf-8"))
-        gone = {each["address"] for each in plan["resource_changes"] if "delete" in each["change"]["actions"]}
+        changes = {each["address"]: each["change"] for each in plan["resource_changes"]}
+        done = {address: each for address, each in changes.items() if each["actions"] != ["no-op"]}
         planner.apply(deployment_of(self.environment), [version], plans)
         state = s3.get_object(Bucket=self.environment.state_bucket, Key=self.names.state_key)["Body"].read()
-        return meta, ids(json.loads(state)), gone
+        return meta, ids(json.loads(state)), done
 
 
 @pytest.mark.slow
@@ -126,14 +143,17 @@ def test_what_a_version_before_deployed_is_changed_in_place_and_back(
     assert not [each for each in said if "delete" in each], "something was replaced"
     again, said = account.bootstrap("again")
     assert (again, said) == (now, {"nothing changes"})
-    meta, present, gone = account.deploy("now", repository.synthesized)
-    assert (meta.changes.replace, gone) == (0, set())
-    assert {address: present[address] for address in deployed} == deployed
+    meta, present, done = account.deploy("now", repository.synthesized)
+    assert present == deployed
+    assert widened(done) == ["kinesis:GetRecords", "kinesis:GetShardIterator"]
+    (note,) = meta.notes
+    assert note.startswith(
+        "aws_iam_policy.lake: allows GetRecords from now on: a query that is behind another one of the"
+    )
 
-    meta, back, gone = account.deploy("back", tmp_path / "recorded")
-    assert meta.changes.replace == 0
-    assert gone == present.keys() - deployed.keys()
-    assert back == deployed
+    meta, back, done = account.deploy("back", tmp_path / "recorded")
+    assert (back, meta.notes) == (deployed, ())
+    assert widened(done) == [], "taken away again"
     back, said = account.bootstrap("back", DEPLOYED / "bootstrap.json")
     assert back == before
     assert {each for each in said if "delete" in each} == {f"{each}: delete" for each in new}

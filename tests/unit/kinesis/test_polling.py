@@ -575,7 +575,7 @@ async def test_a_missing_permission_is_named_with_where_it_is_declared() -> None
         raise refused("AccessDeniedException", "not authorized", operation="GetRecords")
 
     world.client.faults = deny
-    await world.fails(AccessRefusedError, "Allow kinesis:GetRecords", "`polling: true`")
+    await world.fails(AccessRefusedError, "Allow kinesis:GetRecords", "unless the application has `polling: false`")
 
 
 @virtual

@@ -105,6 +105,12 @@ def in_plan(plan: Mapping[str, Any], named: Named) -> list[str]:
     return found
 
 
+def allows(policy: str, action: str) -> bool:
+    """Whether a policy in JSON may allow an action, on whatever resource; False for one that cannot be read."""
+    statements = _statements("", "", {"policy": policy})
+    return any(not isinstance(each, str) and each.allows(action) for each in statements)
+
+
 def _faults(address: str, kind: str, body: Mapping[str, Any], named: Named) -> Iterator[str]:
     declared = _as_declared(address)
     if declared.removeprefix("data.").partition(".")[2] in named.reserved:

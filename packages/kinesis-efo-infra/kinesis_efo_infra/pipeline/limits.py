@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from kinesis_efo_infra.gate import granted
+
 _APPLICATION, _STREAM, _TABLE = "aws_emrserverless_application", "aws_kinesis_stream", "aws_dynamodb_table"
 _FIXED = ("name", "stream_arn", "hash_key", "range_key")
 """Attributes of streams, consumers and tables that AWS cannot change."""
 _TAGS = {"tags", "tags_all"}
 _ONLY_IN_STATE = {"enforce_consumer_deletion", "timeouts", "region"}
 """Attributes that the provider keeps in Terraform's state, and not in AWS."""
+
+_POLICIES = ("aws_iam_policy", "aws_iam_role_policy", "aws_kinesis_resource_policy")
+"""Types of resources in which readers are allowed what they may do."""
 
 Plan = Mapping[str, Any]
 """A plan, as `terraform show -json` writes it."""
@@ -59,8 +64,8 @@ def of_another_account(plan: Plan, accounts: Collection[str]) -> list[str]:
 
 
 def notes(plan: Plan) -> list[str]:
-    """What reviewers must know, because it loses records or stops jobs."""
-    told = [*_imported(plan), *_forgotten(plan)]
+    """What reviewers must know, because it loses records, stops jobs or lets them do more."""
+    told = [*_imported(plan), *_forgotten(plan), *_widened(plan)]
     for stream, before, after in _updates(plan, _STREAM):
         present, wanted = before.get("retention_period") or 0, after.get("retention_period") or 0
         if wanted < present:
@@ -126,6 +131,18 @@ def _forgotten(plan: Plan) -> Iterator[str]:
     for each in plan.get("resource_changes", []):
         if each["change"]["actions"] == ["forget"]:
             yield f"{each['address']}: is handed over: Terraform forgets it; it stays as it is, and is billed"
+
+
+def _widened(plan: Plan) -> Iterator[str]:
+    """Who may get records from now on, as readers that are deployed may after an upgrade: versions before granted it only if asked."""
+    for kind in _POLICIES:
+        for policy, *versions in _updates(plan, kind):
+            before, after = (granted.allows(each.get("policy") or "{}", "kinesis:GetRecords") for each in versions)
+            if after and not before:
+                yield (
+                    f"{policy}: allows GetRecords from now on: a query that is behind another one of the same program reads alone "
+                    "by it until it has caught up; `polling: false` takes it away"
+                )
 
 
 def _imported(plan: Plan) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -182,3 +183,41 @@ def test_an_empty_state_is_nobody_s() -> None:
     assert of_another_account({}, [OURS]) == []
     assert of_another_account(on_state(), [OURS]) == []
     assert of_another_account(on_state(THEIRS, mode="data"), [OURS]) == []
+
+
+def allowing(*actions: str, effect: str = "Allow") -> str:
+    statement = {
+        "Effect": effect,
+        "Action": list(actions),
+        "Resource": ["arn:aws:kinesis:eu-west-1:111122223333:stream/o"],
+    }
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+
+
+LISTING, GETTING = allowing("kinesis:ListShards"), allowing("kinesis:GetRecords", "kinesis:ListShards")
+
+
+@pytest.mark.parametrize("kind", ["aws_iam_policy", "aws_iam_role_policy", "aws_kinesis_resource_policy"])
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (LISTING, GETTING, True),
+        (LISTING, allowing("kinesis:*"), True),
+        (GETTING, LISTING, False),
+        (GETTING, allowing("kinesis:GetRecords"), False),
+        (LISTING, allowing("kinesis:GetRecords", effect="Deny"), False),
+        (LISTING, allowing("kinesis:DescribeStreamSummary"), False),
+        (LISTING, "no policy", False),
+    ],
+)
+def test_who_may_get_records_from_now_on_is_told(kind: str, before: str, after: str, said: bool) -> None:
+    told = (
+        f"{kind}.x: allows GetRecords from now on: a query that is behind another one of the same program reads alone "
+        "by it until it has caught up; `polling: false` takes it away"
+    )
+    assert notes(plan(kind, {"policy": before}, {"policy": after})) == [told] * said
+    assert notes(plan(kind, {}, {"policy": after}, "create")) == [], "what is new says so itself"
+
+
+def test_a_policy_that_only_aws_knows_yet_says_nothing() -> None:
+    assert notes(plan("aws_iam_policy", {"policy": LISTING}, {}, policy=True)) == []

@@ -13,6 +13,7 @@ import pytest
 
 import infra
 from infra.settings import addresses
+from infra.settings.literals import literal_policy
 from infra.settings.load import load_environment, load_environments
 from infra.settings.model import Environment
 from infra.stacks.app import synthesize
@@ -439,11 +440,15 @@ def test_a_policy_for_batch_reads_has_neither_consumers_nor_leases(synth: Synth)
 
 
 @pytest.mark.parametrize(("said", "gets"), [({}, True), ({"polling": True}, True), ({"polling": False}, False)])
-def test_records_are_got_to_catch_up_unless_that_is_taken_away(said: dict[str, bool], gets: bool, synth: Synth) -> None:
+def test_records_are_got_to_catch_up_unless_that_is_taken_away(
+    said: dict[str, bool], gets: bool, synth: Synth, load: Load
+) -> None:
     stack = synth(applications=apps(**said) | {"there": {"streams": ["orders"], "access": THEIR_ACCOUNT, **said}})
     reader = statements(stack, "lake_reader")
     assert reader["ReadStreams"]["actions"] == (GETTING if gets else LISTING)
     assert "SubscribeToConsumers" in reader
+    literal = literal_policy(load(applications=apps(**said)), "lake").statements["ReadStreams"]
+    assert list(literal.actions) == reader["ReadStreams"]["actions"]
     assert statements(stack, "orders_shared")["ReadThere"]["actions"] == (GETTING if gets else LISTING)
 
 

@@ -105,8 +105,8 @@ def in_plan(plan: Mapping[str, Any], named: Named) -> list[str]:
     return found
 
 
-def allows(policy: str, action: str) -> bool:
-    """Whether a policy in JSON may allow an action, on whatever resource; False for one that cannot be read."""
+def allows(policy: str | None, action: str) -> bool:
+    """Whether a policy in JSON may allow an action, on whatever resource; False for one that cannot be read, or that is not known yet."""
     statements = _statements("", "", {"policy": policy})
     return any(not isinstance(each, str) and each.allows(action) for each in statements)
 

@@ -137,7 +137,7 @@ def _widened(plan: Plan) -> Iterator[str]:
     """Who may get records from now on, as readers that are deployed may after an upgrade: versions before granted it only if asked."""
     for kind in _POLICIES:
         for policy, *versions in _updates(plan, kind):
-            before, after = (granted.allows(each.get("policy") or "{}", "kinesis:GetRecords") for each in versions)
+            before, after = (granted.allows(each.get("policy"), "kinesis:GetRecords") for each in versions)
             if after and not before:
                 yield (
                     f"{policy}: allows GetRecords from now on: a query that is behind another one of the same program reads alone "

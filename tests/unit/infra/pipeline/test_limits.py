@@ -209,6 +209,7 @@ LISTING, GETTING = allowing("kinesis:ListShards"), allowing("kinesis:GetRecords"
         (LISTING, allowing("kinesis:DescribeStreamSummary"), False),
         (LISTING, "no policy", False),
     ],
+    ids=["named", "by a pattern", "taken away", "allowed before", "denied", "something else", "unreadable"],
 )
 def test_who_may_get_records_from_now_on_is_told(kind: str, before: str, after: str, said: bool) -> None:
     told = (

@@ -114,7 +114,11 @@ class Query:
             at_most: Seconds to wait if there is nothing new.
         """
         self._run.failure.raise_if_set()
+        begins = self._offset is None
         self._follow(offset)
+        if begins and self._unlisted:
+            # It may name children that the run has not heard of; their parents would seem to be unread.
+            await self._run.streams.refresh(patient=True)
         try:
             await self._losses.check(offset)
         except KinesisEfoError as error:

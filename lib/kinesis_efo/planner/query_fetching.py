@@ -155,6 +155,9 @@ class QueryFetching:
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
         """Tell how far the next micro-batch may go; see `MicroBatchPlanner.poll`."""
         self.follow(offset)
+        if self._ahead:
+            # Nothing need happen in these shards for as long as another query is behind.
+            self._micro_batches.touch(self._ahead)
         shards = await self._micro_batches.poll(offset, max_bytes, max_records, at_most)
         if any(shard.records or shard.through.is_end for shard in shards):
             self._nothing_since = None

@@ -500,7 +500,7 @@ async def live(program: Program, readers: list[Reader], random: Random, writing:
                 assert not program.fetching.sharing.may_read_apart
                 leaves = True
                 break
-            if writing.done() and reader.has_all and reader.planned is None:
+            if writing.done() and all(each.left or (each.has_all and each.planned is None) for each in readers):
                 break
         if not leaves:
             return
@@ -514,7 +514,8 @@ async def watch(program: Program, readers: list[Reader]) -> None:
         assert program.budget.used <= program.budget.limit + (256 << 10), "the budget is kept"
         now = program.clock.monotonic()
         for reader in readers:
-            if reader.left or reader.has_all:
+            waits_by_design = program.fetching.sharing.together or not program.fetching.sharing.may_read_apart
+            if reader.left or reader.has_all or waits_by_design:
                 reader.moved_at = now
             assert now - reader.moved_at < STILL_SECONDS, (
                 f"{reader.name} stands still at {reader.offset}:\n{told(program)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -19,7 +20,7 @@ from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport, subscription_config
-from kinesis_efo.manifest import Manifest
+from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -39,37 +40,56 @@ async def open_streams(
     clock: KinesisClock,
     limits: Limits,
 ) -> dict[str, Stream]:
-    """Open what is needed to read the streams.
+    """Open what is needed to read the streams of a manifest; see `stream_opener`.
+
+    Returns:
+        The streams by logical name.
+    """
+    open_stream = await stream_opener(stack, clients, manifest.source, options, budget, clock, limits)
+    return {name: open_stream(ref) for name, ref in manifest.streams.items()}
+
+
+async def stream_opener(
+    stack: AsyncExitStack,
+    clients: AsyncClients,
+    source: str,
+    options: SourceOptions,
+    budget: Budget,
+    clock: KinesisClock,
+    limits: Limits,
+) -> Callable[[StreamRef], Stream]:
+    """Open the clients that streams are read with.
 
     Args:
-        stack: Closes it again.
+        stack: Closes them again.
         clients: Makes AWS clients.
-        manifest: The application, with the streams to read.
+        source: Where the manifest came from, for messages.
         options: The options of the query.
         budget: The bytes that all shards share.
         clock: Follows the answers of the clients that are opened.
         limits: Kinesis' times.
 
     Returns:
-        The streams by logical name.
+        What opens a stream.
     """
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
     limits = polling_limits(limits) if options.read_mode == "polling" else limits
-    return {
-        name: Stream(
+
+    def open_stream(ref: StreamRef) -> Stream:
+        return Stream(
             ref,
             transport,
             Topology(control, clock),
             options.retry,
-            manifest.source,
+            source,
             clock,
             limits,
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        for name, ref in manifest.streams.items()
-    }
+
+    return open_stream
 
 
 async def _open_transport(

@@ -70,7 +70,7 @@ class FetcherCollector:
     def _of_fetcher(self, fetcher: Collected) -> Iterator[Sample]:
         feeds = {feed.key: feed for feed in fetcher.feeds}
         self._shards.keep(feeds.keys())
-        for name, stream in self._streams.items():
+        for name, stream in list(self._streams.items()):
             for shard, stats in list(stream.stats.items()):
                 key = ShardKey(name, shard)
                 yield from self._of_subscriptions(name, stats)

@@ -22,7 +22,7 @@ from kinesis_efo.fetcher.messages import (
     payload_batch,
     payload_batches,
 )
-from kinesis_efo.fetcher.serving import Service, StatusDesk, decoded, refuse_tools
+from kinesis_efo.fetcher.serving import More, Service, StatusDesk, decoded, refuse_tools
 from kinesis_efo.positions import ShardKey, ShardRange
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class FetcherService(Service):
         listening: Where to listen.
         certificate: Encrypts what is served; None: nothing does.
         desk: Answers tools; None: nobody does.
+        more: Answers other messages; see `Service`.
         word_seconds: How often a call that has nothing to send says so.
     """
 
@@ -82,11 +83,12 @@ class FetcherService(Service):
         listening: Listening,
         certificate: Certificate | None = None,
         desk: StatusDesk | None = None,
+        more: More | None = None,
         word_seconds: float = WORD_SECONDS,
     ) -> None:
         self._fetcher = fetcher
         self._word_seconds = word_seconds
-        super().__init__(loop, secret, listening, certificate, desk)
+        super().__init__(loop, secret, listening, certificate, desk, more)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """Stream the payloads of some ranges, each batch with the label of its range."""

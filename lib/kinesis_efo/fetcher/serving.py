@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kinesis_efo.fetcher.certificate import Certificate
 
 T = TypeVar("T")
+More: TypeAlias = Callable[[str, bytes], Coroutine[Any, Any, msgspec.Struct | None]]
 _CANCEL_CHECK_SECONDS = 0.5
 
 
@@ -51,11 +52,12 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     """Serves until `shutdown`.
 
     Args:
-        loop: The event loop in which calls are answered.
+        loop: The event loop in which calls are answered; None if `act` needs none.
         secret: The secret of the run; a call without it is refused.
         listening: Where to listen.
         certificate: Encrypts what is served; None: nothing does.
         desk: Answers tools; None: nobody does.
+        more: Answers messages that are not the service's own, of some type, with None if they are not its either; None: nobody does.
 
     Attributes:
         address: How it is reached.
@@ -69,14 +71,16 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: asyncio.AbstractEventLoop | None,
         secret: str,
         listening: Listening,
         certificate: Certificate | None = None,
         desk: StatusDesk | None = None,
+        more: More | None = None,
     ) -> None:
         self._loop = loop
         self._desk = desk
+        self._more = more
         self._listen(listening, certificate, _SecretCheck(secret, None if desk is None else desk.token))
         namespace = network_namespace() if listening.on_loopback else ""
         pem = None if certificate is None else certificate.pem
@@ -111,6 +115,11 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def act(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:  # noqa: ARG002
         """Answer a call of a task or a fetcher."""
+        if self._more is not None:
+            # Its caller may ask again: what it has begun is not cut off.
+            answer = self.run(None, self._more(action.type, action.body.to_pybytes()))
+            if answer is not None:
+                return [flight.Result(msgspec.json.encode(answer))]
         raise flight.FlightServerError(f"the {self.what} has no action {action.type!r}")
 
     def run(self, context: flight.ServerCallContext | None, work: Coroutine[Any, Any, T]) -> T:
@@ -119,6 +128,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine in the event loop."""
+        assert self._loop is not None
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:

@@ -24,7 +24,7 @@ class RunNotes:
         self._clock = clock
         self._distributed: set[str] = set()
         self._found: dict[str, tuple[Reached, ...]] = {}
-        self._planned: tuple[Mark, int] | None = None
+        self._planned: dict[str, tuple[Mark, int]] = {}
 
     def found(self, stream: str, row: Lease) -> None:
         """Take note of what the row of a stream remembers, whose lease was taken."""
@@ -46,9 +46,11 @@ class RunNotes:
 
     def note_mark(self, mark: Mark) -> None:
         """Remember with the next renewal that the checkpoint has the micro-batch with a mark. May be called in any thread."""
-        self._planned = mark, round(self._clock.time() * 1000)
+        self._planned[mark.checkpoint] = mark, round(self._clock.time() * 1000)
 
     def stored_in(self, stream: str, row: Lease) -> Lease:
         """The row of a stream with these notes."""
-        marks = row.marks if self._planned is None else noted(row.marks, *self._planned)
+        marks = row.marks
+        for mark, at in list(self._planned.values()):
+            marks = noted(marks, mark, at)
         return replace(row, distributed=row.distributed or stream in self._distributed, marks=marks)

@@ -13,9 +13,9 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
+from kinesis_efo.processes import UNKNOWN, read_stat
+
 _PROC: Final = Path("/proc")
-_UNKNOWN: Final = "-"
-"""Stands for what a system without /proc does not tell."""
 
 
 class _Process(NamedTuple):
@@ -60,9 +60,9 @@ def provably_gone(owner: str, proc: Path = _PROC) -> bool:
         return True
     except (OSError, ValueError, OverflowError):
         return False
-    stat = _stat(process.pid, proc)
+    stat = read_stat(process.pid, proc)
     # A pid that is taken again is another process; and one that nobody has waited for does nothing any more.
-    return stat is not None and (stat.started != process.started or stat.state in ("Z", "X"))
+    return stat is not None and (stat.started != process.started or stat.dead)
 
 
 def of_this_program(owner: str, proc: Path = _PROC) -> bool:
@@ -76,7 +76,7 @@ def of_this_program(owner: str, proc: Path = _PROC) -> bool:
         return False
     if process.pid == str(os.getpid()):
         return True
-    stat = _stat(process.pid, proc)
+    stat = read_stat(process.pid, proc)
     # Whose parent has ended gets another one, which has nothing to do with Spark.
     return stat is not None and stat.started == process.started and stat.parent == str(os.getppid()) != "1"
 
@@ -84,7 +84,7 @@ def of_this_program(owner: str, proc: Path = _PROC) -> bool:
 def _of_this_machine(owner: str) -> _Process | None:
     """An owner's process if it ran on this machine and in this container; None if it did not, or that is not known."""
     process = _process(owner)
-    if process is None or _UNKNOWN in process:
+    if process is None or UNKNOWN in process:
         return None
     here = _own(os.getpid())
     same = (process.host, process.boot, process.namespace) == (here.host, here.boot, here.namespace)
@@ -105,24 +105,6 @@ def _own(pid: int) -> _Process:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = (_PROC / "self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
     except OSError:
-        return _Process(host, _UNKNOWN, _UNKNOWN, str(pid), _UNKNOWN)
-    stat = _stat(str(pid), _PROC)
-    return _Process(host, boot, namespace, str(pid), stat.started if stat is not None else _UNKNOWN)
-
-
-class _Stat(NamedTuple):
-    """What the system says of a process; see proc_pid_stat(5). Its start time is in clock ticks since boot."""
-
-    state: str
-    parent: str
-    started: str
-
-
-def _stat(pid: str, proc: Path) -> _Stat | None:
-    try:
-        text = (proc / pid / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The name in parentheses may hold anything, parentheses and spaces included.
-    fields = text.rpartition(")")[2].split()
-    return _Stat(fields[0], fields[1], fields[19]) if len(fields) > 19 else None
+        return _Process(host, UNKNOWN, UNKNOWN, str(pid), UNKNOWN)
+    stat = read_stat(str(pid), _PROC)
+    return _Process(host, boot, namespace, str(pid), stat.started if stat is not None else UNKNOWN)

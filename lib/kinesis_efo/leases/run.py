@@ -98,6 +98,8 @@ class RunLease:
         self._is_sibling = is_sibling
         self._observer = Observer(timing.lease_timeout, gone)
         self._wanted: frozenset[str] = frozenset()
+        self._further: frozenset[str] = frozenset()
+        self._refused: dict[str, LeaseError] = {}
         self._renewals: dict[str, Renewal] = {}
         self._epochs: dict[str, int] = {}
         self._tending: set[asyncio.Task[None]] = set()
@@ -117,6 +119,17 @@ class RunLease:
         if self._wanted != frozenset(streams):
             self._wanted = frozenset(streams)
             self._wake.set()
+
+    def extend(self, streams: Collection[str]) -> None:
+        """Take the leases on further streams, too. One that cannot be taken does not end the run: `wait_held` says why not.
+
+        Args:
+            streams: Logical names.
+        """
+        for stream in streams:
+            self._refused.pop(stream, None)
+        self._further |= frozenset(streams) - self._wanted
+        self.want(self._wanted | frozenset(streams))
 
     @property
     def held(self) -> frozenset[str]:
@@ -164,6 +177,8 @@ class RunLease:
         give_up_at = None if at_most is None else self._clock.monotonic() + at_most
         while True:
             self._listener.failure.raise_if_set()
+            for stream in sorted(self._refused.keys() & streams):
+                raise self._refused[stream]
             missing = sorted(stream for stream in streams if not self.is_held(stream))
             if not missing:
                 return
@@ -271,8 +286,11 @@ class RunLease:
     def _check_readable(self, scan: Scan) -> None:
         for key in sorted(scan.unreadable):
             named = ":" in key or key.startswith("shardId-")
-            if named and self._keys.stream(key) in self._wanted:
-                raise LeaseTableError(f"{scan.unreadable[key]}; correct or delete the row")
+            if named and (stream := self._keys.stream(key)) in self._wanted:
+                error = LeaseTableError(f"{scan.unreadable[key]}; correct or delete the row")
+                if stream not in self._further:
+                    raise error
+                self._refuse(stream, error)
 
     async def _take_missing(self, scan: Scan) -> float:
         now = self._clock.monotonic()
@@ -285,6 +303,12 @@ class RunLease:
             stream: decide(run_key(stream), heartbeats.get(stream, {}), self._observer, now, me=self._me)
             for stream in missing
         }
+        for stream in self._further & found.keys():
+            each = found[stream]
+            if isinstance(each, Rival) and self._observer.proven_alive(each.seen, now):
+                self._refuse(stream, self._already_running(each.seen, now))
+                missing.remove(stream)
+                del found[stream]
         rivals = [each.seen for each in found.values() if isinstance(each, Rival)]
         alive = [seen for seen in rivals if self._observer.proven_alive(seen, now)]
         if alive:
@@ -312,6 +336,14 @@ class RunLease:
         # The moment at which the first of them expires is not slept through.
         expiring = [left for seen in rivals if (left := self._observer.expires_in(seen, self._clock.monotonic()))]
         return min([self._timing.lease_timeout / 10, *expiring])
+
+    def _refuse(self, stream: str, error: LeaseError) -> None:
+        """Do without a further stream: who needs it learns why, and nobody else has to."""
+        logger.warning("%s", error)
+        self._further -= {stream}
+        self._wanted -= {stream}
+        self._refused[stream] = error
+        self._news.set()
 
     def _check_continued(self, stream: str, free: Free) -> None:
         """A run that was cut off from the table goes on only if nobody else has read meanwhile."""
@@ -344,6 +376,7 @@ class RunLease:
         noting = partial(self.notes.stored_in, stream)
         renewal = Renewal(self._table, lease, sent_at, self._timing, self._clock, self._random, lag, noting)
         self._renewals[stream], self._epochs[stream] = renewal, lease.epoch
+        self._further -= {stream}
         self.stats.taken += 1
         logger.info("lease %s taken by %s, epoch %d", lease.key, self._me, lease.epoch)
         task = asyncio.create_task(self._tend(stream, renewal), name=f"lease {lease.key}")

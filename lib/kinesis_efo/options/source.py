@@ -64,6 +64,7 @@ class SourceOptions:
     fetchers: int | None = None
     supervisor: str | None = None
     fetchers_job: str | None = None
+    program: str = ""
     catch_up: bool = False
     latency_hooks: bool = True
     lease_timeout: float = 10.0
@@ -231,18 +232,21 @@ SUPERVISOR: Final = "session.supervisor"
 """The name under which `kinesis_efo.read_stream` tells who starts fetchers, as the path of a Unix socket; not for users."""
 FETCHERS_JOB: Final = "session.fetchersJob"
 """The name under which `kinesis_efo.read_stream` tells what job of a client of Spark Connect runs the fetchers; not for users."""
+PROGRAM: Final = "session.program"
+"""The name under which `kinesis_efo.read_stream` tells a session of Spark Connect from others of its server; not for users."""
 BATCH: Final = "session.batch"
 """The name under which batch reads say that they are no streaming query; not for users."""
 TIMES: Final = "session.times"
 """The name under which `kinesis_efo.read` tells which of `since` and `until` its caller gave, for messages; not for users."""
 LOADED: Final = "session.loaded"
 """The name under which `kinesis_efo.read` tells when it was called, in epoch milliseconds; not for users."""
-_HINTS: Final = (
+HINTS: Final = (
     Option(BATCH, read.flag, "true or false", "-", "set by `kinesis_efo.read`", "batch"),
     Option(TIMES, read.names, "since or until", "-", "set by `kinesis_efo.read`", "times"),
     Option(LOADED, read.integer, "epoch milliseconds", "-", "set by `kinesis_efo.read`", "loaded"),
     Option(DRIVER_HOST, parse_host, "a host name or address", "-", "set by `kinesis_efo.read_stream`", "driver_host"),
     Option(SUPERVISOR, read.text, "the path of a socket", "-", "set by `kinesis_efo.read_stream`", "supervisor"),
+    Option(PROGRAM, read.text, "the name of a session", "-", "set by `kinesis_efo.read_stream`", "program"),
     Option(
         FETCHERS_JOB,
         read.matching(re.compile(r"[\w-]+")),
@@ -255,7 +259,7 @@ _HINTS: Final = (
 _TABLE: Final = OptionTable(
     "kinesis-efo",
     SourceOptions,
-    (*SOURCE_OPTIONS, *_HINTS),
+    (*SOURCE_OPTIONS, *HINTS),
     elsewhere=[(system.whose, system.source) for system in SYSTEMS],
 )
 

@@ -37,11 +37,21 @@ class Query:
         ends: Where it ends if it reads what is there.
         name: Tells it from the other queries of the run, for its tasks.
         max_skew: See `MicroBatchPlanner`.
+        streams: What it reads, by logical name; None: all that the run reads.
     """
 
-    def __init__(self, run: Run, ends: Bounds | None = None, *, name: str = "", max_skew: float | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        ends: Bounds | None = None,
+        *,
+        name: str = "",
+        max_skew: float | None = None,
+        streams: Collection[str] | None = None,
+    ) -> None:
         self.name: Final = name
         self._run = run
+        self._streams = streams
         self._fetching = run.fetching.join(name, max_skew)
         self._ends = ends or Bounds()
         self._offset: Offset | None = None
@@ -91,7 +101,7 @@ class Query:
         return self._fetching.at_front(offset)
 
     async def wait_held(self, at_most: float) -> bool:
-        """Wait until this run holds the lease on each of its streams.
+        """Wait until this run holds the lease on each of the query's streams.
 
         Args:
             at_most: Seconds to wait.
@@ -100,7 +110,7 @@ class Query:
             AlreadyRunningError: Another run holds one of them.
             KinesisEfoError: The lease table cannot be used.
         """
-        streams = self._run.streams.streams
+        streams = self._run.streams.streams if self._streams is None else self._streams
         await within(self._run.clock, at_most, self._run.leases.wait_held(streams))
         return all(map(self._run.leases.is_held, streams))
 

@@ -6,23 +6,27 @@ This is the one place where these parts are put together.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+import msgspec
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.errors import FetcherError, KinesisEfoError
+from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
-from kinesis_efo.fetcher.assembly import certificate_for, open_streams
+from kinesis_efo.fetcher.assembly import certificate_for, stream_opener
+from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
@@ -41,10 +45,11 @@ from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import owner_id
 from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.run import RunLease
+from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.leases.table import LeaseTable, client_config
-from kinesis_efo.manifest import Manifest
+from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.metrics import report
-from kinesis_efo.options import SourceOptions, Start
+from kinesis_efo.options import Bounds, SourceOptions, Start
 from kinesis_efo.patience import Patience, passes
 from kinesis_efo.planner.calls import QueryCalls, finished
 from kinesis_efo.planner.cluster import Apart, Cluster
@@ -57,11 +62,22 @@ from kinesis_efo.planner.service import PlannerService
 from kinesis_efo.planner.start import added_offset, start_offset
 from kinesis_efo.positions import Offset, ShardRange
 
+if TYPE_CHECKING:
+    from kinesis_efo.planner.guests import Guests
+
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _STOP_SECONDS: Final = 10.0
 _LEASE_REQUESTS: Final = 32
+
+
+class _StartOffset(Protocol):
+    """`start_offset`, or `added_offset`."""
+
+    async def __call__(
+        self, start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
+    ) -> Offset: ...
 
 
 class RemoteFetchers(Protocol):
@@ -85,6 +101,9 @@ class PlannerRuntime:
         options: The options of the query.
         listening: Where to listen for tasks.
         start_fetchers: Starts the fetchers of other processes; None: one fetcher runs here.
+        secret: The secret of the run; None: a new one.
+        name: Tells the query from others of the run, for its tasks.
+        shared: Whether queries of other processes may become guests of the run.
         clock: Time.
         limits: Kinesis' times; tests shorten them.
     """
@@ -96,10 +115,18 @@ class PlannerRuntime:
         listening: Listening,
         *,
         start_fetchers: Callable[[FetcherPlan], RemoteFetchers] | None = None,
+        secret: str | None = None,
+        name: str = "",
+        shared: bool = False,
         clock: Clock | None = None,
         limits: Limits = KINESIS_LIMITS,
     ) -> None:
-        self.secret: Final = secrets.token_urlsafe(32)
+        self.secret: Final = secret or secrets.token_urlsafe(32)
+        self.query_name: Final = name
+        self._shared = shared
+        self._guests: Guests | None = None
+        self._closed_to_guests = False
+        self.streams_changed: Callable[[dict[str, str]], None] = lambda _: None
         self._desk: Final = StatusDesk(secrets.token_urlsafe(16), self._status)
         self._manifest = manifest
         self._options = options
@@ -120,6 +147,9 @@ class PlannerRuntime:
         self._fetcher: Fetcher | None = None
         self._cluster: Cluster | None = None
         self._streams: dict[str, Stream] = {}
+        self._open_stream: Callable[[StreamRef], Stream] | None = None
+        self._refs: dict[str, StreamRef] = dict(manifest.streams)
+        self._opening: dict[str, asyncio.Task[None]] = {}
         self._service: FetcherService | PlannerService | None = None
         self._table: LeaseTable | None = None
         self._end_report: Callable[[], None] = lambda: None
@@ -143,9 +173,7 @@ class PlannerRuntime:
         Raises:
             KinesisEfoError: The streams cannot be listed, or there are no leases to start from.
         """
-        assert self._table is not None
-        ask = partial(start_offset, start, self._streams, self._table, self._lease_keys, self._clock)
-        return self._call(self._patience.call(f"the rows of {self._table.label}", ask))
+        return self._call(self.initial(start, self._manifest.streams))
 
     def added_offset(self, start: Start, names: Collection[str]) -> Offset:
         """The position of each shard from which streams begin that an older query reads now, too.
@@ -157,10 +185,7 @@ class PlannerRuntime:
         Raises:
             KinesisEfoError: The streams cannot be listed, or their leases are of other streams.
         """
-        assert self._table is not None
-        streams = {name: self._streams[name] for name in names}
-        ask = partial(added_offset, start, streams, self._table, self._lease_keys, self._clock)
-        return self._call(self._patience.call(f"the rows of {self._table.label}", ask))
+        return self._call(self.added(start, names))
 
     @property
     def address(self) -> FetcherAddress:
@@ -182,14 +207,9 @@ class PlannerRuntime:
         Raises:
             KinesisEfoError: Reading failed for good.
         """
-        if (cluster := self._cluster) is None:
+        if self._cluster is None:
             return [self.address] * len(ranges)
-
-        async def placed() -> list[FetcherAddress | None]:
-            cluster.expect({wanted.key: wanted.after for wanted in ranges})
-            return (await cluster.where(WhereRequest.of(ranges, at_most))).fetchers
-
-        return self._call(placed())
+        return self._call(self.placed(ranges, at_most, self.query_name))
 
     @property
     def planner_address(self) -> FetcherAddress | None:
@@ -207,6 +227,26 @@ class PlannerRuntime:
         """Whether a task reads a range at this moment."""
         fetching = self._fetcher or self._cluster
         return fetching is not None and fetching.reading
+
+    def leave(self) -> None:
+        """End the query, but not the run: its guests may go on."""
+        with contextlib.suppress(FetcherUnreachableError):
+            if self._query is not None:
+                self._call(self._query.leave())
+
+    def close(self, *, only_if_alone: bool = False) -> bool:
+        """Take no more guests; see `Guests.close`."""
+
+        async def close() -> bool:
+            if self._guests is None:
+                self._closed_to_guests = True
+                return True
+            return self._guests.close(only_if_alone=only_if_alone)
+
+        try:
+            return self._call(close())
+        except FetcherUnreachableError:
+            return True
 
     def stop(self) -> None:
         """Release the leases, close every connection, end the thread. Takes bounded time; may be called again."""
@@ -238,15 +278,116 @@ class PlannerRuntime:
         if not self._thread.is_alive():
             self._loop.close()
 
+    # -- what guests ask, in the event loop
+
+    @property
+    def options(self) -> SourceOptions:
+        """See `Host`."""
+        return self._options
+
+    @property
+    def clock(self) -> Clock:
+        """See `Host`."""
+        return self._clock
+
+    def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
+        """See `Host`."""
+        faults = []
+        for name, ref in streams.items():
+            known = self._refs.get(name)
+            if known not in (None, ref) or self._manifest.stream_names.get(name) != ref.stream_name:
+                faults.append(
+                    f"stream {name!r} is {ref.consumer_arn or ref.stream_arn} here, and something else in a query of this Spark program that "
+                    "uses the same lease table: give both queries the same manifest"
+                )
+            elif known is None and self._cluster is not None:
+                faults.append(
+                    f"a query of this Spark program reads with kinesis-efo option 'fetchers', but not stream {name!r}, and its fetchers cannot "
+                    "begin to: let both queries read the same streams, or start the one first that reads more"
+                )
+        return faults
+
+    def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
+        """See `Host`."""
+        for name, ref in streams.items():
+            if name not in self._refs:
+                self._refs[name] = ref
+                self._opening[name] = asyncio.create_task(self._open_further(name, ref), name=f"open {name}")
+        self.streams_changed({name: ref.stream_arn for name, ref in self._refs.items()})
+        return asyncio.create_task(self._extended(streams), name="extend")
+
+    async def _open_further(self, name: str, ref: StreamRef) -> None:
+        assert self._open_stream is not None
+        stream = self._open_stream(ref)
+        try:
+            await all_of(stream.refresh(patient=True), stream.identify())
+        except BaseException:
+            del self._refs[name], self._opening[name]
+            raise
+        self._streams[name] = stream
+
+    async def _extended(self, names: Collection[str]) -> None:
+        assert self._run is not None
+        # Another guest may wait for it, too.
+        await asyncio.gather(*(asyncio.shield(self._opening[name]) for name in names if name in self._opening))
+        self._run.leases.extend(names)
+
+    def new_query(self, name: str, streams: Collection[str], ends: Bounds) -> Query:
+        """See `Host`."""
+        assert self._run is not None
+        return Query(self._run, ends, name=name, max_skew=self._options.max_shard_skew, streams=streams)
+
+    async def initial(self, start: Start, names: Collection[str]) -> Offset:
+        """See `Host`."""
+        return await self._begin(start_offset, start, names)
+
+    async def added(self, start: Start, names: Collection[str]) -> Offset:
+        """See `Host`."""
+        return await self._begin(added_offset, start, names)
+
+    async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
+        """See `Host`."""
+        if (cluster := self._cluster) is None:
+            return [self.address] * len(ranges)
+        cluster.expect({wanted.key: wanted.after for wanted in ranges})
+        return (await cluster.where(WhereRequest.of(ranges, at_most, query))).fetchers
+
+    async def _begin(self, ask: _StartOffset, start: Start, names: Collection[str]) -> Offset:
+        assert self._table is not None
+        streams = {name: self._streams[name] for name in names}
+        asking = partial(ask, start, streams, self._table, self._lease_keys, self._clock)
+        return await self._patience.call(f"the rows of {self._table.label}", asking)
+
+    @property
+    def _joinable(self) -> Guests:
+        if self._guests is None:
+            # A query that is alone in its program does not need it.
+            from kinesis_efo.planner.guests import Guests
+
+            self._guests = Guests(self)
+            if self._closed_to_guests:
+                self._guests.close()
+        return self._guests
+
+    async def _answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
+        return await self._joinable.answer(kind, body)
+
+    async def _end_guests(self) -> None:
+        if self._guests is not None:
+            await self._guests.stop()
+
+    # -- inside
+
     async def _open(self) -> None:
         options, manifest = self._options, self._manifest
         clients = AsyncClients(options.aws, manifest.region)
         await self._wait_for_credentials(clients)
         enter = self._stack.enter_async_context
         dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout, _LEASE_REQUESTS)))
-        self._streams = await open_streams(
-            self._stack, clients, manifest, options, self._budget, self._clock, self._limits
+        self._open_stream = await stream_opener(
+            self._stack, clients, manifest.source, options, self._budget, self._clock, self._limits
         )
+        self._streams = {name: self._open_stream(ref) for name, ref in manifest.streams.items()}
         self._table = LeaseTable(
             dynamo,
             manifest.lease_table,
@@ -270,10 +411,11 @@ class PlannerRuntime:
         logger.info("tasks reach the %s at %s", what, ", ".join(ways))
         pace = Pace(options.checkpoint_rate)
         self._run = Run(streams, fetching, leases, self._table, self._lease_keys, pace, patience, self._clock)
-        self._query = Query(self._run, options.ends, max_skew=options.max_shard_skew)
+        self._query = self.new_query(self.query_name, manifest.streams, options.ends)
         self._stack.callback(self._end_remote)
         self._stack.push_async_callback(self._end_own)
         self._stack.push_async_callback(self._run.stop)
+        self._stack.push_async_callback(self._end_guests)
         await self._run.start(str(self.address), StatusAccess(self.address, self._desk.token).to_text())
         if self._start_fetchers is not None:
             self._remote = self._start_fetchers(self._plan)
@@ -304,6 +446,7 @@ class PlannerRuntime:
         options, clock = self._options, self._clock
         certificate = certificate_for(options, self._listening, clock)
         settings = FetcherSettings(options.fail_on_data_loss, patience, options.arrival_step, options.retry.timeout)
+        more = self._answer if self._shared else None
         if self._start_fetchers is not None:
             self._cluster = Cluster(
                 streams,
@@ -317,12 +460,14 @@ class PlannerRuntime:
                 ),
             )
             self._service = PlannerService(
-                self._cluster, self._loop, self.secret, self._listening, certificate, self._desk
+                self._cluster, self._loop, self.secret, self._listening, certificate, self._desk, more
             )
             return self._cluster
         self._fetcher = Fetcher(streams, self._budget, settings, clock)
         fetching = LocalFetching(self._fetcher, clock)
-        self._service = FetcherService(fetching, self._loop, self.secret, self._listening, certificate, self._desk)
+        self._service = FetcherService(
+            fetching, self._loop, self.secret, self._listening, certificate, self._desk, more
+        )
         return fetching
 
     async def _status(self) -> RunStatus:

@@ -11,7 +11,7 @@ from pyarrow import flight
 
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.service import FetcherService
-from kinesis_efo.fetcher.serving import StatusDesk, decoded
+from kinesis_efo.fetcher.serving import More, StatusDesk, decoded
 from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereRequest, WorkRequest
 from kinesis_efo.planner.cluster import Cluster
 
@@ -29,6 +29,7 @@ class PlannerService(FetcherService):
         listening: Where to listen.
         certificate: Encrypts what is served; None: nothing does.
         desk: Answers tools; None: nobody does.
+        more: Answers other messages; see `Service`.
     """
 
     what = "planner"
@@ -41,10 +42,11 @@ class PlannerService(FetcherService):
         listening: Listening,
         certificate: Certificate | None = None,
         desk: StatusDesk | None = None,
+        more: More | None = None,
     ) -> None:
         self._cluster = cluster
         self._sessions = cluster.sessions
-        super().__init__(cluster, loop, secret, listening, certificate, desk)
+        super().__init__(cluster, loop, secret, listening, certificate, desk, more)
         cluster.home = self.address
 
     def act(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
@@ -64,8 +66,8 @@ class PlannerService(FetcherService):
                 answer = self._sessions.report(decoded(body, Report))
             case str(name) if name == WHERE:
                 answer = self._cluster.where(decoded(body, WhereRequest))
-            case unknown:
-                raise flight.FlightServerError(f"the planner has no action {unknown!r}")
+            case _:
+                return super().act(context, action)
         return [flight.Result(msgspec.json.encode(self.run(context, answer)))]
 
     async def _dropped(self, name: str) -> None:

@@ -8,8 +8,8 @@ from functools import partial
 from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.runtime import RemoteFetchers
+from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.spark.job_request import JobRequest
-from kinesis_efo.spark.lag import notes_directory
 from kinesis_efo.spark.plan_offer import PlanOffer
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from kinesis_efo.spark.lag import is_private, notes_directory
+from kinesis_efo.private_directory import is_private, notes_directory
 
 _LOOK_EVERY: Final = 0.01
 

@@ -12,8 +12,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
+from kinesis_efo.private_directory import is_private, notes_directory
 from kinesis_efo.spark.finished import mark_finished, presence, sweep
-from kinesis_efo.spark.lag import is_private, notes_directory
 from kinesis_efo.spark.progress_listener import ProgressListener, offset_json
 
 logger = logging.getLogger(__name__)

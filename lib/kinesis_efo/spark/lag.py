@@ -9,9 +9,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import hashlib
-import os
-import stat
-import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,8 +17,8 @@ from typing import Final
 import msgspec
 
 from kinesis_efo.positions import Offset, ShardKey
+from kinesis_efo.private_directory import is_private
 
-_USER: Final = getattr(os, "geteuid", lambda: 0)()
 _KEPT: Final = 4
 """How many micro-batches keep their file: Spark reports the progress of one a moment after it planned the next."""
 
@@ -99,17 +96,6 @@ def read_note(directory: Path, end: Offset) -> Report:
         if is_private(directory):
             return Report.parse(_path(directory, end).read_bytes())
     return Report()
-
-
-def notes_directory() -> Path:
-    """The directory for lag files: the same for all processes of this user on this host."""
-    return Path(tempfile.gettempdir()) / f"kinesis-efo-{_USER}"
-
-
-def is_private(directory: Path) -> bool:
-    """Whether only this user can write there: anybody may create the name in a directory for temporary files."""
-    status = directory.lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == _USER and not status.st_mode & 0o077
 
 
 def _path(directory: Path, end: Offset) -> Path:

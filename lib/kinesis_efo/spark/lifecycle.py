@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from traceback import walk_tb
 from typing import Final
 
 _SPARKS_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
@@ -31,7 +32,7 @@ def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
         What the first SIGTERM sets. Calls that may take long should return then.
     """
     asked = threading.Event()
-    if _is_sparks_process() and threading.current_thread() is threading.main_thread():
+    if is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()
 
         # The main thread waits for Spark, and a signal that the system hands to another thread does not wake it: Python's handler
@@ -52,6 +53,25 @@ def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
     return asked
 
 
+def spark_waits() -> bool:
+    """Whether an error of this library is on its way to Spark, which waits for it, while the reader is stopped because of that error."""
+    error = sys.exception()
+    return error is not None and any(
+        frame.f_globals.get("__name__", "").startswith("kinesis_efo.") for frame, _ in walk_tb(error.__traceback__)
+    )
+
+
+def keep_output() -> None:
+    """Write to the driver's stderr itself from now on: Spark closes the pipes of a process that it does not need any more."""
+    try:
+        output = os.open(f"/proc/{os.getppid()}/fd/2", os.O_WRONLY | os.O_APPEND)
+    except OSError:
+        output = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.close(output)
+
+
 def log_to_stderr() -> None:
     """Log to stderr, which is the driver's: nothing else configures logging in this process."""
     library = logging.getLogger("kinesis_efo")
@@ -62,6 +82,7 @@ def log_to_stderr() -> None:
         library.setLevel(os.environ.get("KINESIS_EFO_LOG_LEVEL", "INFO").upper())
 
 
-def _is_sparks_process() -> bool:
+def is_sparks_process() -> bool:
+    """Whether this is a process that Spark keeps for a reader."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == _SPARKS_PROCESS

@@ -13,7 +13,8 @@ from typing import Any
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from kinesis_efo.positions import Offset, ShardKey
-from kinesis_efo.spark.lag import Report, notes_directory, read_note
+from kinesis_efo.private_directory import notes_directory
+from kinesis_efo.spark.lag import Report, read_note
 from kinesis_efo.spark.progress_listener import ProgressListener, offset_json
 from kinesis_efo.units import format_size
 

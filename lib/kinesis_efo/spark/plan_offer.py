@@ -16,7 +16,7 @@ from typing import Final
 
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.remote import FetcherPlan
-from kinesis_efo.spark.lag import is_private, notes_directory
+from kinesis_efo.private_directory import is_private, notes_directory
 
 _LOOK_EVERY: Final = 0.1
 _ANSWER_SECONDS: Final = 10.0

@@ -30,20 +30,19 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.planner.stream_set import StreamSet
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.spark import latency
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamReaderBase, read_limit
 from kinesis_efo.spark.ending import Ending
 from kinesis_efo.spark.finished import PlannedNote, planned_note
-from kinesis_efo.spark.host import where_to_listen
-from kinesis_efo.spark.lag import LagNotes, Report, notes_directory
+from kinesis_efo.spark.lag import LagNotes, Report
 from kinesis_efo.spark.left_out import LEFT_OUT
 from kinesis_efo.spark.lifecycle import end_with_spark
 from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
 
 if TYPE_CHECKING:
     from kinesis_efo.fetcher.address import FetcherAddress
-    from kinesis_efo.planner.calls import QueryCalls
-    from kinesis_efo.planner.runtime import PlannerRuntime
+    from kinesis_efo.planner.access import QueryAccess, RunAccess
 
 _NO_LIMIT = 1 << 62
 _WORD_SECONDS = 2.0
@@ -67,7 +66,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._reset()
 
     def _reset(self) -> None:
-        self._runtime: PlannerRuntime | None = None
+        self._runtime: RunAccess | None = None
         self._streams = StreamSet(self._manifest, drop=self._options.drop_removed_streams)
         self._added: Offset | None = None
         self._knows_all = False
@@ -304,18 +303,12 @@ class KinesisStreamReader(StreamReaderBase):
             with contextlib.suppress(KinesisEfoError):
                 self._done(self._running)
 
-    def _started(self) -> PlannerRuntime:
+    def _started(self) -> RunAccess:
         if self._runtime is None:
             # Tasks import this module, too, and the AWS SDK alone would delay each new worker by 0.3 s.
-            from kinesis_efo.planner.runtime import PlannerRuntime
-            from kinesis_efo.spark.fetcher_job import start_fetchers
+            from kinesis_efo.spark.run_of_program import run_of_program
 
-            runtime = PlannerRuntime(
-                self._manifest,
-                self._options,
-                where_to_listen(self._options),
-                start_fetchers=start_fetchers(self._options),
-            )
+            runtime = run_of_program(self._manifest, self._options)
             self._asked_to_end = end_with_spark(self._stop_when_quiet)
             runtime.start()
             self._runtime = runtime
@@ -340,7 +333,7 @@ class KinesisStreamReader(StreamReaderBase):
             self._learn_last(_WORD_SECONDS)
             runtime.stop()
 
-    def _query(self) -> QueryCalls:
+    def _query(self) -> QueryAccess:
         return self._started().query
 
     def _offset(self, data: dict[str, Any]) -> Offset:

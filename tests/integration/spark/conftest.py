@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.spark.tuning import MANAGER
+from tests.support.played_spark import CREDENTIALS, PlayedSpark
 from tests.support.world import World, make_world
-
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 
 @pytest.fixture(scope="session")
@@ -130,3 +130,16 @@ def queries(spark: SparkSession, tmp_path: Path) -> Iterator[Queries]:
     started = Queries(spark, tmp_path)
     yield started
     started.stop()
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Callable[..., PlayedSpark]]:
+    """Starts readers' processes; all are ended after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(world: World, **options: str) -> PlayedSpark:
+            played = PlayedSpark(world, tmp_path, **options)
+            stack.callback(played.close)
+            return played
+
+        yield start

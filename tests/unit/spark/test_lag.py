@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.spark import listener
-from kinesis_efo.spark.lag import LagNotes, Report, notes_directory, read_note
+from kinesis_efo.spark.lag import LagNotes, Report, read_note
 from kinesis_efo.spark.listener import LagListener, kinesis_progress
 
 pytestmark = pytest.mark.spark

@@ -1,0 +1,334 @@
+"""The guests of a run: queries of other processes of the same Spark program, which live here, in the run's event loop.
+
+A guest's process is looked at once a second: the queries of one that is gone are taken out of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
+from uuid import uuid4
+
+import msgspec
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import FetcherError, FetcherUnreachableError
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.messages import GetTicket
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.marks import Mark
+from kinesis_efo.options import Bounds, SourceOptions, Start
+from kinesis_efo.options.sharing import differences, of_run
+from kinesis_efo.planner.guest_messages import (
+    ANSWER_SECONDS,
+    CALL,
+    JOIN,
+    LEAVE,
+    AddedOffset,
+    Answer,
+    AskEnds,
+    AskTips,
+    Call,
+    CheckReplay,
+    Commit,
+    FoundText,
+    GuestCall,
+    InitialOffset,
+    Join,
+    Joined,
+    LastRecords,
+    Leave,
+    Place,
+    Planned,
+    Poll,
+    Polled,
+    Ranges,
+    Reading,
+    Resume,
+    Strict,
+    Told,
+    WaitHeld,
+    numbers,
+    offset_data,
+)
+from kinesis_efo.planner.query import Query
+from kinesis_efo.positions import Offset, ShardRange
+from kinesis_efo.processes import Process
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+_KEPT_OFFSETS: Final = 4
+"""A reader plans from one offset to the next, and commits the one before."""
+
+
+class Host(Protocol):
+    """What guests need of the run's process: `PlannerRuntime`. Every method runs in the run's event loop."""
+
+    @property
+    def options(self) -> SourceOptions:
+        """The options of the query that the run began with."""
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+
+    @property
+    def address(self) -> FetcherAddress:
+        """Where tasks read, or ask who reads."""
+
+    @property
+    def planner_address(self) -> FetcherAddress | None:
+        """Where tasks ask who reads a shard; None if that never changes."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether a task reads a range at this moment."""
+
+    def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
+        """Why a query that reads some streams cannot share the run."""
+
+    def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
+        """Let streams be read that the run does not read yet. Others of the program see them at once, the task is done once they are open."""
+
+    def new_query(self, streams: Collection[str], ends: Bounds) -> Query:
+        """One more query of the run."""
+
+    async def initial(self, start: Start, names: Collection[str]) -> Offset:
+        """Where a new query begins."""
+
+    async def added(self, start: Start, names: Collection[str]) -> Offset:
+        """Where streams begin that are new to a query."""
+
+    async def placed(self, ranges: Sequence[ShardRange], at_most: float) -> list[FetcherAddress | None]:
+        """Who reads the shards of some ranges."""
+
+
+class _Guest:
+    """One guest.
+
+    Attributes:
+        process: Its process.
+        query: Its query.
+        streams: What its query reads, by logical name.
+        ready: Opens what the run did not read before.
+        number: The number of its last call.
+        calling: That call.
+        offsets: The last offsets that it has told, by number.
+    """
+
+    def __init__(self, process: Process, query: Query, streams: Collection[str], ready: asyncio.Task[None]) -> None:
+        self.process = process
+        self.query = query
+        self.streams = streams
+        self.ready = ready
+        self.number = 0
+        self.calling: asyncio.Task[bytes] | None = None
+        self.offsets: OrderedDict[int, Offset] = OrderedDict()
+
+    def offset(self, told: Told) -> Offset:
+        """An offset that it names. The same object for the same number: that is cheap to recognize.
+
+        Raises:
+            _UnknownOffset: It has to be told.
+        """
+        if told.data is not None:
+            self.offsets[told.number] = Offset.from_dict(told.data)
+        elif told.number not in self.offsets:
+            raise _UnknownOffset
+        self.offsets.move_to_end(told.number)
+        while len(self.offsets) > _KEPT_OFFSETS:
+            self.offsets.popitem(last=False)
+        return self.offsets[told.number]
+
+
+class _UnknownOffset(Exception):
+    """A guest names an offset by a number that is not kept."""
+
+
+class Guests:
+    """Answers the guests of one run. It lives in the run's event loop and is not thread-safe.
+
+    Args:
+        host: The run's process.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._guests: dict[str, _Guest] = {}
+        self._closed = False
+        self._watching: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._guests)
+
+    async def answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
+        """Answer a message; None if it is none of a guest.
+
+        Args:
+            kind: The type of the message.
+            body: The message.
+
+        Raises:
+            KinesisEfoError: The error of the call.
+        """
+        match kind:
+            case str(name) if name == JOIN:
+                return self._join(_decoded(body, Join))
+            case str(name) if name == CALL:
+                return await self._answer(_decoded(body, GuestCall))
+            case str(name) if name == LEAVE:
+                await self._drop(_decoded(body, Leave).guest)
+                return Answer(known=False)
+        return None
+
+    def close(self, *, only_if_alone: bool = False) -> bool:
+        """Take no more guests, and answer those that are there no more: they look for another host.
+
+        Args:
+            only_if_alone: Do nothing if there are guests.
+
+        Returns:
+            Whether it is closed.
+        """
+        if not (only_if_alone and self._guests):
+            self._closed = True
+        return self._closed
+
+    async def stop(self) -> None:
+        """Let all guests go. Their queries end with the run: one that left before it would no longer hold back its checkpoints."""
+        self._closed = True
+        tasks = [self._watching, *(task for guest in self._guests.values() for task in (guest.ready, guest.calling))]
+        running = [task for task in tasks if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    # -- coming and going
+
+    def _join(self, request: Join) -> Joined:
+        if self._closed:
+            return Joined()
+        streams = {name: StreamRef(name, each.name, each.arn, each.consumer) for name, each in request.streams.items()}
+        faults = [*self._host.stream_faults(streams), *differences(of_run(self._host.options), request.options)]
+        if faults:
+            return Joined(faults=faults)
+        name = uuid4().hex
+        ready = self._host.extend(streams)
+        ready.add_done_callback(_heard)
+        query = self._host.new_query(frozenset(streams), request.ends.parsed())
+        self._guests[name] = _Guest(Process(request.pid, request.started), query, frozenset(streams), ready)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch(), name="guests")
+        logger.info(
+            "process %d of this Spark program reads %s, too: its query shares this run", request.pid, ", ".join(streams)
+        )
+        return Joined(name, self._host.address, self._host.planner_address is not None)
+
+    async def _watch(self) -> None:
+        while self._guests:
+            await self._host.clock.sleep(_LOOK_SECONDS)
+            for name in [name for name, guest in self._guests.items() if not guest.process.lives()]:
+                logger.info("process %d, which shared this run, is gone", self._guests[name].process.pid)
+                await self._drop(name)
+
+    async def _drop(self, name: str) -> None:
+        if (guest := self._guests.get(name)) is None:
+            return
+        try:
+            for task in (guest.calling, guest.ready):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+            await guest.query.leave()
+        except Exception:
+            logger.exception("a query did not leave its run in order")
+        finally:
+            # Only now: the run must not end while a query leaves it.
+            self._guests.pop(name, None)
+
+    # -- calls
+
+    async def _answer(self, request: GuestCall) -> Answer:
+        guest = self._guests.get(request.guest)
+        if guest is None or self._closed:
+            return Answer(known=False)
+        if guest.calling is None or guest.number != request.number:
+            before, guest.number = guest.calling, request.number
+            guest.calling = asyncio.create_task(self._after(before, guest, request.call), name="call of a guest")
+            guest.calling.add_done_callback(_heard)
+        calling = guest.calling
+        await asyncio.wait({calling}, timeout=ANSWER_SECONDS)
+        if self._closed or request.guest not in self._guests:
+            return Answer(known=False)
+        if not calling.done():
+            return Answer()
+        try:
+            return Answer(done=True, result=msgspec.Raw(calling.result()))
+        except _UnknownOffset:
+            return Answer(again=True)
+        except FetcherUnreachableError as error:
+            # To the guest, the type says that this process is not reached.
+            raise FetcherError(str(error)) from error
+
+    async def _after(self, before: asyncio.Task[bytes] | None, guest: _Guest, call: Call) -> bytes:
+        """Make a call once the one before is over, which its caller may not have waited for: calls of a query follow each other."""
+        if before is not None:
+            await asyncio.wait({before})
+        # Not cut off with this call: others may wait for it, too.
+        await asyncio.shield(guest.ready)
+        return msgspec.json.encode(await self._call(guest, call))
+
+    async def _call(self, guest: _Guest, call: Call) -> Any:
+        query, offset = guest.query, guest.offset
+        match call:
+            case Poll():
+                reply = await query.poll(offset(call.offset), call.max_bytes, call.max_records, call.wait)
+                return Polled.of(reply)
+            case Commit():
+                return await query.commit(offset(call.offset))
+            case WaitHeld():
+                return await query.wait_held(call.wait)
+            case InitialOffset():
+                return offset_data(await self._host.initial(call.start.parsed(), guest.streams))
+            case AddedOffset():
+                return offset_data(await self._host.added(call.start.parsed(), call.names))
+            case Place():
+                return await self._host.placed(_parsed(call.ranges), call.wait)
+            case Reading():
+                return self._host.reading
+            case LastRecords():
+                return numbers(await query.last_records(_parsed(call.ranges)))
+            case CheckReplay():
+                return await query.check_replay(offset(call.begin), _parsed(call.ranges))
+            case AskEnds():
+                found = await query.ends(offset(call.offset), call.wait)
+                return None if found is None else FoundText.of(found)
+            case AskTips():
+                return offset_data(await query.tips(offset(call.offset), call.wait))
+            case Strict():
+                return sorted(await query.strict(call.streams))
+            case Resume():
+                return await query.resume(offset(call.offset))
+            case Planned():
+                return query.planned(Mark.parse(call.mark))
+
+
+def _parsed(ranges: Ranges) -> list[ShardRange]:
+    return GetTicket(ranges).parsed()
+
+
+def _decoded(data: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise FetcherError(f"not a {kind.__name__}: {error}") from None
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Whoever asks for its result gets its error; if nobody does, nobody has to know."""
+    if not task.cancelled():
+        task.exception()

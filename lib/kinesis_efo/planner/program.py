@@ -1,0 +1,231 @@
+"""Finds the runs of this Spark program: the process that has one says so in a small file, and holds a lock on it for its life.
+
+A program is a JVM: Spark starts one process for each source of a query, as a child of the driver's JVM. The kernel frees the lock of
+a process that has ended, however it ended: a file that nobody has locked is of a host that is gone. Another lock lets one process at a
+time decide whether to join a run or to begin one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.private_directory import is_private
+from kinesis_efo.processes import Process
+
+try:
+    import fcntl
+except ImportError:  # a system without it has no Spark that keeps processes as this library needs them
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.05
+_PREFIX: Final = "run"
+
+
+class RunEntry(msgspec.Struct, frozen=True):
+    """What a host tells of its run.
+
+    Attributes:
+        address: Where its service is.
+        secret: The secret of the run.
+        streams: The ARNs of the streams that it reads, by logical name.
+    """
+
+    address: FetcherAddress
+    secret: str
+    streams: dict[str, str]
+
+    def overlaps(self, streams: dict[str, str]) -> bool:
+        """Whether it reads one of some streams."""
+        return not self.streams.items().isdisjoint(streams.items())
+
+
+class HostFile:
+    """The file of a run whose host is another process.
+
+    Args:
+        path: The file.
+        entry: What it says.
+    """
+
+    def __init__(self, path: Path, entry: RunEntry) -> None:
+        self.path = path
+        self.entry = entry
+
+    def again(self) -> RunEntry:
+        """What it says by now; what it has said, if it is gone."""
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            return msgspec.json.decode(self.path.read_bytes(), type=RunEntry)
+        return self.entry
+
+    @property
+    def host_lives(self) -> bool:
+        """Whether its host's process is there. One that is paused is."""
+        return not _is_free(self.path)
+
+
+class OwnFile:
+    """The file of the run of this process, which is the host as long as it is open.
+
+    Args:
+        path: Where; nothing may be there yet.
+        entry: What it says.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+
+    def __init__(self, path: Path, entry: RunEntry) -> None:
+        self._path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.write(entry)
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, entry: RunEntry) -> None:
+        """Say something else. Who reads it holds the lock of the one that decides, for whom it is written."""
+        data = msgspec.json.encode(entry)
+        os.pwrite(self._file, data, 0)
+        os.ftruncate(self._file, len(data))
+
+    def close(self) -> None:
+        """Be no host any more."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class Program:
+    """The runs of one Spark program that may be shared: those of one lease table.
+
+    Args:
+        directory: Where its processes leave their files.
+        jvm: The JVM that has started this process.
+        about: What they have in common, besides.
+    """
+
+    def __init__(self, directory: Path, jvm: Process, about: str) -> None:
+        self._directory = directory
+        self._machine = f"{_PREFIX}.{_pid_namespace()}"
+        digest = hashlib.sha256(about.encode()).hexdigest()[:16]
+        self._name = f"{self._machine}.{jvm.pid}.{jvm.started}.{digest}"
+
+    @classmethod
+    def found(cls, directory: Path, jvm: Process, about: str) -> Self | None:
+        """The program of this process, if its processes can find each other; if not, the log says why.
+
+        Args:
+            directory: Where its processes leave their files.
+            jvm: The JVM that has started this process.
+            about: What they have in common, besides.
+        """
+        program = cls(directory, jvm, about)
+        try:
+            if fcntl is None:
+                raise OSError("this system has no flock")
+            directory.mkdir(mode=0o700, exist_ok=True)
+            if not is_private(directory):
+                raise OSError(f"others may write to {directory}")
+            program._sweep()
+            # Whether locks work at all; nobody is waited for.
+            with program._lock_file() as file, contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            logger.warning(
+                "queries of this Spark program that read the same stream cannot find each other, and all but one of them will be refused: %s",
+                error,
+            )
+            return None
+        return program
+
+    @contextlib.contextmanager
+    def deciding(self, check: Callable[[], None], sleep: Callable[[float], Any] = time.sleep) -> Iterator[None]:
+        """Be the one process of the program that decides whether to join a run or to begin one.
+
+        Args:
+            check: Called again and again while another one decides; raises to give up.
+            sleep: Waits for a number of seconds.
+        """
+        with self._lock_file() as file:
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                check()
+                sleep(_LOOK_SECONDS)
+            yield
+
+    def runs(self) -> list[HostFile]:
+        """The runs whose hosts are there. Only for the one that decides; files of those that are gone are removed."""
+        found: list[HostFile] = []
+        for path in sorted(self._directory.glob(f"{self._name}.*.json")):
+            if _is_free(path):
+                path.unlink(missing_ok=True)
+                continue
+            with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+                found.append(HostFile(path, msgspec.json.decode(path.read_bytes(), type=RunEntry)))
+        return found
+
+    def begin(self, entry: RunEntry) -> OwnFile:
+        """Say that this process is the host of a run. Only for the one that decides.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        return OwnFile(self._directory / f"{self._name}.{secrets.token_hex(4)}.json", entry)
+
+    @contextlib.contextmanager
+    def _lock_file(self) -> Iterator[int]:
+        file = os.open(self._directory / f"{self._name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+    def _sweep(self) -> None:
+        """Remove the files of programs that have ended on this machine: nobody asks for them any more."""
+        for path in self._directory.glob(f"{self._machine}.*"):
+            pid, started = path.name.removeprefix(f"{self._machine}.").split(".")[:2]
+            if not Process(int(pid), started).lives():
+                path.unlink(missing_ok=True)
+
+
+def _is_free(path: Path) -> bool:
+    """Whether nobody holds the lock of a file: the process that wrote it has ended."""
+    try:
+        file = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return True
+    try:
+        # Shared: two that look at a time do not take each other for the host.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+def _pid_namespace() -> str:
+    """Tells the containers of a host apart that share the directory: each has pids of its own."""
+    try:
+        return Path("/proc/self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
+    except OSError:
+        return "0"

@@ -1,0 +1,42 @@
+"""Makes the run of a stream reader: one that it shares with others of its Spark program, or one of its own."""
+
+from __future__ import annotations
+
+import os
+
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.access import RunAccess
+from kinesis_efo.planner.program import Program
+from kinesis_efo.planner.runtime import PlannerRuntime
+from kinesis_efo.planner.shared_run import SharedRun
+from kinesis_efo.private_directory import notes_directory
+from kinesis_efo.processes import Process
+from kinesis_efo.spark.fetcher_job import start_fetchers
+from kinesis_efo.spark.host import where_to_listen
+from kinesis_efo.spark.lifecycle import is_sparks_process, keep_output, spark_waits
+
+
+def run_of_program(manifest: Manifest, options: SourceOptions) -> RunAccess:
+    """The run of a reader, not started yet. It may be shared only in the process that Spark keeps for the reader.
+
+    Args:
+        manifest: The application, with the streams to read.
+        options: The options of the query.
+    """
+    listening = where_to_listen(options)
+
+    def begin(secret: str | None, *, shared: bool = True) -> PlannerRuntime:
+        fetchers = start_fetchers(options)
+        return PlannerRuntime(manifest, options, listening, start_fetchers=fetchers, secret=secret, shared=shared)
+
+    program = _program(manifest, options) if is_sparks_process() else None
+    if program is None:
+        return begin(None, shared=False)
+    return SharedRun(program, manifest, options, listening, begin, spark_waits, keep_output)
+
+
+def _program(manifest: Manifest, options: SourceOptions) -> Program | None:
+    # Not the application's name: whoever reads a stream of one lease table needs the same lease.
+    about = (options.program, manifest.region, manifest.lease_table, options.aws.endpoint_url or "")
+    return Program.found(notes_directory(), Process.of(os.getppid()), "\n".join(about))

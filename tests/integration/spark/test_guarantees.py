@@ -167,7 +167,7 @@ def test_several_sources_of_one_stream_share_what_reads_it(world: MakeWorld, que
     w.put(numbered(10, first=10))
     for query, seen in zip(started, both, strict=True):
         assert sorted(numbers(seen.wait_for(query, 20 * times))) == sorted([*range(20)] * times)
-    assert w.leases()["#run:orders"]["leaseCounter"]["N"] == "1"
+    assert w.leases()["#run:orders"]["epoch"]["N"] == "1"
 
 
 @pytest.mark.spark

@@ -116,9 +116,9 @@ def _text(name: str, value: object) -> str:
         case bool():
             return str(value).lower()
         case float():
-            return f"{value:g}"
+            return f"{value:.12g}"
         case range():
-            return f"{value.start}-{value.stop - 1}"
+            return "-" if value == range(1) else f"{value[0]}" if len(value) == 1 else f"{value[0]}-{value[-1]}"
     return hashlib.sha256(str(value).encode()).hexdigest() if name in _SECRET else str(value)
 
 

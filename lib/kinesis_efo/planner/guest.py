@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -113,14 +113,20 @@ class HostLink:
         self._offsets = 0
         self._lock = threading.Lock()
 
-    def join(self, process: Process, streams: Mapping[str, StreamRef], options: SourceOptions) -> Joined:
+    def join(self, reader: str, process: Process, streams: Mapping[str, StreamRef], options: SourceOptions) -> Joined:
         """Ask to be a guest; without a name in the answer, this process is none.
+
+        Args:
+            reader: Names the query. Who asks again, because an answer was lost, is one guest all the same.
+            process: This process.
+            streams: What the query reads, by logical name.
+            options: The options of the query.
 
         Raises:
             FetcherUnreachableError, FetcherRefusedError: There is no host, or it does not answer.
         """
         texts = {name: StreamText(ref.stream_name, ref.stream_arn, ref.consumer_arn) for name, ref in streams.items()}
-        request = Join(process.pid, process.started, texts, of_run(options), BoundsText.of(options.ends))
+        request = Join(reader, *process, texts, of_run(options), BoundsText.of(options.ends))
         joined = self._client.join(request)
         self._guest = joined.guest
         return joined
@@ -254,6 +260,7 @@ class GuestRun:
         joined: What the host has answered.
 
     Attributes:
+        is_guest: It is.
         link: The way there.
         address: Where tasks read, or ask who reads.
         by_planner: Whether tasks have to ask who reads.
@@ -262,6 +269,7 @@ class GuestRun:
 
     def __init__(self, link: HostLink, joined: Joined) -> None:
         assert joined.address is not None
+        self.is_guest: Literal[True] = True
         self.link = link
         self.address: Final = joined.address
         self.by_planner: Final = joined.by_planner

@@ -89,6 +89,7 @@ class Join(msgspec.Struct, frozen=True):
     """A process asks to be a guest of the run.
 
     Attributes:
+        reader: Names its query, so that one who asks again takes the place of himself.
         pid: Its process id.
         started: When it started.
         streams: What its query reads, by logical name.
@@ -96,6 +97,7 @@ class Join(msgspec.Struct, frozen=True):
         ends: Where its query ends if it reads what is there.
     """
 
+    reader: str
     pid: int
     started: str
     streams: dict[str, StreamText]

@@ -111,6 +111,7 @@ class _Guest:
     """One guest.
 
     Attributes:
+        reader: Names its query.
         process: Its process.
         query: Its query.
         streams: What its query reads, by logical name.
@@ -120,7 +121,10 @@ class _Guest:
         offsets: The last offsets that it has told, by number.
     """
 
-    def __init__(self, process: Process, query: Query, streams: Collection[str], ready: asyncio.Task[None]) -> None:
+    def __init__(
+        self, reader: str, process: Process, query: Query, streams: Collection[str], ready: asyncio.Task[None]
+    ) -> None:
+        self.reader = reader
         self.process = process
         self.query = query
         self.streams = streams
@@ -177,7 +181,7 @@ class Guests:
         """
         match kind:
             case str(name) if name == JOIN:
-                return self._join(_decoded(body, Join))
+                return await self._join(_decoded(body, Join))
             case str(name) if name == CALL:
                 return await self._answer(_decoded(body, GuestCall))
             case str(name) if name == LEAVE:
@@ -209,7 +213,10 @@ class Guests:
 
     # -- coming and going
 
-    def _join(self, request: Join) -> Joined:
+    async def _join(self, request: Join) -> Joined:
+        # An answer may have been lost: nobody would ever end the query of that guest.
+        for name in [name for name, guest in self._guests.items() if guest.reader == request.reader]:
+            await self._drop(name)
         if self._closed:
             return Joined()
         streams = {name: StreamRef(name, each.name, each.arn, each.consumer) for name, each in request.streams.items()}
@@ -220,7 +227,8 @@ class Guests:
         ready = self._host.extend(streams)
         ready.add_done_callback(_heard)
         query = self._host.new_query(frozenset(streams), request.ends.parsed())
-        self._guests[name] = _Guest(Process(request.pid, request.started), query, frozenset(streams), ready)
+        process = Process(request.pid, request.started)
+        self._guests[name] = _Guest(request.reader, process, query, frozenset(streams), ready)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="guests")
         logger.info(

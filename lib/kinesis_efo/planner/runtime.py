@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -186,6 +186,11 @@ class PlannerRuntime:
             KinesisEfoError: The streams cannot be listed, or their leases are of other streams.
         """
         return self._call(self.added(start, names))
+
+    @property
+    def is_guest(self) -> Literal[False]:
+        """It is not: the run is here."""
+        return False
 
     @property
     def address(self) -> FetcherAddress:

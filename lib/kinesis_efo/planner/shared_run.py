@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
 
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import (
@@ -28,23 +29,20 @@ from kinesis_efo.failure import stopped
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.assembly import certificate_for
 from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.planner_client import PlannerClient
 from kinesis_efo.fetcher.progress import PollReply
-from kinesis_efo.fetcher.work import WhereReply, WhereRequest
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions, Start
+from kinesis_efo.planner.access import RunAccess
 from kinesis_efo.planner.program import HostFile, OwnFile, Program, RunEntry
 from kinesis_efo.planner.query_ends import Found
-from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.positions import Offset, ShardKey, ShardRange
 from kinesis_efo.processes import Process
 
 # What a guest needs is imported by guests: most queries are alone in their program.
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kinesis_efo.planner.guest import GuestRun
-    from kinesis_efo.planner.where_service import WhereService
+    from kinesis_efo.planner.where_service import HostPlace, WhereService
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -52,6 +50,27 @@ T = TypeVar("T")
 _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 0.1
+
+
+class OwnRun(RunAccess, Protocol):
+    """A run of this process, which others may share: `PlannerRuntime`."""
+
+    streams_changed: Callable[[dict[str, str]], None]
+    """Called, in any thread, with the ARNs of the streams that it reads, by logical name, if guests read more than it did."""
+
+    @property
+    def is_guest(self) -> Literal[False]:
+        """It is not."""
+
+    @property
+    def address(self) -> FetcherAddress:
+        """Where its service is."""
+
+    def leave(self) -> None:
+        """End the query, but not the run: its guests may go on."""
+
+    def close(self, *, only_if_alone: bool = False) -> bool:
+        """Take no more guests; see `Guests.close`."""
 
 
 class SharedRun:
@@ -73,7 +92,7 @@ class SharedRun:
         manifest: Manifest,
         options: SourceOptions,
         listening: Listening,
-        begin: Callable[[str | None], PlannerRuntime],
+        begin: Callable[[str | None], OwnRun],
         spark_waits: Callable[[], bool],
         stay: Callable[[], None],
     ) -> None:
@@ -85,11 +104,12 @@ class SharedRun:
         self._begin = begin
         self._spark_waits = spark_waits
         self._stay = stay
+        self._reader = secrets.token_hex(8)
         self._me = Process.of(os.getpid())
         self._jvm = os.getppid()
         self._streams = {name: ref.stream_arn for name, ref in manifest.streams.items()}
         self._joinable = dict(self._streams)
-        self._run: PlannerRuntime | GuestRun | None = None
+        self._run: OwnRun | GuestRun | None = None
         self._file: OwnFile | None = None
         self._where: WhereService | None = None
         self._error: KinesisEfoError | None = None
@@ -113,7 +133,7 @@ class SharedRun:
         """
         with self._attaching:
             self._attach()
-        if self._run is not None and not isinstance(self._run, PlannerRuntime):
+        if self._run is not None and self._run.is_guest:
             self._be_guest()
 
     def initial_offset(self, start: Start) -> Offset:
@@ -133,7 +153,8 @@ class SharedRun:
         """See `RunAccess`."""
         if self._where is not None:
             return self._where.address
-        return self._run.planner_address if isinstance(self._run, PlannerRuntime) else None
+        run = self._run
+        return None if run is None or run.is_guest else run.planner_address
 
     @property
     def query(self) -> SharedQuery:
@@ -157,10 +178,10 @@ class SharedRun:
         with self._stopping:
             with self._attaching:  # whoever is just beginning a run has to say so first
                 run = self._run
-            if isinstance(run, PlannerRuntime):
-                self._stop_hosting(run)
-            elif run is not None:
+            if run is not None and run.is_guest:
                 run.link.leave()
+            elif run is not None:
+                self._stop_hosting(run)
             if self._where is not None:
                 # A call under way must not block the end.
                 closing = threading.Thread(target=self._where.shutdown, daemon=True)
@@ -171,7 +192,7 @@ class SharedRun:
 
     # -- inside
 
-    def call(self, ask: Callable[[PlannerRuntime | GuestRun], T]) -> T:
+    def call(self, ask: Callable[[OwnRun | GuestRun], T]) -> T:
         """Make a call to the run; if its host is gone, to the one that takes its place.
 
         Raises:
@@ -183,7 +204,7 @@ class SharedRun:
                 raise self._error
             if run is None or self._left.is_set():
                 raise stopped()
-            if isinstance(run, PlannerRuntime):
+            if not run.is_guest:
                 return ask(run)
             from kinesis_efo.planner.guest import HostLostError
 
@@ -208,6 +229,7 @@ class SharedRun:
         """Join a run, or begin one."""
         give_up_at = time.monotonic() + self._options.patience
         while True:
+            self._check()
             with self._program.deciding(self._check):
                 runs = [run for run in self._program.runs() if run.entry.overlaps(self._joinable)]
                 if len(runs) > 1:
@@ -218,7 +240,6 @@ class SharedRun:
                 if self._joined(runs[0]):
                     return
             # It is just ending, or paused.
-            self._check()
             if time.monotonic() >= give_up_at:
                 raise FetcherError(
                     f"another source of this Spark program has had the run of {', '.join(self._streams)} for {self._options.patience:.0f} s, "
@@ -245,7 +266,7 @@ class SharedRun:
         link = HostLink(file, client, self._check, time.sleep)
         joined = None
         try:
-            joined = link.join(self._me, self._manifest.streams, self._options)
+            joined = link.join(self._reader, self._me, self._manifest.streams, self._options)
         except (FetcherUnreachableError, FetcherRefusedError) as error:
             logger.debug("no answer from the host of this program's run: %s", error)
         if joined is not None and joined.faults:
@@ -266,9 +287,9 @@ class SharedRun:
         )
 
     def _tell_streams(self, streams: dict[str, str]) -> None:
-        assert self._file is not None
-        assert isinstance(self._run, PlannerRuntime)
-        self._file.write(RunEntry(self._run.address, self.secret, streams))
+        run = self._run
+        if self._file is not None and run is not None and not run.is_guest:
+            self._file.write(RunEntry(run.address, self.secret, streams))
 
     def _attach_again(self, lost: GuestRun) -> None:
         with self._attaching:
@@ -297,7 +318,7 @@ class SharedRun:
 
     # -- as the host
 
-    def _stop_hosting(self, runtime: PlannerRuntime) -> None:
+    def _stop_hosting(self, runtime: OwnRun) -> None:
         """End the run once nobody needs it, or at once if somebody waits for this process."""
         if not runtime.close(only_if_alone=True):
             runtime.leave()
@@ -325,7 +346,7 @@ class SharedRun:
             listening = replace(listening, ports=range(1))
         try:
             certificate = certificate_for(self._options, listening, SystemClock())
-            self._where = WhereService(self._where_now, self.secret, listening, certificate)
+            self._where = WhereService(self._place, self.secret, listening, certificate)
         except FetcherError as error:
             logger.warning(
                 "if the process ends that fetches for this query, tasks that read from it fail, and Spark tries them again: %s",
@@ -336,7 +357,7 @@ class SharedRun:
     def _watch(self) -> None:
         while not self._left.wait(_LOOK_SECONDS):
             run = self._run
-            if run is None or isinstance(run, PlannerRuntime):
+            if run is None or not run.is_guest:
                 return
             if not run.link.file.host_lives:
                 try:
@@ -351,33 +372,18 @@ class SharedRun:
                     logger.exception("the run could not be taken over")
                     return
 
-    def _where_now(self, request: WhereRequest) -> WhereReply:
-        """Tell a task who reads some shards now. While nobody does, it asks again."""
-        give_up_at = time.monotonic() + request.wait
-        while not self._left.is_set():
-            if self._error is not None:
-                raise self._error
-            left = give_up_at - time.monotonic()
-            run = self._run
-            if isinstance(run, PlannerRuntime):
-                planner, address = run.planner_address, run.address
-            elif run is not None and run.link.file.host_lives:
-                planner, address = run.address if run.by_planner else None, run.address
-            else:
-                planner = address = None
-            if planner is not None:
-                shards = [ShardKey(*shard) for shard in request.shards]
-                with (
-                    contextlib.suppress(FetcherUnreachableError, FetcherRefusedError),
-                    PlannerClient(planner, self.secret) as client,
-                ):
-                    return client.where(shards, max(0.0, left))
-            elif address is not None:
-                return WhereReply([address] * len(request.shards), 1)
-            if left <= 0:
-                break
-            time.sleep(min(left, _AGAIN_SECONDS))
-        return WhereReply([None] * len(request.shards), 1)
+    def _place(self) -> HostPlace | None:
+        """Where the host is at this moment."""
+        from kinesis_efo.planner.where_service import HostPlace
+
+        if self._error is not None:
+            raise self._error
+        run = self._run
+        if run is None or self._left.is_set():
+            return None
+        if run.is_guest:
+            return HostPlace(run.address, run.by_planner) if run.link.file.host_lives else None
+        return HostPlace(run.address, run.planner_address is not None)
 
 
 class SharedQuery:

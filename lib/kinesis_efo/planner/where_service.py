@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from pyarrow import flight
 
-from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.messages import pack_error
+from kinesis_efo.fetcher.planner_client import PlannerClient
 from kinesis_efo.fetcher.serving import Service, decoded
 from kinesis_efo.fetcher.work import WHERE, WhereReply, WhereRequest
+from kinesis_efo.positions import ShardKey
 
 if TYPE_CHECKING:
     from kinesis_efo.fetcher.certificate import Certificate
+
+_AGAIN_SECONDS: Final = 0.1
+
+
+class HostPlace(NamedTuple):
+    """Where the host of a run is.
+
+    Attributes:
+        address: Its address.
+        by_planner: Whether the shards are read elsewhere, and it has to be asked where.
+    """
+
+    address: FetcherAddress
+    by_planner: bool
 
 
 class WhereService(Service):
     """Answers tasks of one query; see `Service`.
 
     Args:
-        where: Answers, in a thread of its own for each call.
+        place: Tells where the host is at this moment; None if there is none. Raises what has ended the query.
         secret: The secret of the run; a call without it is refused.
         listening: Where to listen.
         certificate: Encrypts what is served; None: nothing does.
@@ -32,20 +51,41 @@ class WhereService(Service):
 
     def __init__(
         self,
-        where: Callable[[WhereRequest], WhereReply],
+        place: Callable[[], HostPlace | None],
         secret: str,
         listening: Listening,
         certificate: Certificate | None = None,
     ) -> None:
-        self._where = where
+        self._place = place
+        self._run_secret = secret
         super().__init__(None, secret, listening, certificate)
 
     def act(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         """See `Service`."""
         if action.type != WHERE:
             return super().act(context, action)
+        request = decoded(action.body.to_pybytes(), WhereRequest)
         try:
-            reply = self._where(decoded(action.body.to_pybytes(), WhereRequest))
+            reply = self._answer(context, request)
         except KinesisEfoError as error:
             raise flight.FlightServerError(str(error), extra_info=pack_error(error)) from error
         return [flight.Result(msgspec.json.encode(reply))]
+
+    def _answer(self, context: flight.ServerCallContext, request: WhereRequest) -> WhereReply:
+        """While there is no host, nobody reads the shards, and one is there to wait for: the task asks again."""
+        give_up_at = time.monotonic() + request.wait
+        shards = [ShardKey(*shard) for shard in request.shards]
+        while True:
+            left = max(0.0, give_up_at - time.monotonic())
+            match self._place():
+                case HostPlace(address, by_planner=False):
+                    return WhereReply([address] * len(shards), 1)
+                case HostPlace(address):
+                    with (
+                        contextlib.suppress(FetcherUnreachableError, FetcherRefusedError),
+                        PlannerClient(address, self._run_secret) as client,
+                    ):
+                        return client.where(shards, left)
+            if not left or context.is_cancelled():
+                return WhereReply([None] * len(shards), 1)
+            time.sleep(min(left, _AGAIN_SECONDS))

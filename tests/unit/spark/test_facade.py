@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 
 from kinesis_efo.errors import ConfigurationError, OptionsError
 from kinesis_efo.options import BatchOptions, SourceOptions
-from kinesis_efo.options.source import DRIVER_HOST
+from kinesis_efo.options.source import DRIVER_HOST, PROGRAM
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.spark import facade
 from kinesis_efo.spark.compat import SPARK_VERSION
@@ -69,6 +69,20 @@ def test_elsewhere_the_drivers_address_is_told(master: str) -> None:
 
 def test_a_session_that_does_not_know_tells_nothing() -> None:
     assert told(Spark()) == {}
+
+
+def test_a_session_of_spark_connect_is_told_from_others_of_its_server() -> None:
+    session = Spark()
+    session.session_id = "5f3c"  # type: ignore[attr-defined]
+    assert told(session) == {PROGRAM: "5f3c"}
+
+
+def test_queries_of_a_classic_session_share_with_all_of_their_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Spark()
+    session.session_id = "5f3c"  # type: ignore[attr-defined]
+    monkeypatch.setattr(facade, "_is_driver", lambda _: True)
+    monkeypatch.setattr(facade.KinesisEfoSource, "schema", lambda _: None)
+    assert told(session) == {}
 
 
 def test_options_are_passed_on() -> None:

@@ -1,0 +1,256 @@
+"""How processes of one Spark program find each other's runs, with real processes and the kernel's locks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.planner import program
+from kinesis_efo.planner.program import OwnFile, Program, RunEntry
+from kinesis_efo.processes import Process
+from tests.support.world import wait_until
+
+ADDRESS = FetcherAddress("here", 4711)
+ENTRY = RunEntry(ADDRESS, "secret", {"orders": "arn:orders"})
+JVM = Process.of(os.getpid())
+
+HOST = """
+import sys
+from pathlib import Path
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.planner.program import Program, RunEntry
+from kinesis_efo.processes import Process
+program = Program.found(Path(sys.argv[1]), Process(int(sys.argv[2]), sys.argv[3]), sys.argv[4])
+with program.deciding(lambda: None):
+    if sys.argv[5] == "host":
+        file = program.begin(RunEntry(FetcherAddress("here", 1), "s", {"orders": "arn:orders"}))
+    else:
+        print("deciding", flush=True)
+        sys.stdin.readline()
+print("there", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Starts processes of the program: a host, or one that is about to decide."""
+    with ExitStack() as stack:
+
+        def start(part: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-c", HOST, str(tmp_path / "notes"), str(JVM.pid), JVM.started, "lake", part]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() == ("there" if part == "host" else "deciding")
+            return process
+
+        yield start
+
+
+def found(directory: Path, about: str = "lake", jvm: Process = JVM) -> Program:
+    program = Program.found(directory / "notes", jvm, about)
+    assert program is not None
+    return program
+
+
+def never() -> None:
+    raise AssertionError("nobody else decides")
+
+
+def streams(of: Program) -> list[dict[str, str]]:
+    with of.deciding(never):
+        return [run.entry.streams for run in of.runs()]
+
+
+def test_a_run_is_found_by_others_of_the_program_while_its_file_is_open(tmp_path: Path) -> None:
+    here = found(tmp_path)
+    file = here.begin(ENTRY)
+    (run,) = found(tmp_path).runs()
+    assert run.entry == ENTRY
+    assert run.host_lives
+    assert run.path.stat().st_mode & 0o777 == 0o600
+    longer = RunEntry(ADDRESS, "secret", {"orders": "arn:orders", "a" * 100: "arn:clicks"})
+    for entry in (longer, ENTRY):
+        file.write(entry)
+        assert run.again() == entry
+    file.close()
+    assert not run.host_lives
+    assert run.again() == ENTRY
+    assert streams(here) == []
+    file.close()
+
+
+@pytest.mark.parametrize("other", ["another lease table", "another JVM", "a JVM with the same id"])
+def test_other_programs_do_not_find_it(tmp_path: Path, other: str) -> None:
+    file = found(tmp_path).begin(ENTRY)
+    match other:
+        case "another lease table":
+            there = found(tmp_path, "other")
+        case "another JVM":
+            there = found(tmp_path, jvm=Process.of(os.getppid()))
+        case _:
+            there = found(tmp_path, jvm=Process(JVM.pid, "1"))
+    assert streams(there) == []
+    assert len(streams(found(tmp_path))) == 1, "it is not swept away either"
+    file.close()
+
+
+def test_the_kernel_tells_that_a_host_was_killed(
+    tmp_path: Path, processes: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    host = processes("host")
+    here = found(tmp_path)
+    (run,) = here.runs()
+    assert run.host_lives
+    host.kill()
+    host.wait()
+    assert not run.host_lives
+    assert run.path.exists()
+    assert streams(here) == []
+    assert not run.path.exists()
+
+
+def test_a_paused_host_lives(tmp_path: Path, processes: Callable[[str], subprocess.Popen[str]]) -> None:
+    host = processes("host")
+    host.send_signal(19)
+    (run,) = found(tmp_path).runs()
+    assert run.host_lives
+    host.send_signal(18)
+
+
+def test_two_that_look_at_once_do_not_take_each_other_for_the_host(tmp_path: Path) -> None:
+    here = found(tmp_path)
+    file = here.begin(ENTRY)
+    (run,) = here.runs()
+    file.close()
+    run.path.write_bytes(b"{}")
+    with run.path.open("r+b") as other:
+        program.fcntl.flock(other, program.fcntl.LOCK_SH)
+        assert not run.host_lives
+
+
+def test_one_decides_at_a_time_and_who_waits_can_give_up(
+    tmp_path: Path, processes: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    other = processes("decide")
+    here, waited = found(tmp_path), []
+
+    def check() -> None:
+        waited.append(True)
+        if len(waited) == 3:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError), here.deciding(check, lambda _: None):
+        raise AssertionError("another one decides")
+    decided = threading.Event()
+
+    def decide() -> None:
+        with here.deciding(lambda: None):
+            decided.set()
+
+    thread = threading.Thread(target=decide)
+    thread.start()
+    assert not decided.wait(0.2)
+    assert other.stdin is not None
+    other.stdin.write("\n")
+    other.stdin.flush()
+    assert decided.wait(20)
+    thread.join()
+
+
+def test_who_decides_and_dies_keeps_nobody_waiting(
+    tmp_path: Path, processes: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    processes("decide").kill()
+    with found(tmp_path).deciding(lambda: None):
+        pass
+
+
+@pytest.mark.parametrize("what", ["others may write", "a file", "read-only", "no flock"])
+def test_a_directory_that_cannot_be_used_is_said_once(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "notes"
+    match what:
+        case "others may write":
+            directory.mkdir()
+            directory.chmod(0o777)
+        case "a file":
+            directory.touch()
+        case "read-only":
+            # Root may write everywhere.
+            monkeypatch.setattr(os, "open", _refused)
+        case _:
+            monkeypatch.setattr(program, "fcntl", None)
+    with caplog.at_level(logging.WARNING):
+        assert Program.found(directory, JVM, "lake") is None
+    (record,) = caplog.records
+    assert "cannot find each other" in record.message
+
+
+def _refused(*_: object, **__: object) -> int:
+    raise PermissionError("read-only")
+
+
+def test_files_of_programs_that_have_ended_are_removed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        gone = Process.of(process.pid)
+        file = found(tmp_path, jvm=gone).begin(ENTRY)
+        mine = found(tmp_path).begin(ENTRY)
+        foreign = tmp_path / "notes" / f"run.1.{gone.pid}.{gone.started}.0.lock"
+        foreign.touch()  # of another container that shares the directory
+        (tmp_path / "notes" / "0123.json").touch()
+        assert len(list((tmp_path / "notes").iterdir())) == 6
+        process.communicate()
+    wait_until(lambda: not gone.lives())
+    found(tmp_path)
+    names = [path.name for path in (tmp_path / "notes").iterdir()]
+    assert foreign.name in names
+    assert "0123.json" in names
+    assert len(names) == 4
+    assert not [name for name in names if name.startswith(f"run.{_namespace()}.{gone.pid}.")]
+    file.close()
+    mine.close()
+
+
+def _namespace() -> str:
+    return Path("/proc/self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
+
+
+def test_a_file_that_cannot_be_read_is_of_nobody(tmp_path: Path) -> None:
+    here = found(tmp_path)
+    file = here.begin(ENTRY)
+    os.pwrite(file._file, b"{", 0)
+    os.ftruncate(file._file, 1)
+    assert streams(here) == []
+    file.close()
+
+
+def test_a_place_that_is_taken_is_no_file_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    with pytest.raises(FileExistsError):
+        OwnFile(tmp_path / "taken", ENTRY)
+
+
+@pytest.mark.parametrize(
+    ("other", "overlaps"),
+    [
+        ({"orders": "arn:orders"}, True),
+        ({"orders": "arn:orders", "clicks": "arn:clicks"}, True),
+        ({"clicks": "arn:clicks"}, False),
+        ({"orders": "arn:aws:kinesis:us-east-1:210987654321:stream/orders"}, False),
+    ],
+)
+def test_runs_overlap_by_what_they_read_and_what_it_is_called(other: dict[str, str], overlaps: bool) -> None:
+    assert ENTRY.overlaps(other) is overlaps

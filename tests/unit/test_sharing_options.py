@@ -1,0 +1,65 @@
+"""Every option belongs to the run that queries share, or to each query; and what differs is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinesis_efo.options import SOURCE_OPTIONS, SourceOptions
+from kinesis_efo.options.sharing import OF_QUERY, OF_RUN, differences, of_run
+from kinesis_efo.options.source import HINTS
+
+
+def parsed(**options: str) -> SourceOptions:
+    return SourceOptions.parse(
+        {"manifest": "m.json", **{name.replace("_", "."): text for name, text in options.items()}}
+    )
+
+
+def test_every_option_is_in_one_of_the_two_groups() -> None:
+    names = {option.name for option in (*SOURCE_OPTIONS, *HINTS)}
+    assert not OF_RUN & OF_QUERY
+    assert names == OF_RUN | OF_QUERY
+
+
+def test_options_of_the_query_alone_do_not_differ() -> None:
+    mine = parsed(
+        startingPosition="TRIM_HORIZON",
+        maxRecordsPerTrigger="5",
+        pollTimeout="1s",
+        deaggregate="strict",
+        catchUp="true",
+    )
+    assert differences(of_run(parsed()), of_run(mine)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"bufferBytes": "64m"}, "'bufferBytes' is 67108864 here and 268435456 in"),
+        ({"leaseTimeout": "20s"}, "'leaseTimeout' is 20 here and 10 in"),
+        ({"failOnDataLoss": "false"}, "'failOnDataLoss' is false here and true in"),
+        ({"fetcherPort": "40000-40100"}, "'fetcherPort' is 40000-40100 here and not set in"),
+        ({"fetcherPort": "40000"}, "'fetcherPort' is 40000 here and not set in"),
+        ({"subscribe_maxRetries": "3"}, "'subscribe.maxRetries' is 3 here and not set in"),
+        ({"metrics_export": "none"}, "'metrics.export' is none here and otel in"),
+        ({"endpointUrl": "http://127.0.0.1:1"}, "'endpointUrl' is http://127.0.0.1:1 here and not set in"),
+    ],
+)
+def test_an_option_of_the_run_that_differs_is_named_with_both_values(given: dict[str, str], text: str) -> None:
+    (fault,) = differences(of_run(parsed()), of_run(parsed(**given)))
+    assert text in fault
+    assert "give all of them the same value" in fault
+
+
+def test_all_that_differ_are_named() -> None:
+    faults = differences(of_run(parsed()), of_run(parsed(bufferBytes="64m", checkpointRate="3")))
+    assert [fault.split("'")[1] for fault in faults] == ["bufferBytes", "checkpointRate"]
+
+
+def test_secrets_are_compared_and_never_told() -> None:
+    role = {"roleArn": "arn:aws:iam::123456789012:role/reader"}
+    one, other = (of_run(parsed(**role, externalId=secret)) for secret in ("first-secret", "second-secret"))
+    (fault,) = differences(one, other)
+    assert "'externalId' is another here and another in" in fault
+    assert "-secret" not in str(one) + str(other) + fault
+    assert differences(one, of_run(parsed(**role, externalId="first-secret"))) == []

@@ -5,16 +5,23 @@ The test plays Spark's part: it is the parent of all readers' processes, as the 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kinesis_efo.private_directory import notes_directory
-from tests.support.played_spark import PlayedSpark
+from tests.support import arriving
+from tests.support.driven import Driver
+from tests.support.played_spark import CREDENTIALS, PlayedSpark, ReaderFailed
 from tests.support.world import World, wait_until
 
 pytestmark = pytest.mark.spark
@@ -127,3 +134,100 @@ def test_a_guest_goes_on_if_its_host_is_killed(world: MakeWorld, play: Play) -> 
     second.spark.close()
     assert not owners(w)
     assert not files()
+
+
+def test_a_host_that_fails_by_its_own_fault_says_so_at_once_and_hands_over(world: MakeWorld, play: Play) -> None:
+    w = world()
+    rows = put(w, numbered(0, 20))
+    first = Reading(play, w)
+    first.until(rows)
+    second = Reading(play, w)
+    second.until(rows)
+    with pytest.raises(ReaderFailed, match="not a kinesis-efo offset"):
+        first.spark.plan(first.at, {"version": 1, "streams": "nonsense"})
+    first.spark.process.wait(20)
+    rows += put(w, numbered(20, 20))
+    second.until(rows)
+    assert epoch(w) == 2
+
+
+def test_a_guest_waits_for_a_host_that_is_paused(world: MakeWorld, play: Play) -> None:
+    w = world()
+    rows = put(w, numbered(0, 20))
+    first = Reading(play, w)
+    first.until(rows)
+    second = Reading(play, w)
+    second.until(rows)
+    first.spark.process.send_signal(signal.SIGSTOP)
+    threading.Timer(3, first.spark.process.send_signal, [signal.SIGCONT]).start()
+    rows += put(w, numbered(20, 20))
+    second.until(rows)
+    first.until(rows)
+    assert epoch(w) == 1
+
+
+def test_without_a_private_directory_the_second_source_is_refused_and_told_why(
+    world: MakeWorld, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = world()
+    put(w, numbered(0, 20))
+    everybodys = tmp_path / notes_directory().name
+    everybodys.mkdir()
+    everybodys.chmod(0o777)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    first, second = (play(w, leaseTimeout="2s") for _ in range(2))
+    start = first.initial_offset()
+    wait_until(lambda: first.latest_offset(start) != start, what="an offset with data")
+    with pytest.raises(ReaderFailed) as raised:
+        wait_until(lambda: second.latest_offset(second.initial_offset()) != start)
+    assert "is already read by this Spark program itself" in str(raised.value)
+    assert "Write to several tables from one query" in str(raised.value)
+    assert not list(everybodys.iterdir())
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    """A Spark program of its own."""
+    log = tmp_path / "driver.log"
+    config = {"master": "local[2]", "conf": {"spark.ui.enabled": "false"}}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parents[2] / "cluster" / "driver.py"), json.dumps(config)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **CREDENTIALS, "PYSPARK_PYTHON": sys.executable},
+            start_new_session=True,
+        )
+    driver = Driver(process, log)
+    yield driver
+    assert process.stdin is not None
+    process.stdin.close()
+    driver.kill()
+
+
+def test_real_queries_share_a_run_as_long_as_one_is_there(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
+    w = world({"orders": 2})
+    w.put(arriving.numbered(40))
+    one = driver.start("one", w, tmp_path / "one", plain=True)
+    one.wait_for_rows(40)
+    host = w.reader()
+    two = driver.start("two", w, tmp_path / "two")
+    two.wait_for_rows(40)
+    one.stop()
+    w.put(arriving.numbered(40, first=40))
+    assert sorted(row.number for row in two.wait_for_rows(80)) == list(range(80))
+    assert host.is_running()
+    assert epoch(w) == 1
+    again = driver.start("again", w, tmp_path / "one", plain=True)
+    assert sorted(row.number for row in again.wait_for_rows(80)) == list(range(80))
+    assert epoch(w) == 1
+    # The program dies: nobody is left who reads or holds a lease, not even the one that Spark did not need any more.
+    (jvm,) = [child for child in psutil.Process(driver.process.pid).children() if child.name() == "java"]
+    readers = jvm.children(recursive=True)
+    assert host in readers
+    jvm.kill()
+    _, alive = psutil.wait_procs(readers, 20)
+    assert not alive
+    assert not owners(w)
+    assert "this query has ended; its process stays for others" in driver.log.read_text()

@@ -133,7 +133,8 @@ class Calls:
 class FakeOwn:
     """A run of this process; see `PlannerRuntime`. It is stopped in order, or dies."""
 
-    def __init__(self, streams: Manifest, options: SourceOptions, secret: str | None = None) -> None:
+    def __init__(self, streams: Manifest, options: SourceOptions, secret: str | None = None, name: str = "") -> None:
+        self.query_name = name
         self.secret = secret or f"secret {id(self)}"
         self.is_guest: Literal[False] = False
         self.options = options
@@ -144,6 +145,7 @@ class FakeOwn:
         self.refs: dict[str, StreamRef] = dict(streams.streams)
         self.mine = FakeQuery(streams.streams)
         self.queries: list[FakeQuery] = []
+        self.names: list[str] = []
         self.faults: list[str] = []
         self.left = self.stopped = False
         self.may_open = asyncio.Event()
@@ -172,7 +174,7 @@ class FakeOwn:
         return [self.address] * len(ranges)
 
     def initial_offset(self, start: Start) -> Offset:
-        return self.call(self.initial(start, self.mine.streams))
+        return self.call(self.initial(start, self.mine.streams, self.mine))
 
     def leave(self) -> None:
         self.left = True
@@ -223,17 +225,19 @@ class FakeOwn:
 
         return asyncio.create_task(ready())
 
-    def new_query(self, streams: Collection[str], ends: Bounds) -> FakeQuery:
+    def new_query(self, name: str, streams: Collection[str], ends: Bounds) -> FakeQuery:
+        self.names.append(name)
         self.queries.append(FakeQuery(streams, ends))
         return self.queries[-1]
 
-    async def initial(self, start: Start, names: Collection[str]) -> Offset:
+    async def initial(self, start: Start, names: Collection[str], query: FakeQuery) -> Offset:
         return Offset({ShardKey(name, "a"): start.position or Position.at_timestamp(7) for name in names})
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:
-        return await self.initial(start, names)
+        return await self.initial(start, names, self.mine)
 
-    async def placed(self, ranges: Sequence[ShardRange], at_most: float) -> list[FetcherAddress | None]:
+    async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
+        self.names.append(query)
         return [None if wanted.key == KEY else self.address for wanted in ranges]
 
 
@@ -254,8 +258,8 @@ class Programs:
         program = Program.found(self.directory / "notes", Process.of(os.getpid()), "lake")
         assert program is not None
 
-        def begin(secret: str | None) -> FakeOwn:
-            self.begun.append(FakeOwn(what, parsed, secret))
+        def begin(secret: str | None, name: str) -> FakeOwn:
+            self.begun.append(FakeOwn(what, parsed, secret, name))
             return self.begun[-1]
 
         def stay() -> None:

@@ -43,5 +43,8 @@ class PlannerClient(Connection):
             wait: Seconds to wait until all of their shards are read by somebody.
             query: The name of the query among those of its run.
         """
-        request = WhereRequest.of(ranges, wait, query)
-        return self.action(WHERE, request, WhereReply, wait + _ANSWER_SECONDS)
+        return self.ask_where(WhereRequest.of(ranges, wait, query))
+
+    def ask_where(self, request: WhereRequest) -> WhereReply:
+        """Ask who reads some ranges now, as a task has asked."""
+        return self.action(WHERE, request, WhereReply, request.wait + _ANSWER_SECONDS)

@@ -57,6 +57,10 @@ class RunAccess(Protocol):
     def secret(self) -> str:
         """What tasks have to know."""
 
+    @property
+    def query_name(self) -> str:
+        """What tasks tell whose they are."""
+
     def start(self) -> None:
         """Find or begin the run."""
 

@@ -94,17 +94,17 @@ class Host(Protocol):
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
         """Let streams be read that the run does not read yet. Others of the program see them at once, the task is done once they are open."""
 
-    def new_query(self, streams: Collection[str], ends: Bounds) -> Query:
-        """One more query of the run."""
+    def new_query(self, name: str, streams: Collection[str], ends: Bounds) -> Query:
+        """One more query of the run; its tasks give its name."""
 
-    async def initial(self, start: Start, names: Collection[str]) -> Offset:
+    async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
         """Where a new query begins."""
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:
         """Where streams begin that are new to a query."""
 
-    async def placed(self, ranges: Sequence[ShardRange], at_most: float) -> list[FetcherAddress | None]:
-        """Who reads the shards of some ranges."""
+    async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
+        """Who reads the shards of some ranges of a query."""
 
 
 class _Guest:
@@ -226,7 +226,7 @@ class Guests:
         name = uuid4().hex
         ready = self._host.extend(streams)
         ready.add_done_callback(_heard)
-        query = self._host.new_query(frozenset(streams), request.ends.parsed())
+        query = self._host.new_query(request.reader, frozenset(streams), request.ends.parsed())
         process = Process(request.pid, request.started)
         self._guests[name] = _Guest(request.reader, process, query, frozenset(streams), ready)
         if self._watching is None or self._watching.done():
@@ -301,11 +301,11 @@ class Guests:
             case WaitHeld():
                 return await query.wait_held(call.wait)
             case InitialOffset():
-                return offset_data(await self._host.initial(call.start.parsed(), guest.streams))
+                return offset_data(await self._host.initial(call.start.parsed(), guest.streams, query))
             case AddedOffset():
                 return offset_data(await self._host.added(call.start.parsed(), call.names))
             case Place():
-                return await self._host.placed(_parsed(call.ranges), call.wait)
+                return await self._host.placed(_parsed(call.ranges), call.wait, guest.reader)
             case Reading():
                 return self._host.reading
             case LastRecords():

@@ -173,7 +173,8 @@ class PlannerRuntime:
         Raises:
             KinesisEfoError: The streams cannot be listed, or there are no leases to start from.
         """
-        return self._call(self.initial(start, self._manifest.streams))
+        assert self._query is not None
+        return self._call(self.initial(start, self._manifest.streams, self._query))
 
     def added_offset(self, start: Start, names: Collection[str]) -> Offset:
         """The position of each shard from which streams begin that an older query reads now, too.
@@ -342,9 +343,12 @@ class PlannerRuntime:
         assert self._run is not None
         return Query(self._run, ends, name=name, max_skew=self._options.max_shard_skew, streams=streams)
 
-    async def initial(self, start: Start, names: Collection[str]) -> Offset:
+    async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
         """See `Host`."""
-        return await self._begin(start_offset, start, names)
+        found = await self._begin(start_offset, start, names)
+        assert self._run is not None
+        # Those that begin now begin at the same record. Who is alone, or gives a time, begins there.
+        return query.at_front(found) if start == Start() and len(self._run.queries) > 1 else found
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:
         """See `Host`."""

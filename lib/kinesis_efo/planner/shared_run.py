@@ -81,7 +81,7 @@ class SharedRun:
         manifest: The application, with the streams to read.
         options: The options of the query.
         listening: Where to listen for tasks.
-        begin: Makes a run of this process that others may share; with a secret, or a new one.
+        begin: Makes a run of this process that others may share, with a secret or a new one, and the name of its query.
         spark_waits: Whether Spark waits for what this process still has to say.
         stay: Called before this process stays for its guests although Spark needs it no more.
     """
@@ -92,7 +92,7 @@ class SharedRun:
         manifest: Manifest,
         options: SourceOptions,
         listening: Listening,
-        begin: Callable[[str | None], OwnRun],
+        begin: Callable[[str | None, str], OwnRun],
         spark_waits: Callable[[], bool],
         stay: Callable[[], None],
     ) -> None:
@@ -104,7 +104,8 @@ class SharedRun:
         self._begin = begin
         self._spark_waits = spark_waits
         self._stay = stay
-        self._reader = secrets.token_hex(8)
+        # The same in each run that it comes to: its tasks go on.
+        self.query_name: Final = secrets.token_hex(8)
         self._me = Process.of(os.getpid())
         self._jvm = os.getppid()
         self._streams = {name: ref.stream_arn for name, ref in manifest.streams.items()}
@@ -248,7 +249,7 @@ class SharedRun:
             time.sleep(_AGAIN_SECONDS)
 
     def _host(self) -> None:
-        runtime = self._begin(self.secret or None)
+        runtime = self._begin(self.secret or None, self.query_name)
         runtime.start()
         self.secret = runtime.secret
         try:
@@ -266,7 +267,7 @@ class SharedRun:
         link = HostLink(file, client, self._check, time.sleep)
         joined = None
         try:
-            joined = link.join(self._reader, self._me, self._manifest.streams, self._options)
+            joined = link.join(self.query_name, self._me, self._manifest.streams, self._options)
         except (FetcherUnreachableError, FetcherRefusedError) as error:
             logger.debug("no answer from the host of this program's run: %s", error)
         if joined is not None and joined.faults:

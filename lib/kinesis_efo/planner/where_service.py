@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 from pyarrow import flight
 
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError, KinesisEfoError
@@ -17,7 +18,6 @@ from kinesis_efo.fetcher.messages import pack_error
 from kinesis_efo.fetcher.planner_client import PlannerClient
 from kinesis_efo.fetcher.serving import Service, decoded
 from kinesis_efo.fetcher.work import WHERE, WhereReply, WhereRequest
-from kinesis_efo.positions import ShardKey
 
 if TYPE_CHECKING:
     from kinesis_efo.fetcher.certificate import Certificate
@@ -74,18 +74,17 @@ class WhereService(Service):
     def _answer(self, context: flight.ServerCallContext, request: WhereRequest) -> WhereReply:
         """While there is no host, nobody reads the shards, and one is there to wait for: the task asks again."""
         give_up_at = time.monotonic() + request.wait
-        shards = [ShardKey(*shard) for shard in request.shards]
         while True:
             left = max(0.0, give_up_at - time.monotonic())
             match self._place():
                 case HostPlace(address, by_planner=False):
-                    return WhereReply([address] * len(shards), 1)
+                    return WhereReply([address] * len(request.shards), 1)
                 case HostPlace(address):
                     with (
                         contextlib.suppress(FetcherUnreachableError, FetcherRefusedError),
                         PlannerClient(address, self._run_secret) as client,
                     ):
-                        return client.where(shards, left)
+                        return client.ask_where(replace(request, wait=left))
             if not left or context.is_cancelled():
-                return WhereReply([None] * len(shards), 1)
+                return WhereReply([None] * len(request.shards), 1)
             time.sleep(min(left, _AGAIN_SECONDS))

@@ -26,13 +26,15 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> RunAccess:
     """
     listening = where_to_listen(options)
 
-    def begin(secret: str | None, *, shared: bool = True) -> PlannerRuntime:
+    def begin(secret: str | None, name: str, *, shared: bool = True) -> PlannerRuntime:
         fetchers = start_fetchers(options)
-        return PlannerRuntime(manifest, options, listening, start_fetchers=fetchers, secret=secret, shared=shared)
+        return PlannerRuntime(
+            manifest, options, listening, start_fetchers=fetchers, secret=secret, name=name, shared=shared
+        )
 
     program = _program(manifest, options) if is_sparks_process() else None
     if program is None:
-        return begin(None, shared=False)
+        return begin(None, "", shared=False)
     return SharedRun(program, manifest, options, listening, begin, spark_waits, keep_output)
 
 

@@ -201,6 +201,7 @@ class KinesisStreamReader(StreamReaderBase):
                 deaggregate=self._options.deaggregate is not Deaggregation.OFF,
                 strict=strict,
                 planner=runtime.planner_address,
+                query=runtime.query_name,
             )
             for fetcher, group in tasks
         ]

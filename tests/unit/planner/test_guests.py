@@ -74,7 +74,7 @@ def own(tmp_path: Path) -> Iterator[FakeOwn]:
 
 @pytest.fixture
 def guest(own: FakeOwn, tmp_path: Path) -> Iterator[Guest]:
-    guest = Guest(own, tmp_path / "run")
+    guest = Guest(own, tmp_path / "run", reader="the reader")
     yield guest
     guest.link.close()
 
@@ -123,6 +123,7 @@ def test_the_run_is_asked_for_what_the_guest_reads(guest: Guest, own: FakeOwn) -
     assert guest.run.place(RANGES, 0.2) == [own.address, own.address], "one fetcher reads all: nobody is asked"
     guest.run.by_planner = True
     assert guest.run.place(RANGES, 0.2) == [None, own.address]
+    assert own.names == ["the reader"] * 2, "its query, and whose tasks these are"
     assert guest.run.reading is False
     own.reading = True
     assert guest.run.reading is True

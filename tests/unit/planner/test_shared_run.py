@@ -18,7 +18,7 @@ from kinesis_efo.options import Start
 from kinesis_efo.planner import shared_run
 from kinesis_efo.planner.program import Program
 from kinesis_efo.planner.shared_run import SharedRun
-from kinesis_efo.positions import Offset, Position
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardRange
 from tests.support.shared_runs import KEY, FakeOwn, Programs
 from tests.support.world import wait_until
 
@@ -56,7 +56,7 @@ def files(programs: Programs) -> list[str]:
 def where(run: SharedRun, wait: float = 0.05) -> Any:
     assert run.planner_address is not None
     with PlannerClient(run.planner_address, run.secret) as client:
-        return client.where([KEY], wait)
+        return client.where([ShardRange(KEY, TRIM_HORIZON, SHARD_END)], wait, run.query_name)
 
 
 def test_a_query_alone_has_a_run_of_its_own_and_asks_nobody(programs: Programs) -> None:
@@ -237,6 +237,7 @@ def test_a_guest_goes_on_with_the_run_of_a_host_that_was_killed(programs: Progra
     poll(second)
     own = host_of(second)
     assert own.secret == first.secret, "tasks that were planned before read on"
+    assert own.query_name == second.query_name == programs.begun[0].names[0]
     assert own.mine.done("planned") == [("planned", Mark("ab", 3))]
     assert own.mine.done("poll") == [("poll", OFFSET, 1, 1, 0.01)]
     assert own.mine.done("resume") == []
@@ -365,9 +366,9 @@ def test_a_task_is_told_to_ask_again_while_there_is_no_host(programs: Programs) 
     second.start()
     begin, going = second._begin, threading.Event()
 
-    def slowly(secret: str | None) -> Any:
+    def slowly(secret: str | None, name: str) -> Any:
         going.wait(20)
-        return begin(secret)
+        return begin(secret, name)
 
     second._begin = slowly
     programs.kill(first)
@@ -385,7 +386,7 @@ def test_a_run_that_cannot_be_taken_over_fails_the_query_and_its_tasks(programs:
     first.start()
     second.start()
 
-    def fail(_: str | None) -> Any:
+    def fail(*_: object) -> Any:
         raise LeaseTableError("the table is gone")
 
     second._begin = fail
@@ -403,10 +404,10 @@ def test_an_end_in_the_middle_of_a_takeover_leaves_no_run_behind(programs: Progr
     second.start()
     begin, going, begun = second._begin, threading.Event(), threading.Event()
 
-    def slowly(secret: str | None) -> Any:
+    def slowly(secret: str | None, name: str) -> Any:
         begun.set()
         going.wait(20)
-        return begin(secret)
+        return begin(secret, name)
 
     second._begin = slowly
     programs.kill(first)

@@ -132,7 +132,9 @@ class Reader(KinesisStreamReader):
             return [None if late else self.fetchers.get(wanted.key, HERE) for wanted in ranges]
 
         planner = PLANNER if self.fetchers else None
-        return SimpleNamespace(secret="s", initial_offset=initial_offset, place=place, planner_address=planner)
+        return SimpleNamespace(
+            secret="s", initial_offset=initial_offset, place=place, planner_address=planner, query_name="q"
+        )
 
     def _query(self) -> Any:
         return self.fetcher
@@ -648,7 +650,11 @@ def test_a_call_of_a_task_outlasts_the_patience_of_a_range(monkeypatch: pytest.M
     made: list[Any] = []
     monkeypatch.setattr(stream_reader, "RangeReader", lambda *given, **more: made.append((given, more)) or FakeRanges())
     reader = Reader({}, **{"subscribe.retryTimeout": "30m"})
-    list(reader.read(SimpleNamespace(secret="s", planner=None, ranges=[], address=None, deaggregate=True, strict=())))  # type: ignore[arg-type]
+    list(
+        reader.read(
+            SimpleNamespace(secret="s", planner=None, query="", ranges=[], address=None, deaggregate=True, strict=())
+        )
+    )  # type: ignore[arg-type]
     ((_, _, patience), more) = made[0]
     assert more["fetcher_at"].keywords["call_seconds"] >= patience >= 1800
 

@@ -72,7 +72,7 @@ def switched_aws() -> Iterator[tuple[LocalAws, Switch]]:
 def aws(switched_aws: tuple[LocalAws, Switch], monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
     """The local AWS, and this process pointed at it."""
     aws, switch = switched_aws
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
+    for name in [name for name in os.environ if name.startswith("AWS_") and name != "AWS_CA_BUNDLE"]:
         monkeypatch.delenv(name)
     for name, value in aws.environment.items():
         monkeypatch.setenv(name, value)

@@ -50,7 +50,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Target]]:
     def start(shards: int = 1, faults: FaultInjection | None = None, create: Any = None, **settings: Any) -> Target:
         aws = LocalAws(settings=Settings(read_limit=False, **settings), faults=faults).start()
         started.append(aws)
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
+        for name in [name for name in os.environ if name.startswith("AWS_") and name != "AWS_CA_BUNDLE"]:
             monkeypatch.delenv(name)
         for name, value in aws.environment.items():
             monkeypatch.setenv(name, value)

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent import futures
+from functools import cache
 from typing import Any
 
 import grpc
@@ -81,6 +82,16 @@ def _block(block: Json) -> pb.Schema.Block:
             )
             for each in block["blocks"]
         ],
+    )
+
+
+@cache
+def schemas() -> pb.GetProviderSchema.Response:
+    """All schemas, for which every command of Terraform asks."""
+    return pb.GetProviderSchema.Response(
+        provider=schema("provider"),
+        resource_schemas={kind: schema(kind) for kind in SCHEMAS if kind.startswith("aws_")},
+        data_source_schemas={kind[5:]: schema(kind) for kind in SCHEMAS if kind.startswith("data.")},
     )
 
 
@@ -205,10 +216,16 @@ def endpoint() -> str | None:
 
 def client(service: str) -> Any:
     """A client of local AWS."""
+    return made(service, endpoint(), CONFIG["region"], CONFIG.get("access_key"), CONFIG.get("secret_key"))
+
+
+@cache
+def made(service: str, url: str | None, region: str, access_key: str | None, secret_key: str | None) -> Any:
+    # To make a client takes longer than to plan a stack.
     import boto3
 
-    keys = {"aws_access_key_id": CONFIG.get("access_key"), "aws_secret_access_key": CONFIG.get("secret_key")}
-    return boto3.client(service, endpoint_url=endpoint(), region_name=CONFIG["region"], **keys)
+    keys = {"aws_access_key_id": access_key, "aws_secret_access_key": secret_key}
+    return boto3.client(service, endpoint_url=url, region_name=region, **keys)
 
 
 def create(kind: str, planned: Json) -> Json:
@@ -395,11 +412,7 @@ class Provider(rpc.ProviderServicer):
         return pb.GetMetadata.Response()
 
     def GetProviderSchema(self, request, context):
-        return pb.GetProviderSchema.Response(
-            provider=schema("provider"),
-            resource_schemas={kind: schema(kind) for kind in SCHEMAS if kind.startswith("aws_")},
-            data_source_schemas={kind[5:]: schema(kind) for kind in SCHEMAS if kind.startswith("data.")},
-        )
+        return schemas()
 
     def ValidateProviderConfig(self, request, context):
         return pb.ValidateProviderConfig.Response()
@@ -494,8 +507,8 @@ class Provider(rpc.ProviderServicer):
 
 
 def main() -> None:
-    schemas, socket = sys.argv[1:]
-    with open(schemas, encoding="utf-8") as file:  # noqa: PTH123
+    file_of_schemas, socket = sys.argv[1:]
+    with open(file_of_schemas, encoding="utf-8") as file:  # noqa: PTH123
         SCHEMAS.update(json.load(file))
     unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     server = grpc.server(futures.ThreadPoolExecutor(4), options=unlimited)

@@ -9,8 +9,11 @@ import gc
 import os
 import signal
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 
+import botocore.loaders
+import botocore.session
 import pytest
 from hypothesis import settings
 
@@ -26,6 +29,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Each client reads the certificates that it trusts, also one that speaks no TLS: those of the world's authorities take 20 ms of CPU.
 # Tests with TLS name their own authority.
 os.environ["AWS_CA_BUNDLE"] = str(Path(__file__).parent / "support" / "nobody.pem")
+# Sessions of the SDK share what they have read of its descriptions of services and endpoints; each would take 0.3 s of CPU for it.
+botocore.session.create_loader = cache(botocore.loaders.create_loader)
 # Terraform ends before its garbage matters: a sixth of its CPU time went into collecting it.
 os.environ.setdefault("GOGC", "off")
 os.environ.setdefault("GOMEMLIMIT", "512MiB")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psutil
 
@@ -19,6 +20,7 @@ from kinesis_efo.local import LocalAws
 
 APPLICATION = "lake"
 _numbers = itertools.count()
+_clients: WeakKeyDictionary[LocalAws, dict[tuple[str, str], Any]] = WeakKeyDictionary()
 
 
 @dataclass
@@ -88,7 +90,7 @@ def make_world(
     aws: LocalAws, directory: Path, streams: dict[str, int] | Sequence[str] = ("orders",), **create: Any
 ) -> World:
     """Create streams (shard counts by name), their consumers, a lease table and a manifest, all with new names."""
-    kinesis, dynamodb = aws.client("kinesis"), aws.client("dynamodb")
+    kinesis, dynamodb = _client(aws, "kinesis"), _client(aws, "dynamodb")
     shard_counts = dict(streams) if isinstance(streams, dict) else dict.fromkeys(streams, 1)
     number = next(_numbers)
     names = {name: f"test{number}-{name}" for name in shard_counts}
@@ -116,6 +118,14 @@ def make_world(
     }
     manifest.write_text(json.dumps(document))
     return World(aws, manifest, names, consumers, table, kinesis, dynamodb)
+
+
+def _client(aws: LocalAws, service: str) -> Any:
+    """A client for all worlds of a local AWS: to make one takes as long as three calls. It ends with the local AWS."""
+    made = _clients.setdefault(aws, {})
+    if (key := (service, aws.endpoint_url)) not in made:
+        made[key] = aws.client(service)
+    return made[key]
 
 
 def create_lease_table(dynamodb: Any, name: str) -> None:

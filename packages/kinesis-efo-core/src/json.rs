@@ -1,5 +1,7 @@
 //! Reads the JSON that Kinesis writes, without a tree. It declines whatever else JSON allows: no value here can be read in two ways.
 
+use std::borrow::Cow;
+
 use memchr::{memchr, memchr2};
 
 /// The payload has something that is left to Python.
@@ -13,8 +15,8 @@ const MOST_DIGITS: usize = 15;
 /// Powers of ten that are exact as floats: one multiplication or division by them rounds once, and so correctly.
 const EXACT_POWERS: [f64; 23] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22];
-/// Bytes of a string that are looked at one by one, before its end is searched.
-const SHORT: usize = 32;
+/// Bytes of a string that are looked at eight by eight, before its end is searched.
+const SHORT: usize = 64;
 /// How deep a value may be that is skipped: as deep as what Kinesis says of child shards.
 const MOST_DEPTH: usize = 4;
 
@@ -82,24 +84,49 @@ impl<'a> Reader<'a> {
 
     /// Reads a string of UTF-8 without escapes and control characters.
     pub fn string(&mut self) -> Read<&'a [u8]> {
+        let (found, escapes) = self.written()?;
+        if escapes { Err(Declined) } else { Ok(found) }
+    }
+
+    /// Reads a string of UTF-8 without control characters, and what its escapes stand for.
+    pub fn text(&mut self) -> Read<Cow<'a, [u8]>> {
+        let (found, escapes) = self.written()?;
+        if escapes { unescaped(found).map(Cow::Owned) } else { Ok(Cow::Borrowed(found)) }
+    }
+
+    /// Skips a string of UTF-8 without control characters. Returns how many bytes it is written with.
+    pub fn skip_string(&mut self) -> Read<usize> {
+        let (found, escapes) = self.written()?;
+        if escapes {
+            unescaped(found)?;
+        }
+        Ok(found.len())
+    }
+
+    /// Reads a string of UTF-8 without control characters as it is written, and whether it has escapes. These are not looked at.
+    fn written(&mut self) -> Read<(&'a [u8], bool)> {
         self.expect(b'"')?;
         let rest = &self.text[self.at..];
         // Most strings are short and of ASCII.
-        let plain = |byte: &u8| (b' '..=b'~').contains(byte) && !matches!(byte, b'"' | b'\\');
-        let end = rest.iter().take(SHORT).position(|byte| !plain(byte));
-        if let Some(length) = end.filter(|end| rest[*end] == b'"') {
-            self.at += length + 1;
-            return Ok(&rest[..length]);
-        }
-        let length = memchr2(b'"', b'\\', rest).ok_or(Declined)?;
-        let found = &rest[..length];
-        // Without a way out of the loop, the compiler vectorizes it.
-        let control = found.iter().fold(false, |control, byte| control | (*byte < b' '));
-        if control || rest[length] == b'\\' || std::str::from_utf8(found).is_err() {
-            return Err(Declined);
+        let (mut length, mut escapes) = (plain(rest), false);
+        if rest.get(length) != Some(&b'"') {
+            loop {
+                length += memchr2(b'"', b'\\', rest.get(length..).ok_or(Declined)?).ok_or(Declined)?;
+                if rest[length] == b'"' {
+                    break;
+                }
+                escapes = true;
+                length += 2;
+            }
+            let found = &rest[..length];
+            // Without a way out of the loop, the compiler vectorizes it.
+            let ascii = found.iter().fold(true, |ascii, byte| ascii & (b' '..=0x7f).contains(byte));
+            if !ascii && (found.iter().any(|byte| *byte < b' ') || std::str::from_utf8(found).is_err()) {
+                return Err(Declined);
+            }
         }
         self.at += length + 1;
-        Ok(found)
+        Ok((&rest[..length], escapes))
     }
 
     /// Reads up to the next quote. Whoever takes the text refuses what no string without escapes has.
@@ -146,6 +173,22 @@ impl<'a> Reader<'a> {
         Ok(if negative { -value } else { value })
     }
 
+    /// Reads an integer that is not negative and has no more digits than a float could have.
+    pub fn count(&mut self) -> Read<u64> {
+        self.space();
+        let mut value = 0;
+        let digits = self.digits(&mut value)?;
+        // A fraction or an exponent may follow, of which JSON says that it can be an integer all the same.
+        let more = matches!(self.text.get(self.at), Some(b'.' | b'e' | b'E'));
+        if more || digits.len() > MOST_DIGITS || (digits.len() > 1 && digits[0] == b'0') { Err(Declined) } else { Ok(value) }
+    }
+
+    /// Reads what stands for nothing in place of an array: null, or none of its elements.
+    pub fn nothing(&mut self) -> Read<()> {
+        self.space();
+        if self.is(b'n') { self.word(b"null") } else { self.array(|_| Err(Declined)) }
+    }
+
     /// Skips a value of any kind.
     pub fn skip(&mut self) -> Read<()> {
         self.skip_within(MOST_DEPTH)
@@ -161,7 +204,7 @@ impl<'a> Reader<'a> {
         let inner = depth.checked_sub(1).ok_or(Declined)?;
         self.space();
         match self.text.get(self.at) {
-            Some(b'"') => self.string().map(|_| ()),
+            Some(b'"') => self.skip_string().map(|_| ()),
             Some(b'{') => self.object(|reader, _| reader.skip_within(inner)),
             Some(b'[') => self.array(|reader| reader.skip_within(inner)),
             Some(b't') => self.word(b"true"),
@@ -209,6 +252,76 @@ impl<'a> Reader<'a> {
             self.at += 1;
         }
     }
+}
+
+/// How many bytes, of the first ones, a string can have that are of ASCII and need no second look.
+fn plain(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::MAX / 0xff;
+    const HIGH: u64 = ONES << 7;
+    let below = |word: u64, limit: u8| word.wrapping_sub(ONES * u64::from(limit)) & !word;
+    let mut length = 0;
+    while let Some(word) = bytes[length..].first_chunk::<8>().filter(|_| length < SHORT) {
+        // A byte that is found here may have set the bits of later ones, but of none before it.
+        let word = u64::from_le_bytes(*word);
+        let equal = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+        let found = (below(word, b' ') | equal(b'"') | equal(b'\\') | word) & HIGH;
+        if found != 0 {
+            return length + found.trailing_zeros() as usize / 8;
+        }
+        length += 8;
+    }
+    length
+}
+
+/// What a string stands for that is written with escapes.
+fn unescaped(mut written: &[u8]) -> Read<Vec<u8>> {
+    let mut text = Vec::with_capacity(written.len());
+    while let Some(at) = memchr(b'\\', written) {
+        text.extend_from_slice(&written[..at]);
+        written = &written[at + 1..];
+        let (kind, rest) = written.split_first().ok_or(Declined)?;
+        written = rest;
+        match kind {
+            b'"' | b'\\' | b'/' => text.push(*kind),
+            b'b' => text.push(8),
+            b'f' => text.push(12),
+            b'n' => text.push(b'\n'),
+            b'r' => text.push(b'\r'),
+            b't' => text.push(b'\t'),
+            b'u' => {
+                let mut code = unit(&mut written)?;
+                if (0xd800..0xdc00).contains(&code) {
+                    written = written.strip_prefix(b"\\u").ok_or(Declined)?;
+                    let low = unit(&mut written)?.checked_sub(0xdc00).filter(|low| *low < 0x400).ok_or(Declined)?;
+                    code = 0x10000 + ((code - 0xd800) << 10) + low;
+                }
+                let one = char::from_u32(code).ok_or(Declined)?;
+                text.extend_from_slice(one.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+            _ => return Err(Declined),
+        }
+    }
+    text.extend_from_slice(written);
+    Ok(text)
+}
+
+/// Reads the four hexadecimal digits of an escape.
+fn unit(written: &mut &[u8]) -> Read<u32> {
+    let (digits, rest) = written.split_first_chunk::<4>().ok_or(Declined)?;
+    *written = rest;
+    digits.iter().try_fold(0, |code, digit| Ok(code << 4 | char::from(*digit).to_digit(16).ok_or(Declined)?))
+}
+
+/// Declines what was given before.
+pub fn once<T>(given: &Option<T>) -> Read<()> {
+    if given.is_none() { Ok(()) } else { Err(Declined) }
+}
+
+/// Takes what is given, and declines it if there was one before.
+pub fn set<T>(place: &mut Option<T>, value: T) -> Read<()> {
+    once(place)?;
+    *place = Some(value);
+    Ok(())
 }
 
 #[cfg(test)]

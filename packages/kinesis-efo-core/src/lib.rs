@@ -1,18 +1,24 @@
-//! Decodes the payloads of Kinesis' events into Arrow batches for `kinesis_efo`, which has the same in Python.
+//! Reads what Kinesis sends for `kinesis_efo`, which has the same in Python: frames of event streams, heads of events and of GetRecords'
+//! answers, and records, which become Arrow batches.
 //!
-//! What is unusual is declined: an escape, a KPL aggregate, a value that is missing, anything that is wrong. Python decodes that payload,
-//! so its rows and its errors are Python's.
+//! What is unusual is declined: a KPL aggregate, the end of a shard, a value that is missing, anything that is wrong. Python reads that, so
+//! its rows and its errors are Python's.
 
 mod arrow;
+mod frames;
+mod heads;
 mod json;
 mod rows;
+
+use std::borrow::Cow;
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyBytes, PyCapsule, PyDict};
 
 use arrow::{Array, Buffer, Column, Schema};
+use frames::{Incoming, Value};
 use rows::{Number, Range, Rows, Texts};
 
 /// What the library must expect of this module; another number is another interface.
@@ -138,6 +144,90 @@ impl Taken {
     }
 }
 
+/// Frames of an event stream, whose bytes come in chunks that are cut anywhere.
+#[pyclass(module = "kinesis_efo_core")]
+struct Frames {
+    incoming: Incoming,
+}
+
+#[pymethods]
+impl Frames {
+    #[new]
+    fn new() -> Self {
+        Frames { incoming: Incoming::default() }
+    }
+
+    /// Takes the next bytes. Returns the frames that they complete, each as its headers and its payload; and, if what follows is declined,
+    /// all bytes from there on. Nothing is to be fed behind these.
+    fn feed<'py>(&mut self, py: Python<'py>, chunk: &Bound<'py, PyBytes>) -> PyResult<(Vec<Frame<'py>>, Option<Bound<'py, PyBytes>>)> {
+        let (mut bytes, mut found) = (chunk.as_bytes(), Vec::new());
+        let mut declined = Cow::default();
+        while let Ok(next) = self.incoming.next(&mut bytes) {
+            let Some(whole) = next else { return Ok((found, None)) };
+            let Ok(frame) = released(py, &whole, frames::read) else {
+                declined = whole;
+                break;
+            };
+            let headers = PyDict::new(py);
+            for (name, value) in frame.headers {
+                match value {
+                    Value::Flag(value) => headers.set_item(name, value)?,
+                    Value::Raw(value) => headers.set_item(name, PyBytes::new(py, value))?,
+                    Value::Text(value) => headers.set_item(name, value)?,
+                }
+            }
+            found.push((headers, PyBytes::new(py, frame.payload)));
+        }
+        let rest = self.incoming.rest(&declined, bytes);
+        Ok((found, Some(PyBytes::new(py, &rest))))
+    }
+
+    /// Length of the frame that is under way, bytes; 0 if its first bytes have not arrived.
+    #[getter]
+    fn awaited(&self) -> usize {
+        self.incoming.awaited()
+    }
+
+    /// Bytes of that frame that have not arrived.
+    #[getter]
+    fn missing(&self) -> usize {
+        self.incoming.missing()
+    }
+
+    /// What has arrived of that frame. Nothing is to be fed behind this.
+    fn rest<'py>(&mut self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.incoming.rest(&[], &[]))
+    }
+}
+
+/// Headers and payload.
+type Frame<'py> = (Bound<'py, PyDict>, Bound<'py, PyBytes>);
+
+/// Continuation, lag in milliseconds, records, number of the last one.
+type Head<'a> = (&'a str, u64, usize, Option<&'a str>);
+
+/// Iterator, lag in milliseconds, records, number of the last one, bytes of data and keys.
+type Answer<'a> = (&'a str, u64, usize, Option<&'a str>, usize);
+
+/// The head of an event; None if it is declined.
+#[pyfunction]
+fn read_head<'a>(py: Python<'_>, payload: &'a [u8]) -> Option<Head<'a>> {
+    let head = released(py, payload, heads::head).ok()?;
+    Some((head.continuation, head.behind, head.records, head.last))
+}
+
+/// An answer of GetRecords; None if it is declined.
+#[pyfunction]
+fn read_answer<'a>(py: Python<'_>, body: &'a [u8]) -> Option<Answer<'a>> {
+    let answer = released(py, body, heads::answer).ok()?;
+    Some((answer.iterator, answer.behind, answer.records, answer.last, answer.size))
+}
+
+/// Reads bytes, and lets other threads run meanwhile if they are many.
+fn released<'a, T: Send>(py: Python<'_>, bytes: &'a [u8], read: fn(&'a [u8]) -> json::Read<T>) -> json::Read<T> {
+    if bytes.len() < WORTH_RELEASING { read(bytes) } else { py.detach(|| read(bytes)) }
+}
+
 fn number(digits: Option<&str>) -> json::Read<Option<Number<Vec<u8>>>> {
     digits.map(|digits| Number::new(digits.as_bytes()).map(|number| number.owned())).transpose()
 }
@@ -167,5 +257,8 @@ fn repeated(stretches: &[Stretch], name: impl Fn(&Stretch) -> &String) -> PyResu
 fn kinesis_efo_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", INTERFACE)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(read_head, module)?)?;
+    module.add_function(wrap_pyfunction!(read_answer, module)?)?;
+    module.add_class::<Frames>()?;
     module.add_class::<Batch>()
 }

@@ -1,8 +1,10 @@
 //! Rows of payloads, column by column, and the range that they are cut to.
 
+use std::borrow::Cow;
+
 use base64_simd::STANDARD;
 
-use crate::json::{Declined, Read, Reader};
+use crate::json::{Declined, Read, Reader, once, set};
 
 /// The first bytes of every KPL aggregate.
 const MAGIC: &[u8] = b"\xf3\x89\x9a\xc2";
@@ -28,6 +30,10 @@ impl<'a> Number<&'a [u8]> {
         } else {
             Err(Declined)
         }
+    }
+
+    pub fn text(&self) -> Read<&'a str> {
+        std::str::from_utf8(self.digits).map_err(|_| Declined)
     }
 
     pub fn owned(&self) -> Number<Vec<u8>> {
@@ -183,7 +189,7 @@ impl Rows {
                         return Err(Declined);
                     }
                     self.data.close();
-                    self.keys.push(record.key);
+                    self.keys.push(&record.key);
                     self.numbers.push(record.number);
                     self.times.push(record.time);
                     floor = Some(number);
@@ -206,7 +212,7 @@ impl Rows {
 struct Record<'a> {
     data: &'a [u8],
     number: &'a [u8],
-    key: &'a [u8],
+    key: Cow<'a, [u8]>,
     time: i64,
 }
 
@@ -216,23 +222,12 @@ impl<'a> Record<'a> {
         reader.object(|reader, name| match name {
             b"Data" => set(&mut data, reader.unchecked_string()?),
             b"SequenceNumber" => set(&mut number, reader.unchecked_string()?),
-            b"PartitionKey" => set(&mut key, reader.string()?),
+            b"PartitionKey" => set(&mut key, reader.text()?),
             b"ApproximateArrivalTimestamp" => set(&mut time, microseconds(reader.number()?)?),
             _ => reader.skip(),
         })?;
         Ok(Record { data: data.ok_or(Declined)?, number: number.ok_or(Declined)?, key: key.ok_or(Declined)?, time: time.ok_or(Declined)? })
     }
-}
-
-/// Declines what was given before.
-fn once<T>(given: &Option<T>) -> Read<()> {
-    if given.is_none() { Ok(()) } else { Err(Declined) }
-}
-
-fn set<T>(place: &mut Option<T>, value: T) -> Read<()> {
-    once(place)?;
-    *place = Some(value);
-    Ok(())
 }
 
 fn microseconds(seconds: f64) -> Read<i64> {

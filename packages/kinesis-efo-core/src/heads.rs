@@ -1,0 +1,113 @@
+//! Reads the heads of events and of GetRecords' answers. Their records are counted, and not decoded.
+
+use memchr::memmem;
+
+use crate::json::{Declined, Read, Reader, set};
+use crate::rows::Number;
+
+const NUMBER_NAME: &[u8] = b"\"SequenceNumber\"";
+const MOST_DIGITS: usize = 200;
+
+/// The head of an event behind which its shard goes on.
+#[derive(Debug, PartialEq)]
+pub struct Head<'a> {
+    pub continuation: &'a str,
+    pub behind: u64,
+    pub records: usize,
+    /// Number of the last record.
+    pub last: Option<&'a str>,
+}
+
+/// An answer behind which its shard goes on.
+#[derive(Debug, PartialEq)]
+pub struct Answer<'a> {
+    pub iterator: &'a str,
+    pub behind: u64,
+    pub records: usize,
+    pub last: Option<&'a str>,
+    /// Bytes of data and keys, as Kinesis counts them.
+    pub size: usize,
+}
+
+/// Reads the head of an event. One that ends its shard is declined.
+pub fn head(payload: &[u8]) -> Read<Head<'_>> {
+    let (mut continuation, mut behind, mut records, mut children) = (None, None, None, None);
+    let mut reader = Reader::new(payload);
+    reader.object(|reader, name| match name {
+        b"ContinuationSequenceNumber" => set(&mut continuation, reader.string()?),
+        b"MillisBehindLatest" => set(&mut behind, reader.count()?),
+        b"Records" => {
+            let mut count = 0;
+            reader.array(|reader| {
+                count += 1;
+                reader.object(|reader, _| reader.skip())
+            })?;
+            set(&mut records, count)
+        }
+        b"ChildShards" => set(&mut children, reader.nothing()?),
+        _ => reader.skip(),
+    })?;
+    reader.end()?;
+    let continuation = Number::new(continuation.ok_or(Declined)?)?;
+    let records = records.unwrap_or(0);
+    let last = if records > 0 { last_number(payload)? } else { None };
+    if last.is_some_and(|last| last > continuation) {
+        return Err(Declined);
+    }
+    Ok(Head { continuation: continuation.text()?, behind: behind.unwrap_or(0), records, last: last.map(|last| last.text()).transpose()? })
+}
+
+/// Reads an answer of GetRecords. One that ends its shard is declined.
+pub fn answer(body: &[u8]) -> Read<Answer<'_>> {
+    let (mut iterator, mut behind, mut records, mut children) = (None, None, None, None);
+    let (mut last, mut size) = (None, 0);
+    let mut reader = Reader::new(body);
+    reader.object(|reader, name| match name {
+        b"NextShardIterator" => set(&mut iterator, reader.string()?),
+        b"MillisBehindLatest" => set(&mut behind, reader.count()?),
+        b"Records" => {
+            let mut count = 0;
+            reader.array(|reader| {
+                let (number, bytes) = polled(reader)?;
+                count += 1;
+                size += bytes;
+                last = Some(number);
+                Ok(())
+            })?;
+            set(&mut records, count)
+        }
+        b"ChildShards" => set(&mut children, reader.nothing()?),
+        _ => reader.skip(),
+    })?;
+    reader.end()?;
+    let iterator = std::str::from_utf8(iterator.filter(|text| !text.is_empty()).ok_or(Declined)?).map_err(|_| Declined)?;
+    let last = last.map(|digits| Number::new(digits)?.text()).transpose()?;
+    Ok(Answer { iterator, behind: behind.unwrap_or(0), records: records.ok_or(Declined)?, last, size })
+}
+
+/// The number of a record, and the bytes of its data and key.
+fn polled<'a>(reader: &mut Reader<'a>) -> Read<(&'a [u8], usize)> {
+    let (mut data, mut number, mut key) = (None, None, None);
+    reader.object(|reader, name| match name {
+        b"Data" => set(&mut data, reader.skip_string()?),
+        b"SequenceNumber" => set(&mut number, reader.string()?),
+        b"PartitionKey" => set(&mut key, reader.skip_string()?),
+        _ => reader.skip(),
+    })?;
+    // With its quotes, to a few bytes.
+    let data = (data.ok_or(Declined)? + 2) * 3 / 4;
+    Ok((number.ok_or(Declined)?, data + key.unwrap_or(0)))
+}
+
+/// The last sequence number in the text of an event; None if it is none. Quotes within keys and data are escaped.
+fn last_number(payload: &[u8]) -> Read<Option<Number<&[u8]>>> {
+    let Some(at) = memmem::rfind(payload, NUMBER_NAME) else { return Ok(None) };
+    let behind = payload[at + NUMBER_NAME.len()..].trim_ascii_start();
+    let Some(value) = behind.strip_prefix(b":").map(<[u8]>::trim_ascii_start) else { return Ok(None) };
+    let Some(text) = value.strip_prefix(b"\"") else { return Ok(None) };
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if !(1..=MOST_DIGITS).contains(&digits) || text.get(digits) != Some(&b'"') {
+        return Ok(None);
+    }
+    Number::new(&text[..digits]).map(Some)
+}

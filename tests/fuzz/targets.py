@@ -1,6 +1,6 @@
 """The targets of fuzzing: each takes any bytes, and raises if a decoder breaks a promise.
 
-The promises: a decoder raises nothing but `FrameError`, its output is in proportion to its input, and two ways of reading the
+The promises: a decoder raises nothing but the library's errors, its output is in proportion to its input, and two ways of reading the
 same bytes agree, be they Python and the native core. Targets compute correct checksums, because no fuzzer guesses them.
 """
 
@@ -15,12 +15,11 @@ from typing import Final
 
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.aggregation import MAGIC, deaggregate
-from kinesis_efo.kinesis.events import read_answer, read_head
 from kinesis_efo.kinesis.frames import Frame, FrameDecoder
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
 from tests.fuzz.http2 import http2
-from tests.support.agreement import agree
+from tests.support.agreement import agree, agree_on_answer, agree_on_frames, agree_on_head
 
 KEY: Final = ShardKey("orders", "shardId-000000000000")
 OTHER: Final = ShardKey("orders", "shardId-000000000001")
@@ -32,6 +31,8 @@ def wire(data: bytes) -> None:
     """The bytes of a response, in one piece, and in pieces of a size that the first byte gives."""
     step = 1 + data[0] if data else 1
     assert _frames(data, len(data) or 1) == _frames(data, step)
+    for size in (len(data) or 1, step):
+        agree_on_frames([data[at : at + size] for at in range(0, len(data), size)])
 
 
 def frame(data: bytes) -> None:
@@ -41,7 +42,9 @@ def frame(data: bytes) -> None:
     prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
     prelude += struct.pack(">I", zlib.crc32(prelude))
     body = prelude + headers + payload
-    frames, _ = _frames(body + struct.pack(">I", zlib.crc32(body)), 7)
+    whole = body + struct.pack(">I", zlib.crc32(body))
+    agree_on_frames([whole, whole[:20], whole[20:]])
+    frames, _ = _frames(whole, 7)
     for one in frames:
         assert one.payload == payload
         assert sum(len(name) for name in one.headers) <= len(headers)
@@ -49,9 +52,8 @@ def frame(data: bytes) -> None:
 
 def event(data: bytes) -> None:
     """The JSON of an event, as the fetcher reads it and passes its head on as JSON."""
-    try:
-        head = read_head(data)
-    except FrameError:
+    head = agree_on_head(data)
+    if head is None:
         return
     assert (head.continuation is None) == bool(head.children)
     assert head.records <= len(data)
@@ -65,9 +67,8 @@ def event(data: bytes) -> None:
 
 def answer(data: bytes) -> None:
     """The JSON of an answer to GetRecords."""
-    try:
-        read = read_answer(data)
-    except FrameError:
+    read = agree_on_answer(data)
+    if read is None:
         return
     assert (read.iterator is None) == (bool(read.events) and read.events[-1].head.continuation is None)
     assert read.bytes <= len(data)

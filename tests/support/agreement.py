@@ -1,19 +1,24 @@
-"""Decodes with Python and with the native core, and checks that both do the same: batch by batch, or the same error."""
+"""Reads with Python and with the native core, and checks that both do the same, or end with the same error."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from unittest.mock import patch
 
 import pyarrow as pa
 
-from kinesis_efo.errors import FrameError
+from kinesis_efo.errors import FrameError, KinesisEfoError
 from kinesis_efo.kinesis import core
+from kinesis_efo.kinesis.events import Answer, EventHead, read_answer, read_head
+from kinesis_efo.kinesis.frames import Frame, FrameDecoder
 from kinesis_efo.kinesis.records import Decoder
 from kinesis_efo.positions import ShardRange
 
 PYTHON = core.choose({core.SWITCH: "off"})
 CORE = core.choose({})
+
+T = TypeVar("T")
 
 Part: TypeAlias = tuple[ShardRange, list[bytes]]
 """A range, and the payloads that are said to cover it."""
@@ -51,3 +56,68 @@ def agree(parts: list[Part], **options: Any) -> list[pa.RecordBatch]:
         assert one.schema.equals(other.schema, check_metadata=True)
         assert one.equals(other)
     return found[0]
+
+
+class Fed(NamedTuple):
+    """What a decoder of frames says of one chunk.
+
+    Attributes:
+        frames: The frames that it completes.
+        error: What was raised instead; empty if nothing was.
+        awaited: See `FrameDecoder`; 0 behind an error, where nobody asks.
+        missing: See there.
+    """
+
+    frames: list[Frame]
+    error: str
+    awaited: int
+    missing: int
+
+
+def agree_on_frames(chunks: Sequence[bytes], collect: Sequence[bool] = ()) -> tuple[list[Frame], str]:
+    """Check that both do the same with a stream, chunk by chunk; returns the frames, and the error that ended them.
+
+    Args:
+        chunks: The bytes, as they come.
+        collect: Behind which of the chunks the frame under way is collected.
+    """
+
+    def fed() -> list[Fed]:
+        decoder, said = FrameDecoder(), []
+        for number, chunk in enumerate(chunks):
+            frames, error = _raised(lambda chunk=chunk: decoder.feed(chunk))  # type: ignore[misc]
+            said.append(Fed(frames or [], error, *((0, 0) if error else (decoder.awaited, decoder.missing))))
+            if number < len(collect) and collect[number] and not error:
+                decoder.collect()
+        said.append(Fed([], _raised(decoder.finish)[1], 0, 0))
+        return said
+
+    said, _ = _same(fed)
+    assert said is not None
+    return [frame for each in said for frame in each.frames], next((each.error for each in said if each.error), "")
+
+
+def agree_on_head(payload: bytes) -> EventHead | None:
+    """Check that both read the same head of an event, or refuse it alike; returns the head."""
+    return _same(lambda: read_head(payload))[0]
+
+
+def agree_on_answer(body: bytes, asked: str | None = None) -> Answer | None:
+    """Check that both read the same answer of GetRecords, or refuse it alike; returns the answer."""
+    return _same(lambda: read_answer(body, asked))[0]
+
+
+def _same(read: Callable[[], T]) -> tuple[T | None, str]:
+    with patch.object(core, "CHOSEN", PYTHON):
+        wanted = _raised(read)
+    with patch.object(core, "CHOSEN", CORE):
+        found = _raised(read)
+    assert found == wanted
+    return found
+
+
+def _raised(read: Callable[[], T]) -> tuple[T | None, str]:
+    try:
+        return read(), ""
+    except KinesisEfoError as error:
+        return None, f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Runs the tests of a module with each of the decoders: Python's and the core's, if it is installed."""
+"""Runs the tests of a module with each of the decoders: Python's and the core's, if it is installed. Both read events, too."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
     """Decode with one of them, in processes that the test starts, too."""
     environment = {core.SWITCH: "off" if request.param == "python" else "on"}
     choice = core.choose(environment)
-    if request.param == "core" and choice.new_batch is None:
-        not_here("kinesis-efo-core is missing; make core")
+    if request.param == "core" and choice.events is None:
+        not_here("kinesis-efo-core is missing or too old; make core")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(core, "CHOSEN", choice)
         for name, value in environment.items():

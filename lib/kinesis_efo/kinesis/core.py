@@ -1,4 +1,4 @@
-"""Chooses who decodes records: the native core, if its distribution is installed, or Python, which decodes everything."""
+"""Chooses who reads what Kinesis sends: the native core, if its distribution is installed, or Python, which reads everything."""
 
 from __future__ import annotations
 
@@ -40,6 +40,39 @@ class CoreBatch(Protocol):
         """The rows, with Arrow's C data interface; the next batch goes on with the same range."""
 
 
+class CoreFrames(Protocol):
+    """Frames of an event stream, whose bytes come in chunks that are cut anywhere."""
+
+    @property
+    def awaited(self) -> int:
+        """Length of the frame that is under way, bytes; 0 if its first bytes have not arrived."""
+
+    @property
+    def missing(self) -> int:
+        """Bytes of that frame that have not arrived."""
+
+    def feed(self, chunk: bytes) -> tuple[list[tuple[dict[str, str | bytes | bool], bytes]], bytes | None]:
+        """Headers and payloads of the frames that these bytes complete; and all bytes behind them, if what follows is declined."""
+
+    def rest(self) -> bytes:
+        """What has arrived of the frame that is under way."""
+
+
+class EventReaders(NamedTuple):
+    """What reads events in the core.
+
+    Attributes:
+        new_frames: Makes what reads the frames of one stream.
+        read_head: Reads an event's continuation, lag in milliseconds, number of records, and the number of the last one. None: declined.
+        read_answer: Reads the iterator of GetRecords' answer, its lag in milliseconds, number of records, the number of the last one, and
+            the bytes of data and keys. None: declined.
+    """
+
+    new_frames: Callable[[], CoreFrames]
+    read_head: Callable[[bytes], tuple[str, int, int, str | None] | None]
+    read_answer: Callable[[bytes], tuple[str, int, int, str | None, int] | None]
+
+
 class Choice(NamedTuple):
     """Who decodes, and why.
 
@@ -47,11 +80,13 @@ class Choice(NamedTuple):
         new_batch: Makes a batch of the core, given whether KPL aggregates are to be taken apart; None: Python decodes.
         detail: Who decodes, in words.
         fix: What to do about a core that is there and cannot be used; empty if there is nothing.
+        events: What reads events in the core; None: Python reads them.
     """
 
     new_batch: Callable[[bool], CoreBatch] | None
     detail: str
     fix: str = ""
+    events: EventReaders | None = None
 
 
 def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_module) -> Choice:
@@ -77,11 +112,22 @@ def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_m
     if interface != _INTERFACE:
         reason = f"kinesis-efo-core has interface {interface}, and this library wants {_INTERFACE}"
         return Choice(None, f"records are decoded in Python: {reason}", fix)
-    return Choice(module.Batch, f"records are decoded by kinesis-efo-core {module.__version__}")
+    detail = f"records are decoded by kinesis-efo-core {module.__version__}"
+    try:
+        events = EventReaders(module.Frames, module.read_head, module.read_answer)
+    except AttributeError:
+        # The wheel may be of an earlier release than the library.
+        return Choice(module.Batch, f"{detail}, which is too old to read events: Python does")
+    return Choice(module.Batch, detail, events=events)
 
 
 CHOSEN: Final = choose(os.environ)
 """The choice of this process."""
+
+
+def event_readers() -> EventReaders | None:
+    """What reads events in the core; None if Python reads them."""
+    return CHOSEN.events
 
 
 def new_batch(*, deaggregate: bool) -> CoreBatch | None:

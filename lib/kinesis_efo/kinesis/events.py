@@ -1,6 +1,7 @@
 """Reads the head of an event: what the fetcher must know before Spark's tasks decode the records (`records`).
 
-An event is what SubscribeToShard sends or GetRecords answers: both hold records in the same form. The payload stays raw JSON.
+An event is what SubscribeToShard sends or GetRecords answers: both hold records in the same form. The payload stays raw JSON. If the
+native core is installed, it reads what is usual, with the same result.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from kinesis_efo.errors import FrameError, SequenceNumberError
 from kinesis_efo.kinesis.aggregation import MAGIC, deaggregate
+from kinesis_efo.kinesis.core import event_readers
 from kinesis_efo.positions import SHARD_END, LastRecord, Position
 
 T = TypeVar("T")
@@ -237,6 +239,9 @@ def read_head(payload: bytes) -> EventHead:
     >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"SequenceNumber":"41"}]}')
     EventHead(continuation=42, millis_behind=7, records=1, children=(), still=False, last=41, stuck=False)
     """
+    if (core := event_readers()) and (usual := core.read_head(payload)):
+        going_on, behind, records, end = usual
+        return EventHead(int(going_on), behind, records, last=None if end is None else int(end))
     event = _decode(_DECODER, payload, "an event")
     continuation = _given(event.continuation_sequence_number)
     if (continuation is None) != bool(event.child_shards):
@@ -271,9 +276,15 @@ def read_answer(body: bytes, asked: str | None = None) -> Answer:
     >>> str(answer.events[0].through)
     'AFTER:42'
     """
+    if (core := event_readers()) and (usual := core.read_answer(body)):
+        iterator, behind, count, digits, size = usual
+        event = (
+            _still(behind, stuck=iterator == asked) if digits is None else _brought(body, behind, count, int(digits))
+        )
+        return Answer((event,), iterator, behind, size, count)
     answer = _decode(_ANSWER, body, "an answer")
-    behind, records, iterator = answer.millis_behind_latest, answer.records, _given(answer.next_shard_iterator)
-    if (iterator is None) != bool(answer.child_shards):
+    behind, records, following = answer.millis_behind_latest, answer.records, _given(answer.next_shard_iterator)
+    if (following is None) != bool(answer.child_shards):
         found = "neither an iterator nor child shards" if not answer.child_shards else "an iterator and child shards"
         raise FrameError(f"an answer of {len(body)} bytes has {found}; {_sketch(body)}")
     events = []
@@ -281,13 +292,13 @@ def read_answer(body: bytes, asked: str | None = None) -> Answer:
         last = sequence_number(
             "SequenceNumber", bytes(records[-1].sequence_number).strip(b'"').decode(errors="replace")
         )
-        events.append(Event(body, EventHead(last, behind, len(records), last=last)))
-    if iterator is None:
+        events.append(_brought(body, behind, len(records), last))
+    if following is None:
         events.append(Event(b"", EventHead(None, behind, 0, _children(answer.child_shards))))
     elif not records:
-        events.append(Event(b"", EventHead(_STILL, behind, 0, still=True, stuck=iterator == asked)))
+        events.append(_still(behind, stuck=following == asked))
     size = sum(len(bytes(record.data)) * 3 // 4 + len(bytes(record.partition_key)) - 2 for record in records)
-    return Answer(tuple(events), iterator, behind, size, len(records))
+    return Answer(tuple(events), following, behind, size, len(records))
 
 
 def first_number(payload: bytes) -> int | None:
@@ -311,6 +322,14 @@ def reached(payload: bytes) -> Position:
         number = read_head(payload).continuation
         return SHARD_END if number is None else Position.after(number)
     return read_answer(payload).events[0].through
+
+
+def _brought(body: bytes, behind: int, records: int, last: int) -> Event:
+    return Event(body, EventHead(last, behind, records, last=last))
+
+
+def _still(behind: int, *, stuck: bool) -> Event:
+    return Event(b"", EventHead(_STILL, behind, 0, still=True, stuck=stuck))
 
 
 def _given(text: str | None) -> str | None:

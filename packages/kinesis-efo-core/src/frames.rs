@@ -149,3 +149,130 @@ fn crc(bytes: &[u8]) -> u32 {
     hasher.update(bytes);
     hasher.finalize()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: &[u8] = b"\x01n\x07\0\x01v";
+
+    fn frame(headers: &[u8], payload: &[u8]) -> Vec<u8> {
+        let mut whole = prelude(LEAST + headers.len() + payload.len(), headers.len());
+        whole.extend_from_slice(headers);
+        whole.extend_from_slice(payload);
+        whole.extend(crc(&whole).to_be_bytes());
+        whole
+    }
+
+    fn prelude(total: usize, headers: usize) -> Vec<u8> {
+        let lengths = [(total as u32).to_be_bytes(), (headers as u32).to_be_bytes()].concat();
+        [&lengths[..], &crc(&lengths).to_be_bytes()].concat()
+    }
+
+    /// The frames of a stream that is cut into chunks, and what is left at its end, or where it is declined.
+    fn split<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Vec<u8>>, Vec<u8>, bool) {
+        let (mut incoming, mut found) = (Incoming::default(), Vec::new());
+        let mut chunks = chunks.into_iter();
+        while let Some(mut chunk) = chunks.next() {
+            loop {
+                match incoming.next(&mut chunk) {
+                    Ok(None) => break,
+                    Ok(Some(whole)) if read(&whole).is_ok() => found.push(whole.into_owned()),
+                    declined => {
+                        let whole = declined.ok().flatten().unwrap_or_default();
+                        let rest = incoming.rest(&whole, chunk);
+                        return (found, chunks.fold(rest, |rest, chunk| [&rest, chunk].concat()), true);
+                    }
+                }
+            }
+            assert!(chunk.is_empty());
+        }
+        (found, incoming.rest(&[], &[]), false)
+    }
+
+    #[test]
+    fn frames_are_the_same_wherever_they_are_cut() {
+        let frames = [frame(PLAIN, b"x"), frame(b"", b""), frame(PLAIN, &[7; 100])];
+        let wire = frames.concat();
+        for begun in [0, 1, 11, 12, 15, 16, 60, 121] {
+            let rest = &frames[2][..begun];
+            let stream = [&wire[..], rest].concat();
+            for size in 1..=stream.len() {
+                assert_eq!(split(stream.chunks(size)), (frames.to_vec(), rest.to_vec(), false), "{begun}, by {size}");
+            }
+            for at in 0..stream.len() {
+                let (one, other) = stream.split_at(at);
+                assert_eq!(split([one, other]).0, frames, "{at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_byte_that_is_wrong_is_declined_with_all_behind_it() {
+        let (good, last) = (frame(PLAIN, b"x"), frame(PLAIN, b"y"));
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            let stream = [&good[..], &bad, &last].concat();
+            for size in [1, 5, good.len(), good.len() + 3, stream.len()] {
+                let expected = (vec![good.clone()], [&bad[..], &last].concat(), true);
+                assert_eq!(split(stream.chunks(size)), expected, "{at}, by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_that_are_impossible_are_declined() {
+        for (total, headers) in [(MOST + 1, 0), (LEAST - 1, 0), (u32::MAX as usize, 0), (100, 85)] {
+            assert_eq!(length(&prelude(total, headers)), Err(Declined), "{total}, {headers}");
+        }
+        for (total, headers) in [(MOST, 0), (LEAST, 0), (100, 84)] {
+            assert_eq!(length(&prelude(total, headers)), Ok(total), "{total}, {headers}");
+            assert_eq!(length(&prelude(total, headers)[..PRELUDE - 1]), Ok(0));
+        }
+    }
+
+    #[test]
+    fn a_frame_under_way_says_what_it_waits_for() {
+        let (whole, mut incoming) = (frame(PLAIN, &[7; 100]), Incoming::default());
+        for (upto, awaited) in [(11, 0), (12, whole.len()), (60, whole.len())] {
+            let mut chunk = &whole[incoming.begun.len()..upto];
+            assert_eq!(incoming.next(&mut chunk), Ok(None));
+            assert_eq!((incoming.awaited(), incoming.missing()), (awaited, awaited.saturating_sub(upto)));
+        }
+        assert_eq!(incoming.begun.capacity(), whole.len(), "in one piece from the start");
+        assert_eq!(incoming.next(&mut &whole[60..]), Ok(Some(Cow::Borrowed(&whole[..]))));
+        assert_eq!((incoming.awaited(), incoming.missing(), incoming.begun.capacity()), (0, 0, 0));
+    }
+
+    #[test]
+    fn headers_of_every_kind_are_read_and_what_is_cut_off_is_declined() {
+        let values: [(&[u8], Value); 10] = [
+            (b"\0", Value::Flag(true)),
+            (b"\x01", Value::Flag(false)),
+            (b"\x02a", Value::Raw(b"a")),
+            (b"\x03ab", Value::Raw(b"ab")),
+            (b"\x04abcd", Value::Raw(b"abcd")),
+            (b"\x05abcdefgh", Value::Raw(b"abcdefgh")),
+            (b"\x06\0\x02hi", Value::Raw(b"hi")),
+            (b"\x07\0\x02hi", Value::Text("hi")),
+            (b"\x08abcdefgh", Value::Raw(b"abcdefgh")),
+            (b"\x09abcdefghijklmnop", Value::Raw(b"abcdefghijklmnop")),
+        ];
+        for (raw, value) in values {
+            let block = [b"\x01n", raw].concat();
+            assert_eq!(read_headers(&block), Ok(vec![("n", value)]));
+            for end in 1..block.len() {
+                assert_eq!(read_headers(&block[..end]), Err(Declined));
+            }
+        }
+        let long = [&b"\x01n\x07\x01\x02"[..], &[b'v'; 258]].concat();
+        assert_eq!(read_headers(&long), Ok(vec![("n", Value::Text(&"v".repeat(258)))]));
+        for block in [&b"\x01n\x0a"[..], b"\x01\xff\0", b"\x01n\x07\0\x01\xff"] {
+            assert_eq!(read_headers(block), Err(Declined));
+        }
+        let whole = frame(b"\x01a\0\x01b\x01", b"payload");
+        assert_eq!(read(&whole).unwrap().headers, [("a", Value::Flag(true)), ("b", Value::Flag(false))]);
+        assert_eq!(read(&whole).unwrap().payload, b"payload");
+    }
+}

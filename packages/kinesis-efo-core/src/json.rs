@@ -119,8 +119,8 @@ impl<'a> Reader<'a> {
                 length += 2;
             }
             let found = &rest[..length];
-            // Without a way out of the loop, the compiler vectorizes it.
-            let ascii = found.iter().fold(true, |ascii, byte| ascii & (b' '..=0x7f).contains(byte));
+            // Without a way out of the loop, the compiler vectorizes it. With a sign, what is beyond ASCII is below zero.
+            let ascii = found.iter().fold(true, |ascii, byte| ascii & (*byte as i8 >= 0x20));
             if !ascii && (found.iter().any(|byte| *byte < b' ') || std::str::from_utf8(found).is_err()) {
                 return Err(Declined);
             }
@@ -210,8 +210,31 @@ impl<'a> Reader<'a> {
             Some(b't') => self.word(b"true"),
             Some(b'f') => self.word(b"false"),
             Some(b'n') => self.word(b"null"),
-            _ => self.number().map(|_| ()),
+            _ => self.skip_number(),
         }
+    }
+
+    /// Skips a number of any size.
+    fn skip_number(&mut self) -> Read<()> {
+        self.at += usize::from(self.is(b'-'));
+        let begin = self.at;
+        if self.skip_digits()? > 1 && self.text[begin] == b'0' {
+            return Err(Declined);
+        }
+        if self.is(b'.') {
+            self.at += 1;
+            self.skip_digits()?;
+        }
+        if self.is(b'e') || self.is(b'E') {
+            return Err(Declined);
+        }
+        Ok(())
+    }
+
+    fn skip_digits(&mut self) -> Read<usize> {
+        let count = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        self.at += count;
+        if count == 0 { Err(Declined) } else { Ok(count) }
     }
 
     fn word(&mut self, word: &[u8]) -> Read<()> {
@@ -257,14 +280,14 @@ impl<'a> Reader<'a> {
 /// How many bytes, of the first ones, a string can have that are of ASCII and need no second look.
 fn plain(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 0xff;
-    const HIGH: u64 = ONES << 7;
-    let below = |word: u64, limit: u8| word.wrapping_sub(ONES * u64::from(limit)) & !word;
     let mut length = 0;
     while let Some(word) = bytes[length..].first_chunk::<8>().filter(|_| length < SHORT) {
         // A byte that is found here may have set the bits of later ones, but of none before it.
         let word = u64::from_le_bytes(*word);
-        let equal = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
-        let found = (below(word, b' ') | equal(b'"') | equal(b'\\') | word) & HIGH;
+        // Control characters and the quote are what is least if the second bit is turned.
+        let low = (word ^ (ONES * 0x02)).wrapping_sub(ONES * 0x21);
+        let backslash = (word ^ (ONES * 0x5c)).wrapping_sub(ONES);
+        let found = (low | backslash | word) & (ONES << 7);
         if found != 0 {
             return length + found.trailing_zeros() as usize / 8;
         }
@@ -371,6 +394,92 @@ mod tests {
     }
 
     #[test]
+    fn escapes_stand_for_what_json_says_or_are_declined() {
+        let text = |written: &str| {
+            let (text, all) = (format!("\"{written}\""), format!("\"{}{written}\"", "k".repeat(2 * SHORT)));
+            let value = Reader::new(text.as_bytes()).text().map(|value| String::from_utf8(value.into_owned()).unwrap());
+            let long = Reader::new(all.as_bytes()).text().map(|value| String::from_utf8(value.into_owned()).unwrap());
+            assert_eq!(long, value.as_ref().map(|value| "k".repeat(2 * SHORT) + value).map_err(|_| Declined), "{written}");
+            assert_eq!(Reader::new(text.as_bytes()).skip_string().is_ok(), value.is_ok(), "{written}");
+            assert!(!written.contains('\\') || Reader::new(text.as_bytes()).string().is_err(), "{written}");
+            value
+        };
+        for (written, value) in [
+            (r#"a\"b"#, "a\"b"),
+            (r"\\", "\\"),
+            (r"\/\b\f\n\r\t", "/\x08\x0c\n\r\t"),
+            (r"\u0000\u00e9\u20AC", "\0é€"),
+            (r"\ud83D\udd11x", "\u{1f511}x"),
+            (r"\ud800\udc00\udbff\udfff", "\u{10000}\u{10ffff}"),
+            (r"é\u00e9", "éé"),
+            ("", ""),
+        ] {
+            assert_eq!(text(written).as_deref(), Ok(value), "{written}");
+        }
+        for written in [
+            r"\",
+            r"\x",
+            r"\u12",
+            r"\u+123",
+            r"\u00g0",
+            r"\ud800",
+            r"\ud800x",
+            r"\ud800\n",
+            r"\ud800\ud800",
+            r"\ud800\ue000",
+            r"\udc00",
+            "\\\n",
+            "\\n\n",
+        ] {
+            assert_eq!(text(written), Err(Declined), "{written}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_string_is_found_wherever_it_is() {
+        for byte in 0..=0xff {
+            for length in 0..2 * SHORT {
+                let mut bytes = vec![b'!'; length];
+                bytes.push(byte);
+                bytes.resize(3 * SHORT, b'~');
+                let special = !(b' '..=0x7f).contains(&byte) || matches!(byte, b'"' | b'\\');
+                assert_eq!(plain(&bytes), if special { length.min(SHORT) } else { SHORT }, "{byte} at {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_count_is_an_integer_of_few_digits() {
+        let count = |text: &'static str| {
+            let mut reader = Reader::new(text.as_bytes());
+            let value = reader.count()?;
+            reader.end()?;
+            Ok(value)
+        };
+        for (text, value) in [("0", 0), (" 7 ", 7), ("999999999999999", 999_999_999_999_999)] {
+            assert_eq!(count(text), Ok(value), "{text}");
+        }
+        for text in ["", "-1", "-0", "+1", "01", "00", "1.0", "1e2", "1E2", "1000000000000000", "null", "\"1\""] {
+            assert_eq!(count(text), Err(Declined), "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_null_or_no_elements() {
+        let nothing = |text: &'static str| {
+            let mut reader = Reader::new(text.as_bytes());
+            reader.nothing()?;
+            reader.end()
+        };
+        for text in ["null", " []", "[ ]"] {
+            assert_eq!(nothing(text), Ok(()), "{text}");
+        }
+        for text in ["", "nul", "[1]", "[null]", "{}", "0", "\"\""] {
+            assert_eq!(nothing(text), Err(Declined), "{text}");
+        }
+    }
+
+    #[test]
     fn names_are_those_that_are_written() {
         let usual = ["ApproximateArrivalTimestamp", "Data", "EncryptionType", "PartitionKey", "SequenceNumber"];
         for name in usual.into_iter().chain(["", "A", "Dat", "Data2", "Extra", "Partitionkey", "S", "other"]) {
@@ -394,10 +503,43 @@ mod tests {
             reader.skip()?;
             reader.end()
         };
-        for text in ["null", "true", "false", "-1.5e3", "\"x\"", "[]", "{}", "[[[1]]]", "{\"a\": [1, {\"b\": 2}]} "] {
+        for text in [
+            "null",
+            "true",
+            "false",
+            "-1.5",
+            "0",
+            "-0.50",
+            "12345678901234567890.5",
+            "\"x\"",
+            "\"\\u00e9\\n\"",
+            "[]",
+            "{}",
+            "[[[1]]]",
+            "{\"a\": [1, {\"b\": 2}]} ",
+        ] {
             assert_eq!(skipped(text), Ok(()), "{text}");
         }
-        for text in ["", "nul", "[1,]", "{\"a\":1,}", "{\"a\" 1}", "[1 2]", "[[[[1]]]]", "{", "1 1"] {
+        for text in [
+            "-",
+            "01",
+            "-01",
+            "1.",
+            ".5",
+            "1.x",
+            "1e5",
+            "1E5",
+            "\"\\x\"",
+            "",
+            "nul",
+            "[1,]",
+            "{\"a\":1,}",
+            "{\"a\" 1}",
+            "[1 2]",
+            "[[[[1]]]]",
+            "{",
+            "1 1",
+        ] {
             assert_eq!(skipped(text), Err(Declined), "{text}");
         }
     }

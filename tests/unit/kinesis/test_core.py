@@ -56,7 +56,7 @@ ODD_DATA = [
     "é", "QQ==QQ==", "\x01", "84mawg==", base64.b64encode(MAGIC * 9).decode(),
 ]  # fmt: skip
 ODD_VALUES = [
-    "null", "true", "nul", "7", "-7", "1e5", "1e999", "1E+2", "99999999999999999999", '"x"', '"\\u00e9"', '"\x01"', "[]", "{}", "[1,[2,[3,[4]]]]",
+    "null", '"\\ud83D\\udd11\\/\\n\\\\\\""', '"\\ud800x"', '"\\x"', '"\\u00g0"', "true", "nul", "7", "-7", "1e5", "1e999", "1E+2", "99999999999999999999", '"x"', '"\\u00e9"', '"\x01"', "[]", "{}", "[1,[2,[3,[4]]]]",
     '{"a":{"b":[{"c":1}]}}', "[" * 40 + "]" * 40, "[1,]", '{"a":1,}', '{"a" 1}', "",
 ]  # fmt: skip
 SPACES = st.sampled_from(["", "", " ", "\t\n\r ", "\x0b"])
@@ -106,7 +106,7 @@ def good_records(draw: st.DrawFn) -> str:
     members = {
         "SequenceNumber": draw(plain_numbers),
         "Data": base64.b64encode(body).decode(),
-        "PartitionKey": draw(st.sampled_from(["key", "é"] if plain else ["key", '"'])),
+        "PartitionKey": draw(st.sampled_from(["key", "é", '"'] if plain else ["key", None])),
         "ApproximateArrivalTimestamp": draw(st.integers(0, 10**13)) / 1000,
     }
     return json.dumps(members, ensure_ascii=not plain)
@@ -232,7 +232,7 @@ def test_broken_data_is_told_in_the_words_for_the_size_of_the_records_before() -
 @pytest.mark.usefixtures("native")
 def test_what_python_takes_over_begins_behind_the_last_batch() -> None:
     full = event(*(record(number) for number in range(MAX_ROWS)))
-    again = event(record(MAX_ROWS - 1), record(MAX_ROWS, PartitionKey='"'))
+    again = event(record(MAX_ROWS - 1), record(MAX_ROWS, PartitionKey=None))
     assert sum(batch.num_rows for batch in agree([part([full, again])])) == MAX_ROWS + 1
     assert sum(batch.num_rows for batch in agree([part([event(record(5))]), part([full, again])])) == MAX_ROWS + 2
 
@@ -241,7 +241,7 @@ def test_what_python_takes_over_begins_behind_the_last_batch() -> None:
 @pytest.mark.parametrize("taken_over", [MAX_ROWS, 7])
 def test_the_core_goes_on_behind_what_python_took_over(taken_over: int) -> None:
     full = event(*(record(number) for number in range(10, 10 + taken_over)))
-    odd, behind = event(record(5, PartitionKey='"')), event(record(10**6), record(10**6 + 1))
+    odd, behind = event(record(5, PartitionKey=None)), event(record(10**6), record(10**6 + 1))
     twice = event(record(10), record(9 + taken_over), record(10**6))
     other = (ShardRange(ShardKey("orders", "s"), TRIM_HORIZON, SHARD_END), [event(record(1)), odd, full, twice, behind])
     agree([part([odd, full, twice, behind])])
@@ -298,6 +298,7 @@ TAKEN = {
     + event(record(1), record(2)).partition(b"[")[2].replace(b",", b" ,\n\t").replace(b"]", b" ] "),
     "in another order": raw(more=',"EncryptionType":"NONE"'),
     "with scripts of all kinds": raw(key='"\u043a\u043b\u044e\u0447 \U0001f5dd"'),
+    "with escapes": raw(key='"{\\"a\\":\\"\\\\\\/\\b\\f\\n\\r\\t\\u0000\\u00e9\\ud83D\\udd11\\"}"'),
     "with a time in the form of science": raw(time="1.700000000123E9"),
     "with unknown values": raw(more=',"a":{"b":[1,-2.5,true,null]},"c":"d"'),
     "with the children of its shard": raw()[:-1]
@@ -313,7 +314,7 @@ def test_what_kinesis_sends_is_taken(native: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["number 007", "data QR==", "time 1e23", 'key "\\u00e9"', "doubled Data", "more behind it", "deep"]
+    "name", ["number 007", "data QR==", "time 1e23", "key null", "surrogates", "doubled Data", "more behind it", "deep"]
 )
 def test_what_is_odd_is_left_to_python(native: Any, name: str) -> None:
     assert by_core(native, ODD[name]) is None
@@ -380,11 +381,20 @@ def test_python_decodes_where_the_core_cannot(environment: Any, load: Any, detai
 
 def test_the_core_decodes_where_it_is_there() -> None:
     made: list[bool] = []
-    module = SimpleNamespace(INTERFACE=1, __version__="7", Batch=made.append)
+    events = core.EventReaders(lambda: None, lambda _: None, lambda _: None)  # type: ignore[arg-type, return-value]
+    module = SimpleNamespace(
+        INTERFACE=1,
+        __version__="7",
+        Batch=made.append,
+        Frames=events.new_frames,
+        read_head=events.read_head,
+        read_answer=events.read_answer,
+    )
     choice = core.choose({}, lambda name: {core.MODULE: module}[name])
     assert choice.new_batch is not None
     choice.new_batch(True)
     assert (choice.detail, choice.fix, made) == ("records are decoded by kinesis-efo-core 7", "", [True])
+    assert choice.events == events
 
 
 @pytest.mark.parametrize(("fix", "level"), [("", logging.INFO), ("do", logging.WARNING)])

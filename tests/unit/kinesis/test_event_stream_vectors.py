@@ -15,6 +15,7 @@ from botocore.exceptions import EventStreamError
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.frames import Frame, FrameDecoder, encode_frame
 from kinesis_efo.kinesis.transport import BotoEventStream, Unlimited
+from tests.support.decoders import decoder as decoder
 from tests.support.event_stream_vectors import (
     BLOB,
     FALSE,

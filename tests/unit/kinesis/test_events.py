@@ -25,6 +25,7 @@ from kinesis_efo.kinesis.events import (
     read_head,
 )
 from kinesis_efo.positions import SHARD_END, LastRecord, Position
+from tests.support.decoders import decoder as decoder
 
 CHILD = {
     "ShardId": "shardId-000000000001",

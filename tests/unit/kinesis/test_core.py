@@ -29,8 +29,8 @@ KEY = ShardKey("orders", "shardId-000000000003")
 @pytest.fixture(scope="module")
 def native() -> Any:
     """The core."""
-    if CORE.new_batch is None:
-        not_here("kinesis-efo-core is missing; make core")
+    if CORE.events is None:
+        not_here("kinesis-efo-core is missing or too old; make core")
     return importlib.import_module(core.MODULE)
 
 

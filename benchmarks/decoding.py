@@ -1,7 +1,8 @@
 """Decodes a subscription's bytes to rows, compared with botocore's event parser. One core, CPU time, no network.
 
 Both start with the same event-stream frames. botocore ends with Python dicts; the library ends with the Arrow batches for
-Spark, with the order checked and aggregates unpacked. The absolute numbers depend on the machine.
+Spark, with the order checked and aggregates unpacked: by Python, and by the native core if it is installed. The absolute numbers
+depend on the machine.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import base64
 import random
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+from unittest.mock import patch
 
 import botocore.session
 import msgspec
 from botocore.eventstream import EventStreamBuffer
 from botocore.parsers import EventStreamJSONParser
 
-from kinesis_efo.kinesis.events import read_head
+from kinesis_efo.kinesis import core
+from kinesis_efo.kinesis.events import read_answer, read_head
 from kinesis_efo.kinesis.frames import FrameDecoder, encode_frame
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey
@@ -29,6 +32,9 @@ CHUNK: Final = 128 << 10
 KEY: Final = ShardKey("orders", "shardId-000000000000")
 GOALS: Final = {1024: 12.0, 100: 25.0}
 """How many times faster than botocore decoding must be, by record size in bytes."""
+
+Work: TypeAlias = Callable[[list[bytes]], int]
+"""Reads chunks of a stream, or answers; returns the number of records."""
 
 
 def wire(record_bytes: int) -> list[bytes]:
@@ -78,7 +84,35 @@ def fetcher(chunks: list[bytes]) -> int:
     return sum(read_head(frame.payload).records for chunk in chunks for frame in decoder.feed(chunk))
 
 
-def stock() -> Callable[[list[bytes]], int]:
+def answers(chunks: list[bytes]) -> list[bytes]:
+    """The events of a stream as GetRecords answers them."""
+    decoder = FrameDecoder()
+    payloads = [frame.payload for chunk in chunks for frame in decoder.feed(chunk)]
+    return [b'{"NextShardIterator":"%s",%s' % (b"A" * 226, payload.partition(b",")[2]) for payload in payloads]
+
+
+def poller(bodies: list[bytes]) -> int:
+    """The work of the fetcher that polls: heads of answers."""
+    return sum(read_answer(body).records for body in bodies)
+
+
+def readers() -> dict[str, core.Choice]:
+    """Python, and the native core if it is installed and reads events."""
+    native = core.choose({})
+    return {"Python": core.choose({core.SWITCH: "off"})} | ({"core": native} if native.events else {})
+
+
+def by(choice: core.Choice, work: Work) -> Work:
+    """Some work, done by Python or by the core."""
+
+    def run(chunks: list[bytes]) -> int:
+        with patch.object(core, "CHOSEN", choice):
+            return work(chunks)
+
+    return run
+
+
+def stock() -> Work:
     """botocore's event parser, set up as in its clients."""
     model = botocore.session.Session().get_service_model("kinesis")
     shape = model.operation_model("SubscribeToShard").output_shape.members["EventStream"]
@@ -97,7 +131,7 @@ def stock() -> Callable[[list[bytes]], int]:
     return run
 
 
-def rate(work: Callable[[list[bytes]], int], chunks: list[bytes]) -> float:
+def rate(work: Work, chunks: list[bytes]) -> float:
     """Records per second of CPU time, the best of some rounds."""
     best = float("inf")
     for _ in range(ROUNDS):
@@ -113,23 +147,28 @@ def main() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for size, goal in GOALS.items():
         chunks = wire(size)
-        paths = {"botocore": stock(), "fetcher part": fetcher, "kinesis-efo": ours}
+        paths: dict[str, Work] = {"botocore": stock()}
+        for reader, choice in readers().items():
+            paths |= {f"fetcher, {reader}": by(choice, fetcher), f"rows, {reader}": by(choice, ours)}
         rates = {name: rate(work, chunks) for name, work in paths.items()}
+        polled = answers(chunks)
+        rates |= {f"answers, {reader}": rate(by(choice, poller), polled) for reader, choice in readers().items()}
         for name, speed in rates.items():
             rows.append(
                 {
                     "record": f"{size} B",
                     "path": name,
                     "records/s": round(speed),
+                    "ns": round(1e9 / speed),
                     "MB/s": round(speed * size / 1e6, 1),
                     "ratio": round(speed / rates["botocore"], 1),
-                    "goal": goal if name == "kinesis-efo" else None,
+                    "goal": goal if name.startswith("rows") else None,
                 }
             )
     columns = list(rows[0])
-    print("  ".join(f"{column:>12}" for column in columns))
+    print("  ".join(f"{column:>15}" for column in columns))
     for row in rows:
-        print("  ".join(f"{'' if value is None else value:>12}" for value in row.values()))
+        print("  ".join(f"{'' if value is None else value:>15}" for value in row.values()))
     return rows
 
 

@@ -52,10 +52,11 @@ class CoreFrames(Protocol):
         """Bytes of that frame that have not arrived."""
 
     def feed(self, chunk: bytes) -> tuple[list[tuple[dict[str, str | bytes | bool], bytes]], bytes | None]:
-        """Headers and payloads of the frames that these bytes complete; and all bytes behind them, if what follows is declined."""
+        """Headers and payloads of the frames that these bytes complete; and, if what follows is declined, all bytes behind them, which
+        are forgotten."""
 
     def rest(self) -> bytes:
-        """What has arrived of the frame that is under way."""
+        """What has arrived of the frame that is under way, which is forgotten."""
 
 
 class EventReaders(NamedTuple):

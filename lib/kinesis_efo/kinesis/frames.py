@@ -3,7 +3,8 @@
 A frame is: total length, length of the headers, CRC of these two; headers; payload; CRC of everything before it. All
 numbers are big-endian (https://smithy.io/2.0/aws/amazon-eventstream.html).
 
-If the native core is installed, it reads frames in which nothing is unusual. Whatever else comes is read here, and errors are raised here.
+If the native core is installed, it reads frames of a usual length in which nothing is wrong. Whatever else comes is read here, and errors
+are raised here.
 """
 
 from __future__ import annotations
@@ -81,19 +82,21 @@ class FrameDecoder:
             FrameError: A length is impossible or a checksum is wrong. Frames before it are returned first, and the next call
                 raises. The decoder does not recover: it cannot know where the next frame begins.
         """
-        if self._core is None:
+        if self._core is None or self._begun:
             return self._feed(chunk)
         found, rest = self._core.feed(chunk if isinstance(chunk, bytes) else bytes(chunk))
         frames = [Frame(*each) for each in found]
-        if rest is None:
-            return frames
-        self._core = None
         try:
-            return frames + self._feed(rest)
+            return frames if rest is None else frames + self._feed(rest)
         except FrameError:
             if not frames:
                 raise
             return frames
+
+    @property
+    def _begun(self) -> bool:
+        """Whether Python is at a frame, because the core has declined it or one before it in the same chunk."""
+        return bool(self._prelude or self._have or self._fault)
 
     def _feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
         if self._fault:
@@ -119,14 +122,14 @@ class FrameDecoder:
     @property
     def awaited(self) -> int:
         """Length of the frame that is on its way, bytes; 0 if its first bytes have not arrived."""
-        if self._core is not None:
+        if self._core is not None and not self._begun:
             return self._core.awaited
         return self._prelude[0] if self._prelude else 0
 
     @property
     def missing(self) -> int:
         """Bytes of that frame that have not arrived."""
-        if self._core is not None:
+        if self._core is not None and not self._begun:
             return self._core.missing
         if not self._prelude:
             return 0
@@ -135,8 +138,8 @@ class FrameDecoder:
     def collect(self) -> None:
         """Make room for the frame that is on its way, and collect it there.
 
-        For large frames: pieces of many at a time, and then the copies in one piece, would take twice the memory. The core does so with
-        every frame.
+        For large frames: pieces of many at a time, and then the copies in one piece, would take twice the memory. The core collects every
+        frame, and no large ones.
         """
         if self._prelude and self._large is None:
             self._large = bytearray(self._prelude[0] - _PRELUDE.size)
@@ -148,9 +151,8 @@ class FrameDecoder:
         Raises:
             FrameError: The last frame is incomplete or wrong.
         """
-        if self._core is not None:
-            rest, self._core = self._core.rest(), None
-            self._feed(rest)
+        if self._core is not None and not self._begun:
+            self._feed(self._core.rest())
         if self._fault:
             raise self._fault
         if self._prelude or self._have:

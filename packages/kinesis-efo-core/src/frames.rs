@@ -11,6 +11,8 @@ const PRELUDE: usize = 12;
 const CHECKSUM: usize = 4;
 const LEAST: usize = PRELUDE + CHECKSUM;
 const MOST: usize = 24 << 20;
+/// Longest frame whose pieces are put together here: they are copied once more than in Python, which declines nothing.
+const MOST_IN_PIECES: usize = 128 << 10;
 
 /// A header's value. Numbers, times and UUIDs stay raw.
 #[derive(Debug, PartialEq)]
@@ -61,7 +63,10 @@ impl Incoming {
             self.take(chunk, chunk.len());
             return Ok(None);
         }
-        self.begun.try_reserve_exact(self.missing()).map_err(|_| Declined)?;
+        if self.awaited > MOST_IN_PIECES {
+            return Err(Declined);
+        }
+        self.begun.reserve_exact(self.missing());
         self.take(chunk, self.missing());
         if self.missing() > 0 {
             return Ok(None);
@@ -70,8 +75,9 @@ impl Incoming {
         Ok(Some(Cow::Owned(mem::take(&mut self.begun))))
     }
 
-    /// All bytes that were not given out: those of a frame that is declined, if it was, those before it, and those of the chunk behind.
+    /// All bytes that were not given out: those that have arrived, or of a frame that is declined, and those of the chunk behind them.
     pub fn rest(&mut self, declined: &[u8], chunk: &[u8]) -> Vec<u8> {
+        self.awaited = 0;
         [&mem::take(&mut self.begun), declined, chunk].concat()
     }
 
@@ -243,6 +249,23 @@ mod tests {
         assert_eq!(incoming.begun.capacity(), whole.len(), "in one piece from the start");
         assert_eq!(incoming.next(&mut &whole[60..]), Ok(Some(Cow::Borrowed(&whole[..]))));
         assert_eq!((incoming.awaited(), incoming.missing(), incoming.begun.capacity()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_long_frame_is_declined_unless_it_comes_in_one_piece() {
+        for (longer, taken) in [(0, true), (1, false)] {
+            let whole = frame(b"", &vec![7; MOST_IN_PIECES - LEAST + longer]);
+            assert_eq!(split([&whole[..]]), (vec![whole.clone()], Vec::new(), false));
+            for at in [PRELUDE - 1, PRELUDE, 1000, whole.len() - 1] {
+                let (one, other) = whole.split_at(at);
+                let expected = if taken { (vec![whole.clone()], Vec::new(), false) } else { (Vec::new(), whole.clone(), true) };
+                assert_eq!(split([one, other]), expected, "{longer}, {at}");
+            }
+        }
+        let (mut incoming, whole) = (Incoming::default(), frame(b"", &vec![7; MOST_IN_PIECES]));
+        assert_eq!(incoming.next(&mut &whole[..PRELUDE]), Err(Declined));
+        incoming.rest(&[], &whole[..PRELUDE]);
+        assert_eq!((incoming.awaited(), incoming.missing()), (0, 0));
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl Frames {
     }
 
     /// Takes the next bytes. Returns the frames that they complete, each as its headers and its payload; and, if what follows is declined,
-    /// all bytes from there on. Nothing is to be fed behind these.
+    /// all bytes from there on, which are forgotten.
     fn feed<'py>(&mut self, py: Python<'py>, chunk: &Bound<'py, PyBytes>) -> PyResult<(Vec<Frame<'py>>, Option<Bound<'py, PyBytes>>)> {
         let (mut bytes, mut found) = (chunk.as_bytes(), Vec::new());
         let mut declined = Cow::default();
@@ -194,7 +194,7 @@ impl Frames {
         self.incoming.missing()
     }
 
-    /// What has arrived of that frame. Nothing is to be fed behind this.
+    /// What has arrived of that frame, which is forgotten.
     fn rest<'py>(&mut self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.incoming.rest(&[], &[]))
     }

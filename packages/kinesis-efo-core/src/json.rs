@@ -17,6 +17,8 @@ const EXACT_POWERS: [f64; 23] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22];
 /// Bytes of a string that are looked at eight by eight, before its end is searched.
 const SHORT: usize = 64;
+/// Most digits of the exponent of a number that is skipped.
+const MOST_EXPONENT_DIGITS: usize = 2;
 /// How deep a value may be that is skipped: as deep as what Kinesis says of child shards.
 const MOST_DEPTH: usize = 4;
 
@@ -214,7 +216,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Skips a number of any size.
+    /// Skips a number that no exponent makes too large for a float.
     fn skip_number(&mut self) -> Read<()> {
         self.at += usize::from(self.is(b'-'));
         let begin = self.at;
@@ -226,7 +228,11 @@ impl<'a> Reader<'a> {
             self.skip_digits()?;
         }
         if self.is(b'e') || self.is(b'E') {
-            return Err(Declined);
+            self.at += 1;
+            self.at += usize::from(self.is(b'-') || self.is(b'+'));
+            if self.skip_digits()? > MOST_EXPONENT_DIGITS {
+                return Err(Declined);
+            }
         }
         Ok(())
     }
@@ -511,6 +517,9 @@ mod tests {
             "0",
             "-0.50",
             "12345678901234567890.5",
+            "1.7e9",
+            "1E+22",
+            "1e-99",
             "\"x\"",
             "\"\\u00e9\\n\"",
             "[]",
@@ -527,8 +536,10 @@ mod tests {
             "1.",
             ".5",
             "1.x",
-            "1e5",
-            "1E5",
+            "1e",
+            "1e+",
+            "1e100",
+            "1e1.5",
             "\"\\x\"",
             "",
             "nul",

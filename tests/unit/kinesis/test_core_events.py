@@ -22,7 +22,7 @@ from kinesis_efo.kinesis.frames import Frame, FrameDecoder, encode_frame
 from tests.support.agreement import CORE, agree_on_answer, agree_on_frames, agree_on_head
 from tests.support.event_stream_vectors import WRONG, Wrong
 from tests.support.missing import not_here
-from tests.unit.kinesis.test_core import ODD_NUMBERS, ODD_VALUES, damaged, data, numbers, texts
+from tests.unit.kinesis.test_core import ODD_NUMBERS, ODD_TIMES, ODD_VALUES, damaged, data, numbers, texts
 from tests.unit.kinesis.test_frames import raw_frame
 
 SPACES = ["", "", " ", "\t\n\r ", "\x0b"]
@@ -215,7 +215,11 @@ def polled(payload: bytes) -> bytes:
 
 TAKEN = {
     "as Kinesis sends it": event(),
+    "as the service writes times": event(
+        records='{"ApproximateArrivalTimestamp":1.700000000123E9,"Data":"eA==","PartitionKey":"k","SequenceNumber":"42"}'
+    ),
     "without records": event(records=""),
+    "without records, but a number": event(records="", more=',"SequenceNumber":"49"'),
     "without children": event(more=',"ChildShards":null'),
     "with no children": event(more=',"ChildShards":[]'),
     "with space": event().replace(b":", b" :\n").replace(b",", b"\t,\r"),
@@ -249,6 +253,10 @@ ODD = {
     **{f"lag {value}": event(more=f',"MillisBehindLatest":{value}') for value in ODD_VALUES},
     **{f"records {value[:20]}": event(more=f',"Records":{value}') for value in ODD_VALUES},
     **{f"a record {value[:20]}": event(records=value) for value in ODD_VALUES},
+    **{
+        f"time {value}": event(records=f'{{"Data":"","SequenceNumber":"42","Time":{value}}}')
+        for value in (*ODD_TIMES, "1e99", "1e-99", "9" * 400 + "e99", "1e", "1e+")
+    },
     **{f"key {value[:20]}": event(records=f'{{"Data":"","PartitionKey":{value},"SequenceNumber":"4"}}') for value in ODD_VALUES},
     **{f"data {value[:20]}": event(records=f'{{"Data":{value},"SequenceNumber":"42"}}') for value in ODD_VALUES},
     **{f"children {value[:20]}": event(more=f',"ChildShards":{value}') for value in ODD_VALUES},

@@ -39,6 +39,8 @@ WRONG = {
     "maxRecordsPerTrigger": ["0", "-1", "1k", "1.0", "٣"],
     "maxShardSkew": ["0", "9s", "25h", "30", "off", "-30s"],
     "bufferBytes": ["lots", "1023k", "0", "1mib/s"],
+    "slowQueries": ["wait", "Apart!", ""],
+    "apartRate": ["63k", "3m", "1m/s", "0"],
     "failOnDataLoss": ["yes", "1", "", "nein"],
     "deaggregate": ["on", "TRUE!", "every"],
     "fetchers": ["1001", "executors", "0", "-1", "2.5"],
@@ -132,7 +134,7 @@ def test_everything_at_once() -> None:
             "startingPosition": "trim_horizon", "registration": "None", "maxBytesPerTrigger": "64m",
             "maxRecordsPerTrigger": "5", "bufferBytes": "1g", "failOnDataLoss": "FALSE", "deaggregate": "false",
             "fetchers": "driver", "fetcherHost": "10.0.0.1", "fetcherBindHost": "[::]", "fetcherPort": "40000 - 40100",
-            "fetcherTls": "False", "catchUp": "true", "latencyHooks": "false",
+            "fetcherTls": "False", "catchUp": "true", "latencyHooks": "false", "slowQueries": "Hold", "apartRate": "512k",
             "leaseTimeout": "20s", "pollTimeout": "1s", "polling.interval": "500ms", "idleCheckpointInterval": "5m", "region": "eu-west-1",
             "endpointUrl": "http://127.0.0.1:4566", "roleArn": ROLE, "externalId": "x", "roleSessionName": "n",
             "subscribe.retryTimeout": "2m", "subscribe.maxRetries": "3", "subscribe.backoff.baseMs": "10", "subscribe.backoff.maxMs": "20",
@@ -143,7 +145,7 @@ def test_everything_at_once() -> None:
         manifest="ssm:///kinesis-efo/dev/lake", streams=("orders", "clicks"), start=Start(TRIM_HORIZON),
         max_bytes_per_trigger=64 << 20, max_records_per_trigger=5, buffer_bytes=1 << 30, fail_on_data_loss=False,
         deaggregate=Deaggregation.OFF, fetcher_host="10.0.0.1", fetcher_bind_host="::", fetcher_ports=range(40_000, 40_101),
-        fetcher_tls=False, catch_up=True, latency_hooks=False, lease_timeout=20.0,
+        fetcher_tls=False, catch_up=True, latency_hooks=False, lease_timeout=20.0, slow_queries="hold", apart_rate=512 << 10,
         poll_timeout=1.0, polling_interval=0.5, idle_checkpoint_interval=300.0, retry=RetrySettings(3, 10, 20, 2.0, 120.0),
         aws=AwsSettings("eu-west-1", "http://127.0.0.1:4566", ROLE, "x", "n"),
     )  # fmt: skip
@@ -161,6 +163,12 @@ def test_everything_at_once() -> None:
 )
 def test_starting_positions(text: str, start: Start) -> None:
     assert SourceOptions.parse({"manifest": "m", "startingPosition": text}).start == start
+
+
+def test_queries_that_share_a_buffer_are_kept_together_if_asked() -> None:
+    assert not SourceOptions.parse({"manifest": "m"}).hold_together
+    assert SourceOptions.parse({"manifest": "m", "slowQueries": "hold"}).hold_together
+    assert not SourceOptions.parse({"manifest": "m", "slowQueries": "APART"}).hold_together
 
 
 def test_fetchers_on_executors_need_read_stream() -> None:

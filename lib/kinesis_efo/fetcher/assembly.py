@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiobotocore.config import AioConfig
@@ -15,7 +16,8 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.kinesis.clock import KinesisClock
-from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits
+from kinesis_efo.kinesis.later import OpenedLater
+from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, apart_pace, polling_limits
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
@@ -75,10 +77,14 @@ async def stream_opener(
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    limits = polling_limits(limits) if options.read_mode == "polling" else limits
+    # What is opened later is closed no sooner than the rest: the run, which ends before, still reads with it.
+    later = await stack.enter_async_context(AsyncExitStack())
+    apart = OpenedLater(partial(_open_apart, later, clients, options, clock))
+    polled = polling_limits(limits)
+    limits = polled if options.read_mode == "polling" else limits
 
     def open_stream(ref: StreamRef) -> Stream:
-        return Stream(
+        stream = Stream(
             ref,
             transport,
             Topology(control, clock),
@@ -88,6 +94,8 @@ async def stream_opener(
             limits,
             fail_on_data_loss=options.fail_on_data_loss,
         )
+        stream.allow_apart(apart, polled)
+        return stream
 
     return open_stream
 
@@ -105,6 +113,16 @@ async def _open_transport(
     if polling:
         return PollingTransport(client, clock, options.polling_interval)
     return BotoTransport(client)
+
+
+async def _open_apart(
+    stack: AsyncExitStack, clients: AsyncClients, options: SourceOptions, clock: KinesisClock
+) -> Transport:
+    """What a query reads with that is behind others of its run; see `Stream.apart`."""
+    config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
+    client = await stack.enter_async_context(await clients.open("kinesis", config))
+    clock.watch(client)
+    return PollingTransport(client, clock, options.polling_interval, partial(apart_pace, options.apart_rate))
 
 
 def certificate_for(options: SourceOptions, listening: Listening, clock: Clock) -> Certificate | None:

@@ -115,6 +115,18 @@ class Pace:
         self.limit = min(MOST_RECORDS, max(1, self.answer_bytes // average)) if average else _FIRST_RECORDS
 
 
+def apart_pace(rate: int) -> Pace:
+    """The pace of a query that reads a shard apart: others poll it, too, so that it is asked once a second where that is enough.
+
+    Args:
+        rate: Bytes a second.
+
+    >>> apart_pace(1 << 20).call_seconds, apart_pace(64 << 10).call_seconds, apart_pace(2 << 20).call_seconds
+    (1.0, 1.0, 0.5)
+    """
+    return Pace(call_seconds=min(1.0, ANSWER_BYTES / rate), bytes_per_second=rate, answer_bytes=min(rate, ANSWER_BYTES))
+
+
 class PollingTransport:
     """GetRecords through an aiobotocore client; implements `Transport`.
 

@@ -28,6 +28,8 @@ class SourceKeywords(TypedDict, total=False):
     maxRecordsPerTrigger: Value
     maxShardSkew: Value
     bufferBytes: Value
+    slowQueries: Value
+    apartRate: Value
     failOnDataLoss: Value
     deaggregate: Value
     fetchers: Value

@@ -27,6 +27,8 @@ OF_RUN: Final = frozenset(
         "polling.interval",
         "maxShardSkew",
         "bufferBytes",
+        "slowQueries",
+        "apartRate",
         "failOnDataLoss",
         "fetchers",
         "fetcherHost",

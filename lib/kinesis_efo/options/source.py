@@ -54,6 +54,8 @@ class SourceOptions:
     max_records_per_trigger: int | None = None
     max_shard_skew: float | None = None
     buffer_bytes: int = 256 << 20
+    slow_queries: str = "apart"
+    apart_rate: int = 1 << 20
     fail_on_data_loss: bool = True
     deaggregate: Deaggregation = Deaggregation.ALL
     fetcher_host: str | None = None
@@ -79,6 +81,11 @@ class SourceOptions:
     def arrival_step(self) -> int | None:
         """How exactly fetchers note when records arrived, milliseconds: a tenth of what shards may be apart; None: not at all."""
         return None if self.max_shard_skew is None else round(self.max_shard_skew * 100)
+
+    @property
+    def hold_together(self) -> bool:
+        """Whether queries that share a buffer wait for the slowest of them if there is no room."""
+        return self.slow_queries == "hold"
 
     @property
     def patience(self) -> float:
@@ -183,6 +190,11 @@ SOURCE_OPTIONS: Final = (
            "how far ahead of the slowest shard any other may be taken, by arrival time; for watermarks", "max_shard_skew"),
     Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",
            "memory of each fetcher for events; at least 1m", "buffer_bytes"),
+    Option("slowQueries", read.one_of("apart", "hold"), "apart or hold", "`apart`",
+           "what becomes of a query of this program for which others find no room in the buffer that they share: it reads apart, with "
+           "GetRecords, until it has caught up; `hold`: all wait for it", "slow_queries"),
+    Option("apartRate", read.bounded(parse_size, 64 << 10, 2 << 20), "a size such as 1m, from 64k to 2m", "`1m`",
+           "most bytes in a second that a query takes from a shard while it reads apart; with `1m`, at most one GetRecords", "apart_rate"),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",
            "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss"),
     Option("deaggregate", _deaggregation, "true, false or strict", "`true`",

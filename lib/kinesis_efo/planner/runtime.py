@@ -467,13 +467,14 @@ class PlannerRuntime:
                 apart=Apart(
                     options.buffer_bytes, lambda watch, budget: Fetcher(streams, budget, settings, clock, beside=watch)
                 ),
+                together=options.hold_together,
             )
             self._service = PlannerService(
                 self._cluster, self._loop, self.secret, self._listening, certificate, self._desk, more
             )
             return self._cluster
         self._fetcher = Fetcher(streams, self._budget, settings, clock)
-        fetching = LocalFetching(self._fetcher, clock)
+        fetching = LocalFetching(self._fetcher, clock, together=options.hold_together)
         self._service = FetcherService(
             fetching, self._loop, self.secret, self._listening, certificate, self._desk, more
         )

@@ -1,0 +1,116 @@
+"""Several queries on the fetcher of one process and a real server: what a query alone asks for, and what one asks for that reads apart."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinesis_efo.fetcher.client import FetcherClient
+from kinesis_efo.fetcher.remote import FetcherPlan
+from kinesis_efo.local import NoFaults, Request
+from kinesis_efo.planner.calls import QueryCalls
+from kinesis_efo.planner.query import Query
+from kinesis_efo.planner.sharing import STARVING_SECONDS
+from kinesis_efo.positions import Offset
+from tests.support.fetching import Reading, prepare, reading
+from tests.support.world import World
+
+MakeFaulty = Callable[..., World]
+FILLING = [(f"k{n}", b"x" * 50_000) for n in range(40)]
+"""Twice as much as the smallest buffer holds."""
+
+
+class Asked(NoFaults):
+    """Counts what Kinesis was asked, by operation."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    async def before(self, request: Request) -> None:
+        self.counts[request.operation] += 1
+
+
+@contextmanager
+def beside(first: Reading, name: str, at: Offset) -> Iterator[Reading]:
+    """Another query on the run of a first one, with an offset of its own."""
+    runtime = first.runtime
+
+    async def join() -> Query:
+        assert runtime._run is not None
+        return Query(runtime._run, name=name)
+
+    query = runtime._call(join())
+    calls: Any = SimpleNamespace(query=QueryCalls(query, runtime._loop, runtime._thread.is_alive))
+    try:
+        with FetcherClient(runtime.address, runtime.secret, query=name) as client:
+            yield Reading(calls, client, at)
+    finally:
+        runtime._call(query.leave())
+
+
+def test_a_query_alone_polls_nothing_and_one_that_comes_later_reads_apart_until_it_shares(faulty: MakeFaulty) -> None:
+    asked = Asked()
+    w = faulty(asked, {"orders": 2})
+    w.put([(f"k{n}", b"%08d" % n) for n in range(100)])
+    with reading(w, leaseTimeout="60s") as r:
+        begin = r.offset
+        r.until(100)
+        r.commit()
+        alone = asked.counts.copy()
+        with beside(r, "second", begin) as second:
+            second.until(100)
+            second.commit()
+            w.put([(f"k{n}", b"%08d" % n) for n in range(100, 200)])
+            r.until(200)
+            second.until(200)
+            assert sorted(second.rows) == sorted(r.rows)
+    assert (alone["GetRecords"], alone["GetShardIterator"]) == (0, 0)
+    assert asked.counts["GetRecords"] >= 2
+    assert len({row.data for row in r.rows}) == len(r.rows) == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("slow", "goes_apart"), [("apart", True), ("hold", False)])
+def test_a_slow_query_goes_on_apart_or_holds_the_others(faulty: MakeFaulty, slow: str, goes_apart: bool) -> None:
+    asked = Asked()
+    w = faulty(asked)
+    with (
+        reading(w, leaseTimeout="60s", bufferBytes="1m", slowQueries=slow) as r,
+        beside(r, "slow", r.offset) as second,
+    ):
+        for each in (r, second):
+            each.poll()  # both share the buffer from its beginning on
+        w.put(FILLING)
+        got_last = time.monotonic()
+        while len(r.rows) < len(FILLING) and time.monotonic() - got_last < STARVING_SECONDS + 2:
+            if r.batch():
+                got_last = time.monotonic()
+        assert (len(r.rows) == len(FILLING)) is goes_apart
+        deadline = time.monotonic() + 60
+        while min(len(r.rows), len(second.rows)) < len(FILLING):
+            assert time.monotonic() < deadline
+            second.batch()
+            r.batch()
+        assert [row.data for row in sorted(second.rows)] == [row.data for row in sorted(r.rows)]
+    assert (asked.counts["GetRecords"] > 0) is goes_apart
+
+
+@pytest.mark.parametrize(("slow", "together"), [("apart", False), ("hold", True)])
+def test_it_is_the_same_with_fetchers_in_other_processes(faulty: MakeFaulty, slow: str, together: bool) -> None:
+    def none_come(_: FetcherPlan) -> Any:
+        return SimpleNamespace(optional=False, problem=lambda: "", stop=lambda: None)
+
+    runtime = prepare(faulty(NoFaults()), start_fetchers=none_come, slowQueries=slow)
+    runtime.start()
+    try:
+        assert runtime._cluster is not None
+        assert runtime._cluster.sharing.together is together
+        assert runtime._cluster.sharing.may_read_apart
+    finally:
+        runtime.stop()

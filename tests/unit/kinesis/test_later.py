@@ -1,0 +1,83 @@
+"""A transport that is opened with its first call: once, again if that failed, and for all who wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kinesis_efo.kinesis.later import OpenedLater
+from kinesis_efo.kinesis.transport import Quota, Transport, Unlimited
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.positions import TRIM_HORIZON, Position
+from tests.support.virtual_time import run
+
+REF = StreamRef("orders", "dev-orders", "arn:stream", None)
+
+
+class Inner:
+    """Answers with what it was asked."""
+
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> Any:
+        return "events", stream, shard_id, position, room
+
+    async def latest_tip(
+        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
+    ) -> Position:
+        opened()
+        return Position.after(int(shard_id))
+
+
+class Opening:
+    """Opens a transport after a while, with the faults that a test gives.
+
+    Attributes:
+        times: How often it was asked to.
+        faults: The errors of the next times.
+    """
+
+    def __init__(self, *faults: Exception) -> None:
+        self.times = 0
+        self.faults = list(faults)
+
+    async def __call__(self) -> Transport:
+        self.times += 1
+        await asyncio.sleep(1)
+        if self.faults:
+            raise self.faults.pop(0)
+        return Inner()
+
+
+def test_nothing_is_opened_before_it_is_needed_and_then_one_for_all() -> None:
+    async def scenario() -> None:
+        opening, room, told = Opening(), Unlimited(), list[str]()
+        transport = OpenedLater(opening)
+        await asyncio.sleep(10)
+        assert opening.times == 0
+        first, second, tip = await asyncio.gather(
+            transport.subscribe(REF, "1", TRIM_HORIZON, room),
+            transport.subscribe(REF, "2", Position.after(7), room),
+            transport.latest_tip(REF, "3", TRIM_HORIZON, lambda: told.append("opened")),
+        )
+        assert first == ("events", REF, "1", TRIM_HORIZON, room)  # type: ignore[comparison-overlap]
+        assert second == ("events", REF, "2", Position.after(7), room)  # type: ignore[comparison-overlap]
+        assert (tip, told) == (Position.after(3), ["opened"])
+        assert opening.times == 1
+
+    run(scenario())
+
+
+def test_it_is_opened_again_if_that_failed_or_was_cancelled() -> None:
+    async def scenario() -> None:
+        opening = Opening(ConnectionResetError("no way"))
+        transport = OpenedLater(opening)
+        with pytest.raises(ConnectionResetError, match="no way"):
+            await transport.subscribe(REF, "1", TRIM_HORIZON, Unlimited())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(transport.subscribe(REF, "1", TRIM_HORIZON, Unlimited()), 0.5)
+        assert (await transport.subscribe(REF, "1", TRIM_HORIZON, Unlimited()))[0] == "events"  # type: ignore[index]
+        assert opening.times == 3
+
+    run(scenario())

@@ -158,8 +158,8 @@ class Cluster:
 
     @property
     def reading(self) -> bool:
-        """Whether a task reads a range at this moment, by what fetchers said last."""
-        return self.assignments.reading
+        """See `Fetching`. By what fetchers said last."""
+        return self.assignments.reading or self.sharing.reading
 
     async def where(self, request: WhereRequest) -> WhereReply:
         """Tell a task who reads the shards of its ranges: a fetcher, or this process if its query reads them apart."""
@@ -231,7 +231,7 @@ class Cluster:
 
     def is_read(self, key: ShardKey) -> bool:  # noqa: ARG002
         """See `SharedBuffers`. The fetchers say only whether they are read at all."""
-        return self.reading
+        return self.assignments.reading
 
     def wants_room(self, seconds: float) -> bool:  # noqa: ARG002
         """See `SharedBuffers`. The fetchers do not say so: whose buffers are nearly full want room."""

@@ -62,6 +62,11 @@ class LocalFetching:
             query.end_stream(stream)
         self.sharing.wake()
 
+    @property
+    def reading(self) -> bool:
+        """See `Fetching`."""
+        return self._fetcher.reading or self.sharing.reading
+
     def fetcher_of(self, key: ShardKey) -> str | None:  # noqa: ARG002
         """See `Fetching`."""
         return None

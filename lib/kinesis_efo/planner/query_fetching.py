@@ -8,19 +8,15 @@ it from a moment before on.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass
-from math import inf
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError
 from kinesis_efo.failure import Failure
-from kinesis_efo.fetcher.coordinator import Coordinator
-from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.fetcher.progress import ShardProgress
+from kinesis_efo.planner.apart_reading import ApartReading, ApartRules
 from kinesis_efo.planner.shared import SharedBuffer, SharedBuffers
 from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
 
@@ -39,7 +35,7 @@ _AGAIN_SECONDS: Final = 10.0
 """A query that had to go on apart because others starved does not come back any sooner."""
 
 
-class Group(Protocol):
+class Group(ApartRules, Protocol):
     """The queries of the run, as one of them sees them; see `Sharing`."""
 
     @property
@@ -51,16 +47,8 @@ class Group(Protocol):
         """Time."""
 
     @property
-    def coordinator(self) -> Coordinator:
-        """The run."""
-
-    @property
     def alone(self) -> bool:
         """Whether there is one query only, and it uses the buffers alone."""
-
-    @property
-    def may_read_apart(self) -> bool:
-        """Whether a query that is behind may read apart."""
 
     @property
     def together(self) -> bool:
@@ -75,35 +63,11 @@ class Group(Protocol):
     def commit(self, keys: Iterable[ShardKey]) -> Mapping[ShardKey, LastRecord]:
         """Drop what no query needs any more of some shards; returns the last records up to where their buffers begin now."""
 
-    def fetch_apart(self) -> Fetcher:
-        """A fetcher for a query that reads apart."""
-
-    def end_apart(self, fetcher: Fetcher) -> None:
-        """Take note that a query does not read apart any more."""
-
-    def forbid_apart(self, why: KinesisEfoError) -> None:
-        """Take note that Kinesis does not let this run call GetRecords."""
-
     async def leave(self, query: QueryFetching) -> None:
         """Count a query out."""
 
     def relieve(self, query: QueryFetching) -> None:
         """Make room for a query that starves, if another one holds what it has not read."""
-
-
-@dataclass(slots=True)
-class _Apart:
-    """A shard that a query reads apart.
-
-    Attributes:
-        kept: From where on the shared buffer is kept for it; None while it is too far behind.
-        back: Whether it plans from the shared buffer again. What it has planned before is still to be read.
-        not_before: When the shared buffer may be kept for it again, monotonic seconds.
-    """
-
-    kept: Position | None = None
-    back: bool = False
-    not_before: float = -inf
 
 
 class QueryFetching:
@@ -128,14 +92,13 @@ class QueryFetching:
         self._shared = group.shared
         self._clock = group.clock
         self._committed: Mapping[ShardKey, Position] = {}
-        self._apart: dict[ShardKey, _Apart] = {}
         self._ahead: dict[ShardKey, float] = {}
         self._has_let_go = False
         self._ahead_tasks: dict[ShardKey, float] = {}
         self._nothing_since: float | None = None
         self._tasks_wait: dict[ShardKey, tuple[Position, float]] = {}
-        self._fetcher: Fetcher | None = None
         self._micro_batches = MicroBatchPlanner(self, self._clock, self._check, max_skew)
+        self._apart = ApartReading(group, self._micro_batches, self._apart_failed)
 
     async def leave(self) -> None:
         """Read nothing any more: nothing is kept for this query."""
@@ -144,11 +107,7 @@ class QueryFetching:
     async def stop(self) -> None:
         """Read nothing apart any more."""
         self.failure.stop()
-        self._apart.clear()
-        if (fetcher := self._fetcher) is not None:
-            self._fetcher = None
-            self._group.end_apart(fetcher)
-            await fetcher.stop()
+        await self._apart.stop()
 
     # -- what the query asks
 
@@ -188,14 +147,9 @@ class QueryFetching:
         """
         self._check()
         self._committed = offset
-        records: dict[ShardKey, LastRecord] = {}
-        if self._fetcher is not None:
-            records |= self._fetcher.commit({key: offset[key] for key in self._apart if key in offset})
-            for key, apart in list(self._apart.items()):
-                position = offset.get(key)
-                if position is None or position.is_end or (apart.back and _reaches(position, apart.kept)):
-                    self._end_apart(key)
-        return {**records, **self._group.commit(offset)}
+        if self._group.alone:
+            return self._shared.commit(offset)
+        return {**self._apart.commit(offset), **self._group.commit(offset)}
 
     def expect(self, offset: Mapping[ShardKey, Position]) -> None:
         """Begin to read shards from these positions on."""
@@ -207,9 +161,8 @@ class QueryFetching:
     def last_record(self, wanted: ShardRange) -> int | None:
         """The number of the last record of a range that is buffered; None if it has none, or it is not known."""
         last = self._shared.last_record(wanted)
-        if last is None and wanted.key in self._apart and self._fetcher is not None:
-            buffer = self._fetcher.buffered(wanted.key, wanted.after)
-            last = None if buffer is None else buffer.last_up_to(wanted.through, wanted.after)
+        if last is None and (own := self._apart.found(wanted.key)) is not None and own.may_cover(wanted.after):
+            return own.last_up_to(wanted.through, wanted.after)
         return last
 
     def begin_stream(self, stream: str) -> None:
@@ -217,13 +170,11 @@ class QueryFetching:
         shards = {key: position for key, position in (self.offset or {}).items() if key.stream == stream}
         self.expect(shards)
         self._micro_batches.touch(shards)
-        if self._fetcher is not None:
-            self._fetcher.allowed()
+        self._apart.allowed()
 
     def end_stream(self, stream: str) -> None:
         """Stop reading a stream apart, which may not be read any more."""
-        if self._fetcher is not None:
-            self._fetcher.let_go([key for key in self._apart if key.stream == stream])
+        self._apart.let_go(stream)
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
         """See `ShardListener`."""
@@ -268,9 +219,7 @@ class QueryFetching:
         if found is None and self._has_let_go:
             # Whoever reads the shard now has begun since.
             found = self._shared.tip(key)
-        if found is None and key in self._apart and self._fetcher is not None:
-            found = self._fetcher.tip(key)
-        return found
+        return found or self._apart.tip(key)
 
     @property
     def asks_apart(self) -> bool:
@@ -282,11 +231,16 @@ class QueryFetching:
     @property
     def apart(self) -> Collection[ShardKey]:
         """The shards that it reads apart, or did until a moment ago."""
-        return self._apart.keys()
+        return self._apart.shards.keys()
+
+    @property
+    def reading(self) -> bool:
+        """Whether a task reads a range apart at this moment."""
+        return self._apart.reading
 
     def claim(self, key: ShardKey) -> Position | None:
         """From where on the shared buffer of a shard is kept for it; None if it does not use the buffer."""
-        if (apart := self._apart.get(key)) is not None:
+        if (apart := self._apart.shards.get(key)) is not None:
             return apart.kept
         if (position := self._committed.get(key)) is not None:
             return position
@@ -319,14 +273,13 @@ class QueryFetching:
     def go_apart(self, shards: Collection[ShardKey]) -> None:
         """Read some shards apart from now on: another query starves for what is kept for this one."""
         for key in shards:
-            self._apart[key] = _Apart(not_before=self.now() + _AGAIN_SECONDS)
+            self._apart.go(key, self.now() + _AGAIN_SECONDS)
         self._micro_batches.touch(shards)
 
     def come_back(self) -> None:
         """Read nothing apart any more: it is not allowed."""
-        self._micro_batches.touch(self._apart)
-        for key in list(self._apart):
-            self._end_apart(key)
+        self._micro_batches.touch(self.apart)
+        self._apart.end(list(self.apart))
         self._micro_batches.wake()
 
     # -- what the micro-batch planner asks
@@ -341,16 +294,16 @@ class QueryFetching:
         buffer = shared.found(key)
         others = self._group.others_at(self, key)
         if buffer is None or (not others and not buffer.may_cover(position)):
-            self._come_back(key, position)
+            self._apart.come_back(key, position)
             return shared.buffered(key, position)
         if buffer.may_cover(position):
             waits = _lies_in_front(position, buffer)
             if self._is_in_front(key, position, buffer, self._ahead):
                 logger.info("shard %s: a query waits at %s in front of the others, which go on apart", key, position)
-                self._come_back(key, position)
+                self._apart.come_back(key, position)
                 return shared.begin_at(key, position)
-            if not waits or key not in self._apart:
-                self._come_back(key, position)
+            if not waits or key not in self.apart:
+                self._apart.come_back(key, position)
                 return buffer
         if not self._group.may_read_apart:
             return self._go_back(key, position)
@@ -371,33 +324,16 @@ class QueryFetching:
         del since[key]
         return True
 
-    def _come_back(self, key: ShardKey, position: Position) -> None:
-        apart = self._apart.get(key)
-        if apart is not None and not apart.back:
-            apart.back, apart.kept = True, position
-            logger.info("shard %s: a query shares the buffer again, at %s", key, position)
-
     def _read_apart(self, key: ShardKey, position: Position, buffer: SharedBuffer) -> SharedBuffer | None:
-        apart = self._apart.get(key)
-        if apart is None:
-            apart = self._apart[key] = _Apart()
-            logger.info(
-                "shard %s: a query is at %s, behind the buffer that others share, and reads apart", key, position
-            )
-        if apart.back:
-            # The shared buffer has lost what it was kept for.
-            apart.back, apart.kept = False, None
-        own = self._fetched_apart().buffered(key, position)
-        if own is None:
-            return None
-        behind = self._fetched_apart().millis_behind(key)
-        if behind is None or behind > NEAR_MILLIS:
+        apart, fetcher = self._apart.begin(key, position), self._apart.fetcher
+        own, behind = fetcher.buffered(key, position), fetcher.millis_behind(key)
+        if own is None or behind is None or behind > NEAR_MILLIS:
             return own
-        if apart.kept is None and self._clock.monotonic() >= apart.not_before:
+        if apart.kept is None and self.now() >= apart.not_before:
             apart.kept = buffer.start
         if not behind and own.news_since(position) is None and self._may_go_back_for(key, position, buffer):
             # Nobody has anything to wait for: what lies between is read once more, if there is something.
-            self._come_back(key, position)
+            self._apart.come_back(key, position)
             return self._shared.begin_at(key, position)
         return own
 
@@ -422,29 +358,22 @@ class QueryFetching:
 
     def millis_behind(self, key: ShardKey) -> int | None:
         """See `Buffers`."""
-        return (self._reads_apart(key) or self._shared).millis_behind(key)
+        return (self._apart.plans(key) or self._shared).millis_behind(key)
 
     def quiet(self, key: ShardKey) -> float:
         """See `Buffers`."""
-        return (self._reads_apart(key) or self._shared).quiet(key)
+        return (self._apart.plans(key) or self._shared).quiet(key)
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         """See `Buffers`."""
-        return (self._reads_apart(key) or self._shared).read_until(key, position)
+        return (self._apart.plans(key) or self._shared).read_until(key, position)
 
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
         """See `Buffers`."""
-        if not self._apart or (fetcher := self._fetcher) is None:
-            yield from self._shared.budgets(keys)
-            return
-        apart = [key for key in keys if self._reads_apart(key) is not None]
+        apart = {key for key in keys if self._apart.plans(key) is not None} if self.apart else set()
         if apart:
-            yield apart, fetcher.budget.limit
-        yield from self._shared.budgets([key for key in keys if key not in set(apart)])
-
-    def _reads_apart(self, key: ShardKey) -> Fetcher | None:
-        apart = self._apart.get(key)
-        return self._fetcher if apart is not None and not apart.back else None
+            yield apart, self._apart.fetcher.budget.limit
+        yield from self._shared.budgets([key for key in keys if key not in apart] if apart else keys)
 
     # -- what its tasks ask
 
@@ -459,14 +388,14 @@ class QueryFetching:
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         """See `Served`."""
-        return await self._fetched_apart().hash_range(key)
+        return await self._apart.fetcher.hash_range(key)
 
     def expect_ranges(self, ranges: Iterable[ShardRange]) -> float:
         """See `Served.expect`."""
         for wanted in ranges:
             if wanted.last is None and not wanted.through.is_end and not self.reads_shared(wanted.key, wanted.after):
-                self._begin_apart(wanted.key)
-                self._fetched_apart().buffered(wanted.key, wanted.after)
+                self._apart.expect(wanted.key, self.claim(wanted.key))
+                self._apart.fetcher.buffered(wanted.key, wanted.after)
         return self.now()
 
     def reads_shared(self, key: ShardKey, position: Position) -> bool:
@@ -493,96 +422,25 @@ class QueryFetching:
         if now - since >= STARVING_SECONDS:
             self._group.relieve(self)
 
-    async def read_apart(self, wanted: ShardRange, asked_at: float) -> AsyncGenerator[list[bytes], None]:
-        """The payloads that cover a range, with GetRecords.
-
-        Raises:
-            DataLossError, RetriesExhaustedError, ElsewhereError: As `Fetcher.read`.
-        """
-        self._begin_apart(wanted.key)
-        async with aclosing(self._fetched_apart().read(wanted, asked_at, _Allowed(self._group))) as payloads:
-            async for some in payloads:
-                yield some
+    def read_apart(self, wanted: ShardRange, asked_at: float) -> AsyncGenerator[list[bytes], None]:
+        """The payloads that cover a range, with GetRecords; see `ApartReading.read`."""
+        return self._apart.read(wanted, asked_at, self.claim(wanted.key))
 
     # -- helpers
-
-    def _begin_apart(self, key: ShardKey) -> None:
-        """Read a range apart, of a shard in which the query may plan from the shared buffer."""
-        self._apart.setdefault(key, _Apart(kept=self.claim(key), back=True))
-
-    def _fetched_apart(self) -> Fetcher:
-        if self._fetcher is None:
-            self._fetcher = self._group.fetch_apart()
-            self._fetcher.refused = self._group.forbid_apart
-            self._fetcher.start(_ApartCoordinator(self._group.coordinator, self._apart_failed), self._micro_batches)
-        return self._fetcher
 
     def _apart_failed(self, error: KinesisEfoError) -> None:
         self.failure.adopt(error)
         self._micro_batches.wake()
-
-    def _end_apart(self, key: ShardKey) -> None:
-        del self._apart[key]
-        if self._fetcher is not None:
-            self._fetcher.let_go((key,))
 
     def _check(self) -> None:
         self._group.coordinator.failure.raise_if_set()
         self.failure.raise_if_set()
 
 
-class _ApartCoordinator:
-    """The coordinator of a fetcher that reads apart: what ends it need not end the run."""
-
-    def __init__(self, run: Coordinator, failed: Callable[[KinesisEfoError], None]) -> None:
-        self.failure = Failure()
-        self._run = run
-        self._failed = failed
-        self.failure.on_set(self._tell)
-        run.failure.on_set(self._adopt)
-
-    def may_read(self, shard: ShardKey) -> bool:
-        return self._run.may_read(shard)
-
-    async def may_open(self, shard: ShardKey) -> None:
-        await self._run.may_open(shard)
-
-    def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
-        return self._run.refusal(shard, seconds)
-
-    def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        return self._run.read_until(shard, position)
-
-    def _tell(self) -> None:
-        if self.failure.error is not None and self._run.failure.error is None:
-            self._failed(self.failure.error)
-
-    def _adopt(self) -> None:
-        if self._run.failure.error is not None:
-            self.failure.adopt(self._run.failure.error)
-
-
-class _Allowed:
-    """What a fetcher that reads apart asks: it reads for one query only, as long as that is allowed."""
-
-    alone: Final = True
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-
-    def reads_shared(self, key: ShardKey, position: Position) -> bool:  # noqa: ARG002
-        """Whether to read on here."""
-        return self._group.may_read_apart
-
-
 def _lies_in_front(position: Position, buffer: SharedBuffer) -> bool:
     """Whether a position lies behind all that a buffer has. That cannot be told of times."""
     known = buffer.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
     return known and not buffer.end.reaches(position)
-
-
-def _reaches(position: Position, kept: Position | None) -> bool:
-    return kept is None or position.reaches(kept)
 
 
 def _is_number(position: Position) -> bool:

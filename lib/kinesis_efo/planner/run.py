@@ -51,6 +51,10 @@ class Fetching(Protocol):
             max_skew: See `MicroBatchPlanner`.
         """
 
+    @property
+    def reading(self) -> bool:
+        """Whether a task reads a range at this moment; one that has taken nothing for long does not count. May be asked in any thread."""
+
     def begin(self, stream: str) -> None:
         """Start to fetch a stream that may be read now."""
 

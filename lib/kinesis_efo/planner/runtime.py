@@ -231,8 +231,7 @@ class PlannerRuntime:
     @property
     def reading(self) -> bool:
         """Whether a task reads a range at this moment."""
-        fetching = self._fetcher or self._cluster
-        return fetching is not None and fetching.reading
+        return self._run is not None and self._run.fetching.reading
 
     def leave(self) -> None:
         """End the query, but not the run: its guests may go on."""

@@ -102,6 +102,11 @@ class Sharing:
         """See `Group`."""
         return len(self.queries) == 1 and not self.queries[0].apart
 
+    @property
+    def reading(self) -> bool:
+        """Whether a task reads a range apart at this moment. May be asked in any thread."""
+        return any(query.reading for query in list(self.queries))
+
     # -- what happens in the shards
 
     def touch(self, shards: Iterable[ShardKey]) -> None:

@@ -64,7 +64,7 @@ class Fetching:
         self.until: float | None = None
         self.stopped = False
         self.failure = Failure()
-        self.asks_apart = False
+        self.asks_apart = self.reading = False
         self.lets_go = asyncio.Event()
         self.lets_go.set()
 

@@ -1,0 +1,243 @@
+"""What one query of a run reads apart from the others, with GetRecords and with room of its own: shards in which it is behind them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from math import inf
+from typing import Final, Protocol
+
+from kinesis_efo.errors import AccessRefusedError, KinesisEfoError
+from kinesis_efo.failure import Failure
+from kinesis_efo.fetcher.buffer import ShardBuffer
+from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
+
+logger = logging.getLogger(__name__)
+
+
+class ApartRules(Protocol):
+    """What the run says about reading apart; see `Sharing`."""
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The run."""
+
+    @property
+    def may_read_apart(self) -> bool:
+        """Whether a query that is behind may read apart."""
+
+    def fetch_apart(self) -> Fetcher:
+        """A fetcher for a query that reads apart."""
+
+    def end_apart(self, fetcher: Fetcher) -> None:
+        """Take note that a query does not read apart any more."""
+
+    def forbid_apart(self, why: AccessRefusedError) -> None:
+        """Take note that Kinesis does not let this run call GetRecords."""
+
+
+@dataclass(slots=True)
+class ApartShard:
+    """A shard that a query reads apart.
+
+    Attributes:
+        kept: From where on the shared buffer is kept for it; None while it is too far behind.
+        back: Whether it plans from the shared buffer again. What it has planned before is still to be read.
+        not_before: When the shared buffer may be kept for it again, monotonic seconds.
+    """
+
+    kept: Position | None = None
+    back: bool = False
+    not_before: float = -inf
+
+    def is_over(self, position: Position | None) -> bool:
+        """Whether nothing that was read apart is needed any more, once everything up to a position is processed."""
+        if position is None or position.is_end:
+            return True
+        return self.back and (self.kept is None or position.reaches(self.kept))
+
+
+class ApartReading:
+    """The shards that a query reads apart.
+
+    Args:
+        rules: What the run says about it.
+        listener: Learns in which shards something happens.
+        failed: Learns what keeps this query from going on, and no other.
+
+    Attributes:
+        shards: What it reads apart, or did until a moment ago.
+    """
+
+    def __init__(self, rules: ApartRules, listener: ShardListener, failed: Callable[[KinesisEfoError], None]) -> None:
+        self.shards: Final[dict[ShardKey, ApartShard]] = {}
+        self._rules = rules
+        self._listener = listener
+        self._failed = failed
+        self._fetcher: Fetcher | None = None
+
+    async def stop(self) -> None:
+        """Read nothing apart any more."""
+        self.shards.clear()
+        if (fetcher := self._fetcher) is not None:
+            self._fetcher = None
+            self._rules.end_apart(fetcher)
+            await fetcher.stop()
+
+    @property
+    def fetcher(self) -> Fetcher:
+        """Reads them; made when it is needed first."""
+        if self._fetcher is None:
+            self._fetcher = self._rules.fetch_apart()
+            self._fetcher.refused = self._rules.forbid_apart
+            self._fetcher.start(_ApartCoordinator(self._rules.coordinator, self._failed), self._listener)
+        return self._fetcher
+
+    @property
+    def reading(self) -> bool:
+        """Whether a task reads a range apart at this moment."""
+        return self._fetcher is not None and self._fetcher.reading
+
+    def plans(self, key: ShardKey) -> Fetcher | None:
+        """What reads a shard if the query plans from what it reads apart; None if it plans from the shared buffer."""
+        apart = self.shards.get(key)
+        return self._fetcher if apart is not None and not apart.back else None
+
+    def begin(self, key: ShardKey, position: Position) -> ApartShard:
+        """Plan from what is read apart from now on."""
+        apart = self.shards.get(key)
+        if apart is None:
+            apart = self.shards[key] = ApartShard()
+            logger.info(
+                "shard %s: a query is at %s, behind the buffer that others share, and reads apart", key, position
+            )
+        if apart.back:
+            # The shared buffer has lost what it was kept for.
+            apart.back, apart.kept = False, None
+        return apart
+
+    def go(self, key: ShardKey, not_before: float) -> None:
+        """Read a shard apart, and do not share its buffer for a while.
+
+        Args:
+            key: The shard.
+            not_before: When the buffer may be kept for the query again, monotonic seconds.
+        """
+        self.shards[key] = ApartShard(not_before=not_before)
+
+    def come_back(self, key: ShardKey, position: Position) -> None:
+        """Plan from the shared buffer from a position on. What was planned before is still read apart."""
+        apart = self.shards.get(key)
+        if apart is not None and not apart.back:
+            apart.back, apart.kept = True, position
+            logger.info("shard %s: a query shares the buffer again, at %s", key, position)
+
+    def end(self, shards: Iterable[ShardKey]) -> None:
+        """Read some shards apart no longer."""
+        ended = [key for key in shards if self.shards.pop(key, None) is not None]
+        if self._fetcher is not None:
+            self._fetcher.let_go(ended)
+
+    def found(self, key: ShardKey) -> ShardBuffer | None:
+        """What is buffered of a shard; None if it is not read apart."""
+        feed = self._fetcher.feed(key) if key in self.shards and self._fetcher is not None else None
+        return feed.buffer if feed is not None else None
+
+    def tip(self, key: ShardKey) -> Position | None:
+        """Where a shard ended when it was begun to be read apart; None if that is not known."""
+        return self._fetcher.tip(key) if key in self.shards and self._fetcher is not None else None
+
+    def commit(self, offset: Mapping[ShardKey, Position]) -> dict[ShardKey, LastRecord]:
+        """Drop what the query will not ask for again, and end what it has read beyond.
+
+        Args:
+            offset: Positions up to which it has processed everything.
+
+        Returns:
+            The last records up to there, as far as they are known.
+        """
+        if self._fetcher is None:
+            return {}
+        records = self._fetcher.commit({key: offset[key] for key in self.shards if key in offset})
+        self.end([key for key, apart in self.shards.items() if apart.is_over(offset.get(key))])
+        return records
+
+    def allowed(self) -> None:
+        """Wake the reads that wait: more shards may be read now."""
+        if self._fetcher is not None:
+            self._fetcher.allowed()
+
+    def let_go(self, stream: str) -> None:
+        """Stop reading a stream, which may not be read any more."""
+        if self._fetcher is not None:
+            self._fetcher.let_go([key for key in self.shards if key.stream == stream])
+
+    async def read(
+        self, wanted: ShardRange, asked_at: float, kept: Position | None
+    ) -> AsyncGenerator[list[bytes], None]:
+        """The payloads that cover a range, with GetRecords.
+
+        Args:
+            wanted: The range.
+            asked_at: When it was asked for, monotonic seconds.
+            kept: From where on the shared buffer is kept for the query, which may plan from there.
+
+        Raises:
+            DataLossError, RetriesExhaustedError, ElsewhereError: As `Fetcher.read`.
+        """
+        self.expect(wanted.key, kept)
+        async with aclosing(self.fetcher.read(wanted, asked_at, _Allowed(self._rules))) as payloads:
+            async for some in payloads:
+                yield some
+
+    def expect(self, key: ShardKey, kept: Position | None) -> None:
+        """Read ranges of a shard apart in which the query may plan from the shared buffer."""
+        self.shards.setdefault(key, ApartShard(kept=kept, back=True))
+
+
+class _ApartCoordinator:
+    """The coordinator of a fetcher that reads apart: what ends it need not end the run."""
+
+    def __init__(self, run: Coordinator, failed: Callable[[KinesisEfoError], None]) -> None:
+        self.failure = Failure()
+        self._run = run
+        self._failed = failed
+        self.failure.on_set(self._tell)
+        run.failure.on_set(self._adopt)
+
+    def may_read(self, shard: ShardKey) -> bool:
+        return self._run.may_read(shard)
+
+    async def may_open(self, shard: ShardKey) -> None:
+        await self._run.may_open(shard)
+
+    def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
+        return self._run.refusal(shard, seconds)
+
+    def read_until(self, shard: ShardKey, position: Position) -> float | None:
+        return self._run.read_until(shard, position)
+
+    def _tell(self) -> None:
+        if self.failure.error is not None and self._run.failure.error is None:
+            self._failed(self.failure.error)
+
+    def _adopt(self) -> None:
+        if self._run.failure.error is not None:
+            self.failure.adopt(self._run.failure.error)
+
+
+class _Allowed:
+    """What a fetcher that reads apart asks: it reads for one query only, as long as that is allowed."""
+
+    alone: Final = True
+
+    def __init__(self, rules: ApartRules) -> None:
+        self._rules = rules
+
+    def reads_shared(self, key: ShardKey, position: Position) -> bool:  # noqa: ARG002
+        """Whether to read on here."""
+        return self._rules.may_read_apart

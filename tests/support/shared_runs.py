@@ -176,6 +176,9 @@ class FakeOwn:
     def initial_offset(self, start: Start) -> Offset:
         return self.call(self.initial(start, self.mine.streams, self.mine))
 
+    def say(self, line: str) -> None:
+        self.guests.said.append(line)
+
     def leave(self) -> None:
         self.left = True
 
@@ -262,8 +265,9 @@ class Programs:
             self.begun.append(FakeOwn(what, parsed, secret, name))
             return self.begun[-1]
 
-        def stay() -> None:
+        def stay(say: Callable[[str], None]) -> None:
             self.stayed += 1
+            say("a line of the host\n")
 
         run = SharedRun(program, what, parsed, Listening(), begin, lambda: self.spark_waits, stay)
         self.runs.append(run)

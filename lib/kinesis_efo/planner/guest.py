@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -153,6 +154,7 @@ class HostLink:
                     self._check()
                     self._sleep(_AGAIN_SECONDS)
                     continue
+                sys.stderr.writelines(found.said)
                 if not found.known:
                     raise HostLostError
                 if found.again:

@@ -277,12 +277,14 @@ class Answer(msgspec.Struct, frozen=True):
         result: What it has returned then, in the form of its own.
         known: Whether the host has this guest.
         again: Whether it lacks an offset that the call names: tell it, with another number.
+        said: Lines that the guest is to write for the host, whose own output nobody takes any more.
     """
 
     done: bool = False
     result: msgspec.Raw = msgspec.Raw(b"null")
     known: bool = True
     again: bool = False
+    said: list[str] = []
 
 
 # -- what calls return

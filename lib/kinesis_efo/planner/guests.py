@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 from uuid import uuid4
@@ -61,6 +61,7 @@ from kinesis_efo.processes import Process
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
+_KEPT_LINES: Final = 1_000
 _KEPT_OFFSETS: Final = 4
 """A reader plans from one offset to the next, and commits the one before."""
 
@@ -158,9 +159,13 @@ class Guests:
 
     Args:
         host: The run's process.
+
+    Attributes:
+        said: Lines that the next guest that calls is to write for this process; the newest ones, if none calls.
     """
 
     def __init__(self, host: Host) -> None:
+        self.said: Final[deque[str]] = deque(maxlen=_KEPT_LINES)
         self._host = host
         self._guests: dict[str, _Guest] = {}
         self._closed = False
@@ -275,12 +280,18 @@ class Guests:
         if not calling.done():
             return Answer()
         try:
-            return Answer(done=True, result=msgspec.Raw(calling.result()))
+            return Answer(done=True, result=msgspec.Raw(calling.result()), said=self._told())
         except _UnknownOffset:
             return Answer(again=True)
         except FetcherUnreachableError as error:
             # To the guest, the type says that this process is not reached.
             raise FetcherError(str(error)) from error
+
+    def _told(self) -> list[str]:
+        lines = []
+        while self.said:
+            lines.append(self.said.popleft())
+        return lines
 
     async def _after(self, before: asyncio.Task[bytes] | None, guest: _Guest, call: Call) -> bytes:
         """Make a call once the one before is over, which its caller may not have waited for: calls of a query follow each other."""

@@ -233,6 +233,11 @@ class PlannerRuntime:
         """Whether a task reads a range at this moment."""
         return self._run is not None and self._run.fetching.reading
 
+    def say(self, line: str) -> None:
+        """Let a guest write a line for this process; in any thread."""
+        if self._guests is not None:
+            self._guests.said.append(line)
+
     def leave(self) -> None:
         """End the query, but not the run: its guests may go on."""
         with contextlib.suppress(FetcherUnreachableError):

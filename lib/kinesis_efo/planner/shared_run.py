@@ -66,6 +66,9 @@ class OwnRun(RunAccess, Protocol):
     def address(self) -> FetcherAddress:
         """Where its service is."""
 
+    def say(self, line: str) -> None:
+        """Let a guest write a line for this process; in any thread."""
+
     def leave(self) -> None:
         """End the query, but not the run: its guests may go on."""
 
@@ -83,7 +86,8 @@ class SharedRun:
         listening: Where to listen for tasks.
         begin: Makes a run of this process that others may share, with a secret or a new one, and the name of its query.
         spark_waits: Whether Spark waits for what this process still has to say.
-        stay: Called before this process stays for its guests although Spark needs it no more.
+        hand_over_output: Called before this process stays for its guests although Spark needs it no more, with what takes the
+            lines that it would write.
     """
 
     def __init__(
@@ -94,7 +98,7 @@ class SharedRun:
         listening: Listening,
         begin: Callable[[str | None, str], OwnRun],
         spark_waits: Callable[[], bool],
-        stay: Callable[[], None],
+        hand_over_output: Callable[[Callable[[str], None]], None],
     ) -> None:
         self.secret = ""
         self._program = program
@@ -103,7 +107,7 @@ class SharedRun:
         self._listening = listening
         self._begin = begin
         self._spark_waits = spark_waits
-        self._stay = stay
+        self._hand_over_output = hand_over_output
         # The same in each run that it comes to: its tasks go on.
         self.query_name: Final = secrets.token_hex(8)
         self._me = Process.of(os.getpid())
@@ -324,7 +328,7 @@ class SharedRun:
         if not runtime.close(only_if_alone=True):
             runtime.leave()
             if not self._hurry.is_set():
-                self._stay()
+                self._hand_over_output(runtime.say)
                 logger.info(
                     "this query has ended; its process stays for others of its Spark program, which share its run"
                 )

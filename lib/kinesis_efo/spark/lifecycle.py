@@ -61,15 +61,23 @@ def spark_waits() -> bool:
     )
 
 
-def keep_output() -> None:
-    """Write to the driver's stderr itself from now on: Spark closes the pipes of a process that it does not need any more."""
-    try:
-        output = os.open(f"/proc/{os.getppid()}/fd/2", os.O_WRONLY | os.O_APPEND)
-    except OSError:
-        output = os.open(os.devnull, os.O_WRONLY)
+def hand_over_output(say: Callable[[str], None]) -> None:
+    """Let somebody else say what this process says from now on: Spark closes the pipes of a process that it does not need any more.
+
+    Args:
+        say: Takes a line, in a thread of its own.
+    """
+    ours, theirs = os.pipe()
     for stream in (1, 2):
-        os.dup2(output, stream)
-    os.close(output)
+        os.dup2(theirs, stream)
+    os.close(theirs)
+
+    def read() -> None:
+        with os.fdopen(ours, errors="replace") as lines:
+            for line in lines:
+                say(line)
+
+    threading.Thread(target=read, name="kinesis-efo output", daemon=True).start()
 
 
 def log_to_stderr() -> None:

@@ -14,7 +14,7 @@ from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.processes import Process
 from kinesis_efo.spark.fetcher_job import start_fetchers
 from kinesis_efo.spark.host import where_to_listen
-from kinesis_efo.spark.lifecycle import is_sparks_process, keep_output, spark_waits
+from kinesis_efo.spark.lifecycle import hand_over_output, is_sparks_process, spark_waits
 
 
 def run_of_program(manifest: Manifest, options: SourceOptions) -> RunAccess:
@@ -35,7 +35,7 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> RunAccess:
     program = _program(manifest, options) if is_sparks_process() else None
     if program is None:
         return begin(None, "", shared=False)
-    return SharedRun(program, manifest, options, listening, begin, spark_waits, keep_output)
+    return SharedRun(program, manifest, options, listening, begin, spark_waits, hand_over_output)
 
 
 def _program(manifest: Manifest, options: SourceOptions) -> Program | None:

@@ -73,6 +73,7 @@ def files() -> list[Path]:
 def test_two_queries_share_one_run(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
+    before = w.aws.kinesis.calls("SubscribeToShard")
     first = Reading(play, w)
     first.until(rows)
     second = Reading(play, w)
@@ -81,6 +82,7 @@ def test_two_queries_share_one_run(world: MakeWorld, play: Play) -> None:
     first.until(rows)
     assert epoch(w) == 1
     assert len(files()) == 1
+    assert w.aws.kinesis.calls("SubscribeToShard") == before + 1
     second.spark.close()
     assert second.spark.process.returncode not in (None, -signal.SIGKILL)
     rows += put(w, numbered(40, 5))
@@ -230,3 +232,4 @@ def test_real_queries_share_a_run_as_long_as_one_is_there(world: MakeWorld, driv
     _, alive = psutil.wait_procs(readers, 20)
     assert not alive
     assert not owners(w)
+    assert "this query has ended; its process stays for others" in driver.log.read_text()

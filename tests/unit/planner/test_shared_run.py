@@ -159,7 +159,7 @@ def test_who_cannot_write_its_file_goes_on_alone(
 # -- the end of a host
 
 
-def test_a_host_stays_for_its_guests(programs: Programs) -> None:
+def test_a_host_stays_for_its_guests(programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
     first, second, third = (programs.reader() for _ in range(3))
     first.start()
     second.start()
@@ -168,7 +168,9 @@ def test_a_host_stays_for_its_guests(programs: Programs) -> None:
     wait_until(lambda: own.left)
     with pytest.raises(FetcherUnreachableError):
         poll(first)
+    wait_until(lambda: programs.stayed)
     poll(second)
+    assert capsys.readouterr().err == "a line of the host\n", "Spark has closed its output"
     third.start()
     second.stop()
     poll(third)

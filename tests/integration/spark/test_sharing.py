@@ -37,8 +37,8 @@ class Reading:
         self.at = self.spark.initial_offset()
         self.rows: list[bytes] = []
 
-    def until(self, rows: list[bytes]) -> None:
-        """Read until these rows have come, each once and in order."""
+    def until(self, rows: list[bytes], *, sort: bool = False) -> None:
+        """Read until these rows have come, each once and in order; of several streams, in any order."""
 
         def read() -> bool:
             self.at, found = self.spark.step(self.at)
@@ -46,7 +46,7 @@ class Reading:
             return len(self.rows) >= len(rows)
 
         wait_until(read, what=f"{len(rows)} rows")
-        assert self.rows == rows
+        assert (sorted(self.rows) if sort else self.rows) == (sorted(rows) if sort else rows)
 
 
 def numbered(first: int, count: int) -> list[bytes]:
@@ -136,6 +136,28 @@ def test_a_guest_goes_on_if_its_host_is_killed(world: MakeWorld, play: Play) -> 
     second.spark.close()
     assert not owners(w)
     assert not files()
+
+
+def test_a_guest_that_reads_more_streams_extends_the_run(world: MakeWorld, play: Play) -> None:
+    w = world({"orders": 1, "clicks": 1})
+    rows, clicks = put(w, numbered(0, 10)), put(w, numbered(50, 10), "clicks")
+    first = Reading(play, w, streams="orders")
+    first.until(rows)
+    second = Reading(play, w)
+    second.until([*rows, *clicks], sort=True)
+    assert {key for key, row in w.leases().items() if "leaseOwner" in row} == {"#run:orders", "#run:clicks"}
+    assert len(owners(w)) == 1
+    # Whoever goes on reads both: neither is left to a run of its own.
+    third = Reading(play, w, streams="clicks")
+    third.until(clicks)
+    first.spark.process.kill()
+    rows += put(w, numbered(20, 10))
+    clicks += put(w, numbered(80, 10), "clicks")
+    second.until([*rows, *clicks], sort=True)
+    third.until(clicks)
+    assert len(owners(w)) == 1
+    assert (epoch(w), epoch(w, "clicks")) == (2, 2)
+    assert len(files()) == 1
 
 
 def test_a_host_that_fails_by_its_own_fault_says_so_at_once_and_hands_over(world: MakeWorld, play: Play) -> None:

@@ -337,6 +337,14 @@ def test_what_a_run_noted_stays_in_its_row() -> None:
         assert (again.distributed, [each.mark for each in again.marks]) == (True, [Mark("7c1f", 3)])
 
 
+def test_a_run_notes_the_checkpoints_of_all_its_queries() -> None:
+    notes = RunNotes(SystemClock())
+    row = Lease(run_key("orders"), checkpoint=None)
+    for mark in (Mark("7c1f", 3), Mark("ab12", 9), Mark("7c1f", 4), Mark("ab12", 10)):
+        notes.note_mark(mark)
+    assert {each.mark for each in notes.stored_in("orders", row).marks} == {Mark("7c1f", 4), Mark("ab12", 10)}
+
+
 def test_when_a_row_was_written_is_stored_to_the_millisecond() -> None:
     row = Lease("orders:shardId-1").written_in(3, None, now=1_700_000_000.1234)
     assert row.to_item()["writtenAt"] == {"N": "1700000000123"}

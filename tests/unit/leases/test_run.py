@@ -240,6 +240,64 @@ async def test_queries_of_other_streams_do_not_disturb_each_other(f: Fixture) ->
 
 
 @scenario
+async def test_a_run_takes_further_streams(f: Fixture) -> None:
+    lease = await f.begin("a", "p")
+    await lease.wait_held("p")
+    lease.extend("pq")
+    await lease.wait_held("pq")
+    assert lease.held == {"p", "q"}
+    assert [event for event in f.events if event[2] == "taken"] == [("a", "p", "taken"), ("a", "q", "taken")]
+
+
+@scenario
+async def test_a_further_stream_that_another_run_has_is_refused_to_who_needs_it_alone(f: Fixture) -> None:
+    first, second = await f.begin("a", "p"), await f.begin("b", "q")
+    await first.wait_held("p")
+    await second.wait_held("q")
+    first.extend("qr")
+    with pytest.raises(AlreadyRunningError, match="stream q, is already read by b"):
+        await first.wait_held("pqr")
+    await first.wait_held("pr")
+    await asyncio.sleep(3 * TIMEOUT)
+    assert (first.held, second.held, f.losses) == ({"p", "r"}, {"q"}, [])
+    assert first.failure is None
+    with pytest.raises(AlreadyRunningError):
+        await first.wait_held("q")
+    # Somebody asks for it later, when it is free.
+    await second.stop()
+    first.extend("q")
+    await first.wait_held("pqr")
+
+
+@scenario
+async def test_a_further_stream_is_like_any_other_once_its_lease_was_held(f: Fixture) -> None:
+    first = await f.begin("a", "p")
+    await first.wait_held("p")
+    first.extend("q")
+    await first.wait_held("pq")
+    f.networks["a"].running.clear()
+    await asyncio.sleep(2 * TIMEOUT)
+    second = await f.begin("b", "q")
+    await second.wait_held("q")
+    f.networks["a"].running.set()
+    await until(lambda: first.failure is not None, 3 * TIMEOUT)
+    assert isinstance(first.failure, AlreadyRunningError | LeaseLostError)
+
+
+@scenario
+async def test_a_row_of_a_further_stream_that_cannot_be_read_is_refused_to_who_needs_it_alone(f: Fixture) -> None:
+    lease = await f.begin("a", "p")
+    await lease.wait_held("p")
+    f.store.items["q:shardId-1"] = {"leaseKey": {"S": "q:shardId-1"}, "leaseCounter": {"S": "many"}}
+    lease.extend("q")
+    with pytest.raises(LeaseTableError, match="correct or delete the row"):
+        await lease.wait_held("q")
+    await asyncio.sleep(3 * TIMEOUT)
+    assert lease.held == {"p"}
+    assert lease.failure is None
+
+
+@scenario
 async def test_two_runs_that_start_at_once_do_not_split_the_streams(f: Fixture) -> None:
     leases = [await f.begin(name, "pqrs") for name in "ab"]
     outcomes = await asyncio.gather(*(lease.wait_held("pqrs") for lease in leases), return_exceptions=True)

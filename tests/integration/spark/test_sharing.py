@@ -24,7 +24,6 @@ from tests.support.driven import Driver
 from tests.support.played_spark import CREDENTIALS, PlayedSpark, ReaderFailed
 from tests.support.world import World, wait_until
 
-pytestmark = pytest.mark.spark
 MakeWorld = Callable[..., World]
 Play = Callable[..., PlayedSpark]
 
@@ -70,6 +69,8 @@ def files() -> list[Path]:
     return list(notes_directory().glob(f"run.*.{os.getpid()}.*.json"))
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_two_queries_share_one_run(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
@@ -92,6 +93,8 @@ def test_two_queries_share_one_run(world: MakeWorld, play: Play) -> None:
     assert not files()
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_a_host_whose_query_stops_stays_for_its_guests(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
@@ -114,6 +117,8 @@ def test_a_host_whose_query_stops_stays_for_its_guests(world: MakeWorld, play: P
     assert not files()
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_a_guest_goes_on_if_its_host_is_killed(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
@@ -138,6 +143,8 @@ def test_a_guest_goes_on_if_its_host_is_killed(world: MakeWorld, play: Play) -> 
     assert not files()
 
 
+@pytest.mark.spark40
+@pytest.mark.slow
 def test_a_guest_that_reads_more_streams_extends_the_run(world: MakeWorld, play: Play) -> None:
     w = world({"orders": 1, "clicks": 1})
     rows, clicks = put(w, numbered(0, 10)), put(w, numbered(50, 10), "clicks")
@@ -160,6 +167,8 @@ def test_a_guest_that_reads_more_streams_extends_the_run(world: MakeWorld, play:
     assert len(files()) == 1
 
 
+@pytest.mark.spark40
+@pytest.mark.slow
 def test_a_host_that_fails_by_its_own_fault_says_so_at_once_and_hands_over(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
@@ -175,6 +184,8 @@ def test_a_host_that_fails_by_its_own_fault_says_so_at_once_and_hands_over(world
     assert epoch(w) == 2
 
 
+@pytest.mark.spark40
+@pytest.mark.slow
 def test_a_guest_waits_for_a_host_that_is_paused(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
@@ -190,6 +201,8 @@ def test_a_guest_waits_for_a_host_that_is_paused(world: MakeWorld, play: Play) -
     assert epoch(w) == 1
 
 
+@pytest.mark.spark40
+@pytest.mark.slow
 def test_without_a_private_directory_the_second_source_is_refused_and_told_why(
     world: MakeWorld, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +226,7 @@ def test_without_a_private_directory_the_second_source_is_refused_and_told_why(
 def driver(tmp_path: Path) -> Iterator[Driver]:
     """A Spark program of its own."""
     log = tmp_path / "driver.log"
-    config = {"master": "local[2]", "conf": {"spark.ui.enabled": "false"}}
+    config = {"master": "local[4]", "conf": {"spark.ui.enabled": "false"}}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, str(Path(__file__).parents[2] / "cluster" / "driver.py"), json.dumps(config)],
@@ -230,6 +243,8 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     driver.kill()
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_real_queries_share_a_run_as_long_as_one_is_there(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
     w = world({"orders": 2})
     w.put(arriving.numbered(40))
@@ -255,3 +270,23 @@ def test_real_queries_share_a_run_as_long_as_one_is_there(world: MakeWorld, driv
     assert not alive
     assert not owners(w)
     assert "this query has ended; its process stays for others" in driver.log.read_text()
+
+
+@pytest.mark.spark40
+@pytest.mark.slow
+def test_queries_with_fetchers_elsewhere_share_them(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
+    w = world({"orders": 2})
+    w.put(arriving.numbered(40))
+    options = {"options": {"fetchers": "1"}}
+    one = driver.start("one", w, tmp_path / "one", **options)
+    one.wait_for_rows(40)
+    host = w.reader()
+    two = driver.start("two", w, tmp_path / "two", **options)
+    two.wait_for_rows(40)
+    assert epoch(w) == 1
+    host.kill()
+    w.put(arriving.numbered(40, first=40))
+    assert sorted(row.number for row in two.wait_for_rows(80)) == list(range(80))
+    assert epoch(w) == 2
+    two.stop()
+    wait_until(lambda: not owners(w), what="released leases")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -25,7 +26,12 @@ from botocore.validate import ParamValidator
 CLUSTER, APPLICATION, VIRTUAL_CLUSTER = "j-2AXXXXXXGAPLF", "00f1abcdefgh2025", "7jw6bqt9k1"
 _SERVICES = {"emr": "EMR", "emr-serverless": "EMR_SERVERLESS", "emr-containers": "EMR_CONTAINERS"}
 _NEXT = {"PENDING": "RUNNING", "SUBMITTED": "RUNNING", "CANCEL_PENDING": "CANCELLED", "CANCELLING": "CANCELLED"}
-_MODELS = {service: botocore.session.Session().get_service_model(service) for service in _SERVICES}
+
+
+@cache
+def _model(service: str) -> Any:
+    """botocore's model of a service."""
+    return botocore.session.Session().get_service_model(service)
 
 
 @dataclass
@@ -289,7 +295,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(400, {"__type": self.emr.refusal, "message": "no"})
             return
         answer = getattr(self.emr, name)(**request)
-        shape = _MODELS[service].operation_model(operation).output_shape
+        shape = _model(service).operation_model(operation).output_shape
         report = ParamValidator().validate(answer, shape)
         # Reports unknown members, too, which shows mistakes of this fake.
         assert not report.has_errors(), report.generate_report()

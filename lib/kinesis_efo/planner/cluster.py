@@ -102,6 +102,7 @@ class Cluster:
             streams, seconds, self.assignments, self._snapshots, self.sharing, self._watch, clock
         )
         self._failure: Failure
+        self._joined = 0
         self._restarted: set[ShardKey] = set()
         self._sought: dict[object, dict[ShardKey, float | Position]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -130,7 +131,9 @@ class Cluster:
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
         """See `Fetching`."""
-        if self.sharing.queries:
+        self._joined += 1
+        if self._joined > 1:
+            # Whoever was there before may have read the shards further than this one has.
             self._snapshots.shared_by_several()
             self.assignments.shared = True
         return self.sharing.join(name, max_skew)
@@ -164,7 +167,11 @@ class Cluster:
     async def where(self, request: WhereRequest) -> WhereReply:
         """Tell a task who reads the shards of its ranges: a fetcher, or this process if its query reads them apart."""
         reply = await self.sessions.where(request)
-        if not request.after or self.sharing.alone:
+        if not request.after or not self.assignments.shared:
+            return reply
+        if self.sharing.alone:
+            for shard, at in zip(request.shards, request.after, strict=True):
+                self.buffered(ShardKey(*shard), Position.parse(at))
             return reply
         query = self.sharing.named(request.query)
         begins = zip(request.shards, map(Position.parse, request.after), reply.fetchers, strict=True)
@@ -267,7 +274,13 @@ class Cluster:
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         """See `SharedBuffers`."""
-        return self._snapshots.buffered(key, position)
+        found = self._snapshots.buffered(key, position)
+        if found is None and self.assignments.shared:
+            # Others may have read it further and left. A query that always was alone is where its shards were begun.
+            told = self.found(key)
+            if told is not None and not told.may_cover(position):
+                return self.begin_at(key, position)
+        return found
 
     def found(self, key: ShardKey) -> EventIndex | None:
         """See `SharedBuffers`."""

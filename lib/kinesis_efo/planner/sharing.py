@@ -134,7 +134,9 @@ class Sharing:
     def follow(self) -> None:
         """See `Group`."""
         offset = self.queries[0].offset if len(self.queries) == 1 else None
-        self.shared.follow(self.positions() if offset is None else offset)
+        positions = self.positions() if offset is None else offset
+        self.shared.follow(positions)
+        self._keep([*positions, *self._kept])
 
     def others_at(self, query: QueryFetching, key: ShardKey) -> list[Position]:
         """See `Group`."""
@@ -143,13 +145,16 @@ class Sharing:
 
     def commit(self, keys: Iterable[ShardKey]) -> Mapping[ShardKey, LastRecord]:
         """See `Group`."""
-        for key in keys:
+        self._keep(keys)
+        return self.shared.commit(dict(self._kept))
+
+    def _keep(self, shards: Iterable[ShardKey]) -> None:
+        for key in shards:
             claims = [claim for query in self.queries if (claim := query.claim(key)) is not None]
             if claims:
                 self._kept[key] = lowest(claims)
             else:
                 self._kept.pop(key, None)
-        return self.shared.commit(dict(self._kept))
 
     # -- reading apart
 

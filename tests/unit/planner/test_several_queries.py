@@ -8,13 +8,16 @@ from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from math import floor
 from random import Random
+from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import ConfigurationError, DataLossError
+from kinesis_efo.errors import ConfigurationError, DataLossError, FetcherUnreachableError
+from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.fetcher import ElsewhereError, Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import WhereRequest
 from kinesis_efo.kinesis.polling import Pace as PollingPace
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
@@ -24,6 +27,7 @@ from kinesis_efo.leases import LeaseKeys, RunLease, Timing
 from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
+from kinesis_efo.planner.cluster import Apart, Cluster
 from kinesis_efo.planner.local_fetching import LocalFetching
 from kinesis_efo.planner.query import Query
 from kinesis_efo.planner.run import Run
@@ -34,10 +38,12 @@ from tests.support.planned import planned
 from tests.support.polled_stream import PolledClient
 from tests.support.transports import refused
 from tests.support.virtual_time import LoopClock, run
+from tests.unit.planner.test_cluster import Host
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
 NO_LIMIT = 1 << 60
 STILL_SECONDS = 60.0
+HOME = FetcherAddress("home", 1)
 BEHIND_ALL = 1 << 200
 
 
@@ -49,9 +55,19 @@ class Program:
     """One run, and the queries on it."""
 
     def __init__(
-        self, stream: ModelStream, buffer_bytes: int = 1 << 20, *, together: bool = False, apart: bool = True
+        self,
+        stream: ModelStream,
+        buffer_bytes: int = 1 << 20,
+        *,
+        together: bool = False,
+        apart: bool = True,
+        fetchers: int = 0,
     ) -> None:
         self.stream = stream
+        self.places = fetchers
+        self.hosts: list[Host] = []
+        self.dead: set[FetcherAddress] = set()
+        self.ends = None
         self.clock = clock = LoopClock()
         self.polled = PolledClient(stream, clock)
         access = Stream(REF, stream, stream, RetrySettings(), "m.json", clock)
@@ -66,16 +82,60 @@ class Program:
         self.budget = Budget(buffer_bytes, now=clock.monotonic)
         streams = Streams({"orders": access})
         self.fetcher = Fetcher(streams, self.budget, FetcherSettings(True, patience=660.0), clock)
-        self.fetching = LocalFetching(self.fetcher, clock, together=together)
+        self.fetching: LocalFetching | Cluster = LocalFetching(self.fetcher, clock, together=together)
+        if fetchers:
+            settings_ = FetcherSettings(True, patience=660.0)
+            self.fetching = self.cluster = Cluster(
+                streams,
+                leases.seconds,
+                10.0,
+                clock,
+                gone=self._is_dead,
+                apart=Apart(
+                    buffer_bytes, lambda watch, budget: Fetcher(streams, budget, settings_, clock, beside=watch)
+                ),
+                together=together,
+            )
+            self.cluster.home = HOME
         self.run = Run(streams, self.fetching, leases, self.store, keys, Pace(), 660.0, clock)
         self._names = 0
 
     async def __aenter__(self) -> Program:
         await self.run.start("grpc://here")
+        self.hosts = [Host(self, place) for place in range(self.places)]  # type: ignore[arg-type]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.run.stop()
+        for host in self.hosts:
+            host.task.cancel()
+        await asyncio.gather(*(host.task for host in self.hosts), return_exceptions=True)
+
+    async def _is_dead(self, address: FetcherAddress) -> bool:
+        return address in self.dead
+
+    async def payloads(self, query: str, wanted: ShardRange) -> list[bytes]:
+        """The events of a range, as a task gets them."""
+        while True:
+            serving: Any = self.fetching.of(query)
+            if self.places:
+                (address,) = (await self.cluster.where(WhereRequest.of([wanted], 60.0, query))).fetchers
+                host = next((host for host in self.hosts if host.address == address), None)
+                if address != HOME:
+                    if host is None or address in self.dead:
+                        await asyncio.sleep(0.2)
+                        continue
+                    serving = host.fetcher
+            payloads: list[bytes] = []
+            try:
+                async with aclosing(serving.read(wanted)) as chunks:
+                    async for chunk in chunks:
+                        payloads += chunk
+            except (FetcherUnreachableError, ElsewhereError):
+                assert self.places
+                await asyncio.sleep(0.2)
+                continue
+            return payloads
 
     def join(self, offset: Offset, *, now: bool = False, ends: Bounds | None = None) -> Reader:
         self._names += 1
@@ -142,10 +202,7 @@ class Reader:
         return True
 
     async def read(self, wanted: ShardRange) -> list[tuple[str, int]]:
-        payloads: list[bytes] = []
-        async with aclosing(self.program.fetching.of(self.name).read(wanted)) as chunks:
-            async for chunk in chunks:
-                payloads += chunk
+        payloads = await self.program.payloads(self.name, wanted)
         batches = decode(payloads, wanted.key, wanted.after, wanted.through, deaggregate=True)
         return [(wanted.key.shard, int(number.as_py())) for batch in batches for number in batch.column(2)]
 
@@ -425,16 +482,17 @@ async def test_a_query_that_fails_by_itself_fails_alone() -> None:
         assert program.run.failure.error is None
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_whatever_queries_do_each_reads_every_record_once_and_nobody_stands_still(seed: int) -> None:
+@pytest.mark.parametrize("fetchers", [0, 2])
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_queries_do_each_reads_every_record_once_and_nobody_stands_still(seed: int, fetchers: int) -> None:
     """Up to four queries that join, leave, restart, fail and dawdle, on a stream that is resharded."""
-    run(asyncio.wait_for(search(Random(seed)), 36_000))
+    run(asyncio.wait_for(search(Random(seed), fetchers), 36_000))
 
 
-async def search(random: Random) -> None:
+async def search(random: Random, fetchers: int = 0) -> None:
     stream = ModelStream(shards=random.randint(1, 3), event_records=random.choice([(1,), (2, 5), (8,)]))
     buffer_bytes = random.choice([16 << 10, 64 << 10, 1 << 20])
-    async with Program(stream, buffer_bytes, together=random.random() < 0.1) as program:
+    async with Program(stream, buffer_bytes, together=random.random() < 0.1, fetchers=fetchers) as program:
         if random.random() < 0.15:
             refuses_after = program.clock.monotonic() + random.uniform(0, 60)
 
@@ -527,11 +585,19 @@ def told(program: Program) -> str:
     lines = [f"budget {program.budget.used} of {program.budget.limit}"]
     for query in program.fetching.sharing.queries:
         lines.append(f"{query.name} at {query.offset}")
-        lines += [f"  {shard} claim {query.claim(shard)} {query._apart.get(shard)}" for shard in query.offset or ()]
-    for feed in program.fetcher.feeds:
+        lines += [
+            f"  {shard} claim {query.claim(shard)} {query._apart.shards.get(shard)}" for shard in query.offset or ()
+        ]
+    for key, snapshot in program.cluster._snapshots._snapshots.items() if program.places else ():
+        index = snapshot.index
+        lines.append(
+            f"{key} {snapshot.owner} {(str(index.start), str(index.end), index.lowest, index.held)} {program.cluster._restarted}"
+        )
+    for feed in (
+        feed for fetcher in (program.fetcher, *(host.fetcher for host in program.hosts)) for feed in fetcher.feeds
+    ):
         buffer = feed.buffer
         lines.append(
             f"{feed.key} {None if buffer is None else (str(buffer.start), str(buffer.end), buffer.lowest, buffer.held)}"
         )
-        lines.append(f"  {program.fetcher._subscriptions(feed.key).describe(feed.key.shard)} {feed._task}")
     return "\n".join(lines)

@@ -150,6 +150,8 @@ class FakeOwn:
         self.left = self.stopped = False
         self.may_open = asyncio.Event()
         self.may_open.set()
+        self.starts = threading.Event()
+        self.starts.set()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.guests = Guests(self)  # type: ignore[arg-type]
@@ -158,6 +160,8 @@ class FakeOwn:
     # -- as its own process sees it
 
     def start(self) -> None:
+        if not self.starts.wait(20) or self.stopped:
+            raise stopped()
         self.thread.start()
         self.service = Service(self.loop, self.secret, Listening(), more=self.guests.answer)
 
@@ -189,9 +193,11 @@ class FakeOwn:
         return self.call(close())
 
     def stop(self) -> None:
-        self.call(self.guests.stop())
         self.stopped = True
-        self.die()
+        self.starts.set()
+        if self.thread.is_alive():
+            self.call(self.guests.stop())
+            self.die()
 
     def die(self) -> None:
         """End as a process does that is killed."""

@@ -254,7 +254,13 @@ class SharedRun:
 
     def _host(self) -> None:
         runtime = self._begin(self.secret or None, self.query_name)
-        runtime.start()
+        # Others wait meanwhile: a start that waits for AWS must not go on for a query that has ended.
+        begun = threading.Event()
+        threading.Thread(target=self._guard, args=(runtime, begun), name="kinesis-efo start", daemon=True).start()
+        try:
+            runtime.start()
+        finally:
+            begun.set()
         self.secret = runtime.secret
         try:
             self._file = self._program.begin(RunEntry(runtime.address, runtime.secret, self._streams))
@@ -263,6 +269,14 @@ class SharedRun:
         else:
             runtime.streams_changed = self._tell_streams
         self._run = runtime
+
+    def _guard(self, runtime: OwnRun, begun: threading.Event) -> None:
+        while not begun.wait(_LOOK_SECONDS):
+            try:
+                self._check()
+            except KinesisEfoError:
+                runtime.stop()
+                return
 
     def _joined(self, file: HostFile) -> bool:
         from kinesis_efo.planner.guest import GuestRun, HostClient, HostLink

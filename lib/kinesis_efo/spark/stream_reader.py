@@ -310,9 +310,14 @@ class KinesisStreamReader(StreamReaderBase):
             from kinesis_efo.spark.run_of_program import run_of_program
 
             runtime = run_of_program(self._manifest, self._options)
-            self._asked_to_end = end_with_spark(self._stop_when_quiet)
-            runtime.start()
+            # Who asks this process to end does not wait until AWS answers.
             self._runtime = runtime
+            self._asked_to_end = end_with_spark(self._stop_when_quiet)
+            try:
+                runtime.start()
+            except BaseException:
+                self._runtime = None
+                raise
             if self._options.latency_hooks:
                 # Fetching allocates much, and each collection would look at all of Spark's and the SDK's modules.
                 latency.leave_imports_alone()

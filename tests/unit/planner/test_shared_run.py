@@ -142,6 +142,39 @@ def test_a_run_that_cannot_begin_is_of_nobody(programs: Programs, monkeypatch: p
     poll(other)
 
 
+@pytest.mark.parametrize("why", ["its query has ended", "its program is gone"])
+def test_a_start_that_takes_long_is_given_up(programs: Programs, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, begin = programs.reader(), programs.reader()._begin
+
+    def waiting(secret: str | None, name: str) -> Any:
+        own: Any = begin(secret, name)
+        own.starts.clear()
+        return own
+
+    run._begin = waiting
+    failed: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            run.start()
+        except FetcherUnreachableError as error:
+            failed.append(error)
+
+    starting = in_thread(start)
+    wait_until(lambda: programs.begun)
+    if why == "its query has ended":
+        run.stop()
+    else:
+        monkeypatch.setattr(os, "getppid", lambda: 1)
+    starting.join(20)
+    assert len(failed) == 1
+    assert programs.begun[0].stopped
+    monkeypatch.undo()
+    other = programs.reader()
+    other.start()
+    poll(other)
+
+
 def test_who_cannot_write_its_file_goes_on_alone(
     programs: Programs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -296,6 +296,17 @@ def test_the_next_host_learns_where_a_query_goes_on_that_has_not_polled_yet(prog
     assert host_of(second).mine.done("resume") == [("resume", OFFSET)]
 
 
+def test_who_has_polled_has_no_checkpoint_to_compare_any_more(programs: Programs) -> None:
+    first, second = programs.reader(), programs.reader()
+    first.start()
+    second.start()
+    second.query.resume(OFFSET)
+    poll(second)
+    programs.kill(first)
+    poll(second)
+    assert host_of(second).mine.done("resume") == [], "by now, its own commits have moved the rows"
+
+
 def test_a_guest_goes_on_although_spark_asks_for_nothing(programs: Programs) -> None:
     first, second = programs.reader(), programs.reader()
     first.start()
@@ -421,7 +432,10 @@ def test_a_run_that_cannot_be_taken_over_fails_the_query_and_its_tasks(programs:
     first.start()
     second.start()
 
+    tried: list[bool] = []
+
     def fail(*_: object) -> Any:
+        tried.append(True)
         raise LeaseTableError("the table is gone")
 
     second._begin = fail
@@ -431,6 +445,7 @@ def test_a_run_that_cannot_be_taken_over_fails_the_query_and_its_tasks(programs:
         poll(second)
     with pytest.raises(LeaseTableError, match="the table is gone"):
         where(second)
+    assert len(tried) == 1
 
 
 def test_an_end_in_the_middle_of_a_takeover_leaves_no_run_behind(programs: Programs) -> None:

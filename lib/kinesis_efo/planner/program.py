@@ -98,7 +98,9 @@ class OwnFile:
             raise
 
     def write(self, entry: RunEntry) -> None:
-        """Say something else. Who reads it holds the lock of the one that decides, for whom it is written."""
+        """Say something else. Who reads half of it takes it for no run's; who decides and joins reads it whole."""
+        if self._file < 0:
+            return
         data = msgspec.json.encode(entry)
         os.pwrite(self._file, data, 0)
         os.ftruncate(self._file, len(data))

@@ -425,6 +425,8 @@ class PlannerRuntime:
         pace = Pace(options.checkpoint_rate)
         self._run = Run(streams, fetching, leases, self._table, self._lease_keys, pace, patience, self._clock)
         self._query = self.new_query(self.query_name, manifest.streams, options.ends)
+        # What has failed is no run to join, even if its own queries learn that late.
+        self._run.failure.on_set(lambda: self.streams_changed({}))
         self._stack.callback(self._end_remote)
         self._stack.push_async_callback(self._end_own)
         self._stack.push_async_callback(self._run.stop)

@@ -23,9 +23,12 @@ def ends_well(w: World, r: Reading) -> None:
 
 
 def fails(w: World, r: Reading) -> None:
+    told: list[dict[str, str]] = []
+    r.runtime.streams_changed = told.append
     w.kinesis.deregister_stream_consumer(ConsumerARN=w.consumers["orders"])
     with pytest.raises(ConsumerNotFoundError):
         r.poll(timeout=20.0)
+    assert told == [{}], "others of the program are not to join it"
 
 
 def is_stopped_while_somebody_asks(w: World, r: Reading) -> None:

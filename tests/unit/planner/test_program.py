@@ -88,6 +88,7 @@ def test_a_run_is_found_by_others_of_the_program_while_its_file_is_open(tmp_path
     assert not run.host_lives
     assert run.again() == ENTRY
     assert streams(here) == []
+    file.write(ENTRY)
     file.close()
 
 

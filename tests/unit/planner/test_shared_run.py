@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import ConfigurationError, FetcherError, FetcherUnreachableError, LeaseTableError, OptionsError
+from kinesis_efo.errors import (
+    ConfigurationError,
+    FetcherError,
+    FetcherUnreachableError,
+    LeaseLostError,
+    LeaseTableError,
+    OptionsError,
+)
 from kinesis_efo.fetcher.planner_client import PlannerClient
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Start
@@ -124,6 +131,21 @@ def test_other_options_are_refused_with_their_names(programs: Programs) -> None:
     (own,) = programs.begun
     assert own.queries == []
     other.stop()
+
+
+def test_a_run_that_has_failed_is_joined_by_nobody_and_fails_its_guests_by_itself(programs: Programs) -> None:
+    first, second, third = (programs.reader() for _ in range(3))
+    first.start()
+    second.start()
+    own = host_of(first)
+    own.streams_changed({})
+    own.queries[0].error = LeaseLostError("another run took the lease")
+    third.start()
+    poll(third)
+    assert host_of(third) is programs.begun[1]
+    with pytest.raises(LeaseLostError):
+        poll(second)
+    assert len(programs.begun) == 2
 
 
 def test_a_run_that_cannot_begin_is_of_nobody(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,9 +180,8 @@ impl<'a> Reader<'a> {
         self.space();
         let mut value = 0;
         let digits = self.digits(&mut value)?;
-        // A fraction or an exponent may follow, of which JSON says that it can be an integer all the same.
-        let more = matches!(self.text.get(self.at), Some(b'.' | b'e' | b'E'));
-        if more || digits.len() > MOST_DIGITS || (digits.len() > 1 && digits[0] == b'0') { Err(Declined) } else { Ok(value) }
+        // No fraction and no exponent may follow, with which it could be an integer all the same: whoever goes on finds them.
+        if digits.len() > MOST_DIGITS || (digits.len() > 1 && digits[0] == b'0') { Err(Declined) } else { Ok(value) }
     }
 
     /// Reads what stands for nothing in place of an array: null, or none of its elements.

@@ -1,4 +1,4 @@
-"""Decodes a record with the core that is installed: whether a wheel that was just built loads, and works."""
+"""Reads a frame, a head and a record with the core that is installed: whether a wheel that was just built loads, and works."""
 
 import kinesis_efo_core
 
@@ -8,3 +8,8 @@ batch = kinesis_efo_core.Batch(True)
 assert batch.begin("stream", "shard", None, None)
 assert batch.add(PAYLOAD) == (1, 1, False)
 assert batch.floor == "7"
+
+PRELUDE = bytes.fromhex("00000010 00000000 05c248eb")
+assert kinesis_efo_core.Frames().feed(PRELUDE + bytes.fromhex("7d98c8ff")) == ([({}, b"")], None)
+assert kinesis_efo_core.read_head(b'{"ContinuationSequenceNumber":"7"}') == ("7", 0, 0, None)
+assert kinesis_efo_core.read_answer(b'{"Records":[],"NextShardIterator":"i"}') == ("i", 0, 0, None, 0)

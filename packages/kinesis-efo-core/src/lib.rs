@@ -27,6 +27,9 @@ const INTERFACE: u32 = 1;
 /// Bytes of a payload from which other threads may run meanwhile. Below, getting the interpreter's lock back could take longer.
 const WORTH_RELEASING: usize = 16 << 10;
 
+/// The same in a fetcher's loop, which many threads may make wait for the lock: it reads this much in a twentieth of a millisecond.
+const WORTH_RELEASING_IN_A_LOOP: usize = 512 << 10;
+
 /// Rows of one shard within a batch.
 struct Stretch {
     stream: String,
@@ -225,7 +228,7 @@ fn read_answer<'a>(py: Python<'_>, body: &'a [u8]) -> Option<Answer<'a>> {
 
 /// Reads bytes, and lets other threads run meanwhile if they are many.
 fn released<'a, T: Send>(py: Python<'_>, bytes: &'a [u8], read: fn(&'a [u8]) -> json::Read<T>) -> json::Read<T> {
-    if bytes.len() < WORTH_RELEASING { read(bytes) } else { py.detach(|| read(bytes)) }
+    if bytes.len() < WORTH_RELEASING_IN_A_LOOP { read(bytes) } else { py.detach(|| read(bytes)) }
 }
 
 fn number(digits: Option<&str>) -> json::Read<Option<Number<Vec<u8>>>> {

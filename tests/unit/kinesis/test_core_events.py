@@ -6,7 +6,6 @@ import importlib
 import sys
 import threading
 import time
-from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -336,13 +335,16 @@ def test_with_the_core_off_python_reads_events() -> None:
     assert core.choose({core.SWITCH: "off"}).events is None
 
 
-def feed(native: Any, payload: bytes) -> object:
-    return native.Frames().feed(encode_frame({}, payload))
-
-
 @pytest.mark.parametrize("read", ["read_head", "read_answer", "feed"])
 def test_other_threads_run_while_what_is_large_is_read(native: Any, read: str) -> None:
-    call = partial(feed, native) if read == "feed" else getattr(native, read)
+    small, usual, large = (
+        event(records=f'{{"Data":"{"QUJD" * size}","SequenceNumber":"42"}}') for size in (1, 50_000, 1_000_000)
+    )
+    call = getattr(native, read, None)
+    if read == "feed":
+        # A checksum that Python computes lets others run, too.
+        small, usual, large = (encode_frame({}, payload) for payload in (small, usual, large))
+        call = native.Frames().feed
     ran: list[bool] = []
     begin = threading.Lock()
     before = sys.getswitchinterval()
@@ -358,10 +360,9 @@ def test_other_threads_run_while_what_is_large_is_read(native: Any, read: str) -
     sys.setswitchinterval(1000)
     try:
         begin.release()
-        for _ in range(1000):
-            call(event())
+        for payload in [small, usual] * 500:
+            call(payload)
         assert not ran, "getting the lock back takes longer than reading so little"
-        large = event(records='{"Data":"' + "QUJD" * 1_000_000 + '","SequenceNumber":"42"}')
         deadline = time.monotonic() + 30
         while not ran and time.monotonic() < deadline:
             call(large)

@@ -97,9 +97,7 @@ def test_what_is_usual_is_read_by_the_core(native: Any) -> None:
     assert native.Frames().feed(wire + b"x" * 50) == (frames.feed(wire)[0], b"x" * 50)
 
 
-def test_a_frame_of_many_pieces_is_python_s_and_the_next_one_the_core_s(
-    native: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frame_of_many_pieces_is_python_s_and_the_next_one_the_core_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "CHOSEN", CORE)
     long, short = encode_frame({}, bytes(300_000)), encode_frame({}, b"x" * 5000)
     decoder = FrameDecoder()
@@ -108,17 +106,23 @@ def test_a_frame_of_many_pieces_is_python_s_and_the_next_one_the_core_s(
     for chunks, left in (
         ([long, short[:100], short[100:]], []),
         ([long[:100], long[100:]], [100, len(long) - 100]),
-        ([long[:5], long[5:100]], [100]),
-        ([long[100:] + short + short[:20], short[20:]], [len(long) - 100 + len(short) + 20, len(short) - 20]),
+        ([long[:5], long[5:100], long[100:]], [100, len(long) - 100]),
+        # Python ends what it has begun.
+        (
+            [long[:100], long[100:] + short + short[:20], short[20:]],
+            [100, len(long) - 100 + len(short) + 20, len(short) - 20],
+        ),
+        ([long[:100], long[100:] + short[:5], short[5:], short], [100, len(long) - 100 + 5, len(short) - 5]),
         ([short], []),
     ):
-        for chunk in chunks:
-            decoder.feed(chunk)
+        found = b"".join(encode_frame({}, frame.payload) for chunk in chunks for frame in decoder.feed(chunk))
+        assert found == b"".join(chunks)
         assert python == left
         python.clear()
     decoder.finish()
+    decoder.feed(short[:7])
     with pytest.raises(FrameError, match="inside a frame, after 7 bytes"):
-        decoder.feed(short[:7]) or decoder.finish()
+        decoder.finish()
 
 
 def test_a_frame_that_the_core_declines_is_read_by_python(monkeypatch: pytest.MonkeyPatch) -> None:

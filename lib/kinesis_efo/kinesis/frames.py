@@ -151,7 +151,7 @@ class FrameDecoder:
         Raises:
             FrameError: The last frame is incomplete or wrong.
         """
-        if self._core is not None and not self._begun:
+        if self._core is not None:
             self._feed(self._core.rest())
         if self._fault:
             raise self._fault

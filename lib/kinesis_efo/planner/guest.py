@@ -186,14 +186,12 @@ class HostLink:
         return GuestCall(self._guest, self._number, make(self._tell))
 
     def _tell(self, offset: Offset) -> Told:
-        number, known = self._told.get(id(offset), (0, None))
-        if known is offset:
+        if (known := self._told.get(id(offset))) is not None:
             self._told.move_to_end(id(offset))
-            return Told(number, None)
+            return Told(known[0], None)
         self._offsets += 1
         # The offset is kept with its number: no other object gets its id meanwhile.
         self._told[id(offset)] = self._offsets, offset
-        self._told.move_to_end(id(offset))
         while len(self._told) > _KEPT_OFFSETS:
             self._told.popitem(last=False)
         return Told(self._offsets, offset.to_dict())

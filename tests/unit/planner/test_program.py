@@ -84,6 +84,7 @@ def test_a_run_is_found_by_others_of_the_program_while_its_file_is_open(tmp_path
     for entry in (longer, ENTRY):
         file.write(entry)
         assert run.again() == entry
+        assert streams(here) == [entry.streams]
     file.close()
     assert not run.host_lives
     assert run.again() == ENTRY

@@ -173,13 +173,17 @@ class HostLink:
         except (FetcherUnreachableError, FetcherRefusedError):
             pass  # it has ended, too
         finally:
-            self._client.close()
+            self._close()
             self._lock.release()
 
     def close(self) -> None:
         """Close the connection to a host that is lost."""
         with self._lock:
-            self._client.close()
+            self._close()
+
+    def _close(self) -> None:
+        self._client.close()
+        self.file.close()
 
     def _request(self, make: Callable[[Offsets], Call]) -> GuestCall:
         self._number += 1

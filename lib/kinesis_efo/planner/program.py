@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,27 +54,51 @@ class RunEntry(msgspec.Struct, frozen=True):
 
 
 class HostFile:
-    """The file of a run whose host is another process.
+    """The file of a run whose host is another process. It stays open: whoever cleans up the directory ends no host.
 
     Args:
         path: The file.
-        entry: What it says.
+
+    Attributes:
+        entry: What it said when it was opened.
+
+    Raises:
+        OSError: There is no such file.
+        msgspec.MsgspecError: It is only just being written.
     """
 
-    def __init__(self, path: Path, entry: RunEntry) -> None:
-        self.path = path
-        self.entry = entry
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR)
+        # Of several threads, one looks while another one closes it: the number may be another file's then.
+        self._guard = threading.Lock()
+        try:
+            self.entry = self._read()
+        except BaseException:
+            self.close()
+            raise
 
     def again(self) -> RunEntry:
-        """What it says by now; what it has said, if it is gone."""
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            return msgspec.json.decode(self.path.read_bytes(), type=RunEntry)
+        """What it says by now, or has said last."""
+        with self._guard, contextlib.suppress(msgspec.MsgspecError):
+            if self._file >= 0:
+                return self._read()
         return self.entry
 
     @property
     def host_lives(self) -> bool:
-        """Whether its host's process is there. One that is paused is."""
-        return not _is_free(self.path)
+        """Whether its host's process is there. One that is paused is. Of a file that is closed, nothing is known any more."""
+        with self._guard:
+            return self._file >= 0 and not _is_free(self._file)
+
+    def close(self) -> None:
+        """Do not look at it any more."""
+        with self._guard:
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+
+    def _read(self) -> RunEntry:
+        return msgspec.json.decode(os.pread(self._file, os.fstat(self._file).st_size, 0), type=RunEntry)
 
 
 class OwnFile:
@@ -104,6 +129,11 @@ class OwnFile:
         data = msgspec.json.encode(entry)
         os.pwrite(self._file, data, 0)
         os.ftruncate(self._file, len(data))
+
+    def touch(self) -> None:
+        """Keep it from being taken for an old file, which somebody may clean up."""
+        if self._file >= 0:
+            os.utime(self._file)
 
     def close(self) -> None:
         """Be no host any more."""
@@ -178,11 +208,13 @@ class Program:
         """The runs whose hosts are there. Only for the one that decides; files of those that are gone are removed."""
         found: list[HostFile] = []
         for path in sorted(self._directory.glob(f"{self._name}.*.json")):
-            if _is_free(path):
-                path.unlink(missing_ok=True)
-                continue
             with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-                found.append(HostFile(path, msgspec.json.decode(path.read_bytes(), type=RunEntry)))
+                file = HostFile(path)
+                if file.host_lives:
+                    found.append(file)
+                    continue
+                file.close()
+                path.unlink(missing_ok=True)
         return found
 
     def begin(self, entry: RunEntry) -> OwnFile:
@@ -195,6 +227,7 @@ class Program:
 
     @contextlib.contextmanager
     def _lock_file(self) -> Iterator[int]:
+        self._directory.mkdir(mode=0o700, exist_ok=True)
         file = os.open(self._directory / f"{self._name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             yield file
@@ -204,24 +237,19 @@ class Program:
     def _sweep(self) -> None:
         """Remove the files of programs that have ended on this machine: nobody asks for them any more."""
         for path in self._directory.glob(f"{self._machine}.*"):
-            pid, started = path.name.removeprefix(f"{self._machine}.").split(".")[:2]
-            if not Process(int(pid), started).lives():
+            pid, started, *_ = [*path.name.removeprefix(f"{self._machine}.").split("."), ""]
+            if pid.isdecimal() and not Process(int(pid), started).lives():
                 path.unlink(missing_ok=True)
 
 
-def _is_free(path: Path) -> bool:
+def _is_free(file: int) -> bool:
     """Whether nobody holds the lock of a file: the process that wrote it has ended."""
-    try:
-        file = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return True
     try:
         # Shared: two that look at a time do not take each other for the host.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    finally:
-        os.close(file)
+    fcntl.flock(file, fcntl.LOCK_UN)
     return True
 
 

@@ -50,6 +50,8 @@ T = TypeVar("T")
 _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 0.1
+_TOUCH_SECONDS: Final = 3600.0
+"""Whoever cleans up a directory for temporary files leaves those alone that are younger than some days."""
 
 
 class OwnRun(RunAccess, Protocol):
@@ -120,6 +122,7 @@ class SharedRun:
         self._error: KinesisEfoError | None = None
         self._mark: Mark | None = None
         self._resumed: Offset | None = None
+        self._touch_at = 0.0
         self._left = threading.Event()
         self._hurry = threading.Event()
         self._attaching = threading.RLock()
@@ -210,6 +213,7 @@ class SharedRun:
             if run is None or self._left.is_set():
                 raise stopped()
             if not run.is_guest:
+                self._keep_file()
                 return ask(run)
             from kinesis_efo.planner.guest import HostLostError
 
@@ -236,13 +240,7 @@ class SharedRun:
         while True:
             self._check()
             with self._program.deciding(self._check):
-                runs = [run for run in self._program.runs() if run.entry.overlaps(self._joinable)]
-                if len(runs) > 1:
-                    raise ConfigurationError(self._between(runs))
-                if not runs:
-                    self._host()
-                    return
-                if self._joined(runs[0]):
+                if self._decided():
                     return
             # It is just ending, or paused.
             if time.monotonic() >= give_up_at:
@@ -251,6 +249,26 @@ class SharedRun:
                     "and does not answer: its process is paused or overloaded"
                 )
             time.sleep(_AGAIN_SECONDS)
+
+    def _decided(self) -> bool:
+        """Join a run, or begin one; False if there is one that cannot be joined."""
+        with contextlib.ExitStack() as stack:
+            found = self._program.runs()
+            for run in found:
+                stack.callback(run.close)
+            runs = [run for run in found if run.entry.overlaps(self._joinable)]
+            if len(runs) > 1:
+                raise ConfigurationError(self._between(runs))
+            if not runs:
+                self._host()
+            elif not self._joined(runs[0]):
+                return False
+            else:
+                stack.pop_all()
+                for run in found:
+                    if run is not runs[0]:
+                        run.close()
+            return True
 
     def _host(self) -> None:
         runtime = self._begin(self.secret or None, self.query_name)
@@ -269,6 +287,11 @@ class SharedRun:
         else:
             runtime.streams_changed = self._tell_streams
         self._run = runtime
+
+    def _keep_file(self) -> None:
+        if self._file is not None and time.monotonic() >= self._touch_at:
+            self._touch_at = time.monotonic() + _TOUCH_SECONDS
+            self._file.touch()
 
     def _guard(self, runtime: OwnRun, begun: threading.Event) -> None:
         while not begun.wait(_LOOK_SECONDS):
@@ -317,9 +340,9 @@ class SharedRun:
             logger.warning(
                 "the process that fetched for this query has ended: another one of this Spark program goes on"
             )
-            lost.link.close()
             # Whoever reads one of its streams now is to read all of them: two runs could not be joined by a query that reads more.
             self._joinable |= lost.link.file.again().streams
+            lost.link.close()
             self._attach()
             self._tell_again()
 
@@ -347,6 +370,7 @@ class SharedRun:
                     "this query has ended; its process stays for others of its Spark program, which share its run"
                 )
             while not runtime.close(only_if_alone=True):
+                self._keep_file()
                 if self._hurry.wait(_LOOK_SECONDS) or os.getppid() != self._jvm:
                     runtime.close()
         runtime.stop()

@@ -44,7 +44,7 @@ class Guest:
         self.path = path
         self.waits = 0
         self.give_up = False
-        file = HostFile(path, RunEntry(own.address, own.secret, {}))
+        file = HostFile(path)
         self.link = HostLink(file, HostClient(own.address, own.secret), self.check, lambda _: time.sleep(0.01))
         parsed = SourceOptions.parse({"manifest": "m.json", **options})
         self.joined = self.link.join(
@@ -331,10 +331,10 @@ def test_other_options_and_streams_are_refused_with_all_reasons(own: FakeOwn, tm
 
 def test_without_the_secret_nobody_is_a_guest(own: FakeOwn, tmp_path: Path) -> None:
     client = HostClient(own.address, "another")
-    link = HostLink(HostFile(tmp_path / "run", RunEntry(own.address, "another", {})), client, lambda: None, time.sleep)
+    link = HostLink(HostFile(tmp_path / "run"), client, lambda: None, time.sleep)
     with pytest.raises(FetcherError, match="does not know this run's secret"):
         link.join("reader", Process.of(1), manifest("orders").streams, OPTIONS)
-    client.close()
+    link.close()
 
 
 def test_a_leave_does_not_wait_for_a_call_that_hangs(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:

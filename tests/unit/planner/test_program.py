@@ -64,13 +64,21 @@ def found(directory: Path, about: str = "lake", jvm: Process = JVM) -> Program:
     return program
 
 
+def path(directory: Path) -> Path:
+    (found,) = (directory / "notes").glob("*.json")
+    return found
+
+
 def never() -> None:
     raise AssertionError("nobody else decides")
 
 
 def streams(of: Program) -> list[dict[str, str]]:
     with of.deciding(never):
-        return [run.entry.streams for run in of.runs()]
+        runs = of.runs()
+    for run in runs:
+        run.close()
+    return [run.entry.streams for run in runs]
 
 
 def test_a_run_is_found_by_others_of_the_program_while_its_file_is_open(tmp_path: Path) -> None:
@@ -79,13 +87,19 @@ def test_a_run_is_found_by_others_of_the_program_while_its_file_is_open(tmp_path
     (run,) = found(tmp_path).runs()
     assert run.entry == ENTRY
     assert run.host_lives
-    assert run.path.stat().st_mode & 0o777 == 0o600
+    assert path(tmp_path).stat().st_mode & 0o777 == 0o600
     longer = RunEntry(ADDRESS, "secret", {"orders": "arn:orders", "a" * 100: "arn:clicks"})
     for entry in (longer, ENTRY):
         file.write(entry)
         assert run.again() == entry
         assert streams(here) == [entry.streams]
+    path(tmp_path).unlink()
+    assert run.host_lives, "it is still there for who has joined it"
     file.close()
+    assert not run.host_lives
+    assert run.again() == ENTRY
+    run.close()
+    run.close()
     assert not run.host_lives
     assert run.again() == ENTRY
     assert streams(here) == []
@@ -118,9 +132,10 @@ def test_the_kernel_tells_that_a_host_was_killed(
     host.kill()
     host.wait()
     assert not run.host_lives
-    assert run.path.exists()
+    there = path(tmp_path)
     assert streams(here) == []
-    assert not run.path.exists()
+    assert not there.exists()
+    run.close()
 
 
 def test_a_paused_host_lives(tmp_path: Path, processes: Callable[[str], subprocess.Popen[str]]) -> None:
@@ -129,17 +144,21 @@ def test_a_paused_host_lives(tmp_path: Path, processes: Callable[[str], subproce
     (run,) = found(tmp_path).runs()
     assert run.host_lives
     host.send_signal(18)
+    run.close()
 
 
 def test_two_that_look_at_once_do_not_take_each_other_for_the_host(tmp_path: Path) -> None:
     here = found(tmp_path)
     file = here.begin(ENTRY)
     (run,) = here.runs()
-    file.close()
-    run.path.write_bytes(b"{}")
-    with run.path.open("r+b") as other:
+    with path(tmp_path).open("r+b") as other:
+        file.close()
         program.fcntl.flock(other, program.fcntl.LOCK_SH)
         assert not run.host_lives
+        program.fcntl.flock(other, program.fcntl.LOCK_UN)
+        assert not run.host_lives
+        program.fcntl.flock(other, program.fcntl.LOCK_EX | program.fcntl.LOCK_NB), "it has not kept it either"
+    run.close()
 
 
 def test_one_decides_at_a_time_and_who_waits_can_give_up(
@@ -212,15 +231,16 @@ def test_files_of_programs_that_have_ended_are_removed(tmp_path: Path) -> None:
         mine = found(tmp_path).begin(ENTRY)
         foreign = tmp_path / "notes" / f"run.1.{gone.pid}.{gone.started}.0.lock"
         foreign.touch()  # of another container that shares the directory
+        (tmp_path / "notes" / f"run.{_namespace()}.else").touch()
         (tmp_path / "notes" / "0123.json").touch()
-        assert len(list((tmp_path / "notes").iterdir())) == 6
+        assert len(list((tmp_path / "notes").iterdir())) == 7
         process.communicate()
     wait_until(lambda: not gone.lives())
     found(tmp_path)
     names = [path.name for path in (tmp_path / "notes").iterdir()]
     assert foreign.name in names
     assert "0123.json" in names
-    assert len(names) == 4
+    assert len(names) == 5
     assert not [name for name in names if name.startswith(f"run.{_namespace()}.{gone.pid}.")]
     file.close()
     mine.close()
@@ -228,6 +248,26 @@ def test_files_of_programs_that_have_ended_are_removed(tmp_path: Path) -> None:
 
 def _namespace() -> str:
     return Path("/proc/self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
+
+
+def test_a_host_keeps_its_file_young(tmp_path: Path) -> None:
+    file = found(tmp_path).begin(ENTRY)
+    os.utime(path(tmp_path), (1, 1))
+    file.touch()
+    assert path(tmp_path).stat().st_mtime > 1
+    file.close()
+    file.touch()
+
+
+def test_a_directory_that_somebody_has_cleaned_up_is_made_again(tmp_path: Path) -> None:
+    here = found(tmp_path)
+    for each in (tmp_path / "notes").iterdir():
+        each.unlink()
+    (tmp_path / "notes").rmdir()
+    assert streams(here) == []
+    file = here.begin(ENTRY)
+    assert len(streams(here)) == 1
+    file.close()
 
 
 def test_a_file_that_cannot_be_read_is_of_nobody(tmp_path: Path) -> None:

@@ -280,6 +280,23 @@ def test_a_host_that_stays_ends_with_its_program(programs: Programs, monkeypatch
     assert len(programs.begun) == 1
 
 
+def test_a_host_keeps_its_file_young(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = programs.reader()
+    run.start()
+    touched: list[bool] = []
+    monkeypatch.setattr(run._file, "touch", lambda: touched.append(True))
+    poll(run)
+    poll(run)
+    assert len(touched) == 1
+    monkeypatch.setattr(run, "_touch_at", 0.0)
+    second = programs.reader()
+    second.start()
+    ending = in_thread(run.stop)
+    wait_until(lambda: len(touched) == 2)
+    second.stop()
+    ending.join(20)
+
+
 # -- another host
 
 

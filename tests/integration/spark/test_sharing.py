@@ -290,3 +290,20 @@ def test_queries_with_fetchers_elsewhere_share_them(world: MakeWorld, driver: Dr
     assert epoch(w) == 2
     two.stop()
     wait_until(lambda: not owners(w), what="released leases")
+
+
+@pytest.mark.spark43
+@pytest.mark.slow
+def test_a_guest_that_reads_what_is_there_ends(world: MakeWorld, play: Play) -> None:
+    w = world()
+    rows = put(w, numbered(0, 20))
+    first = Reading(play, w)
+    first.until(rows)
+    subscribed = w.aws.kinesis.calls("SubscribeToShard")
+    second = Reading(play, w)
+    second.spark.available_now()
+    second.until(rows)
+    more = put(w, numbered(20, 20))
+    first.until([*rows, *more])
+    assert second.spark.step(second.at) == (second.at, []), "it has come to its end"
+    assert w.aws.kinesis.calls("SubscribeToShard") == subscribed, "asking for the tip ends nobody's subscription"

@@ -39,8 +39,13 @@ def reference(title: str, options: Iterable[Option]) -> str:
 
 
 def elsewhere(title: str, counterparts: Iterable[Counterpart]) -> str:
-    """A Markdown table of another system's options, with those that take their place."""
-    rows = [f"| `{each.name}` | {f'`{each.ours}`' if each.ours else '-'} | {each.remark} |" for each in counterparts]
+    """A Markdown table of another system's options, with those that take their place. What is said of several is said once."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for each in counterparts:
+        names.setdefault((each.ours, each.remark), []).append(f"`{each.name}`")
+    rows = [
+        f"| {', '.join(alike)} | {f'`{ours}`' if ours else '-'} | {remark} |" for (ours, remark), alike in names.items()
+    ]
     return "\n".join([f"| {title} | here | |", "|---|---|---|", *rows])
 
 

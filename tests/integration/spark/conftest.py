@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import runpy
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.spark.tuning import MANAGER
 from tests.support.played_spark import CREDENTIALS, PlayedSpark
 from tests.support.world import World, make_world
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+RunExample = Callable[[str, Mapping[str, object], Callable[[], bool]], dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
@@ -130,6 +135,37 @@ def queries(spark: SparkSession, tmp_path: Path) -> Iterator[Queries]:
     started = Queries(spark, tmp_path)
     yield started
     started.stop()
+
+
+@pytest.fixture
+def example(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> RunExample:
+    """Runs a program of examples/ with NAME=VALUE arguments until something is so, and returns what it defined."""
+
+    def run(name: str, arguments: Mapping[str, object], done: Callable[[], bool]) -> dict[str, Any]:
+        ended = threading.Event()
+
+        def stop_when_done() -> None:
+            while not ended.wait(0.1):
+                if done():
+                    for query in spark.streams.active:
+                        query.stop()
+
+        given = [f"{option}={value}" for option, value in arguments.items()]
+        # The session is that of other tests as well.
+        monkeypatch.setattr(SparkSession, "stop", lambda _session: None)
+        # And so are queries that have ended long ago, for which a program must not take its own.
+        spark.streams.resetTerminated()
+        monkeypatch.setattr(sys, "argv", [name, "startingPosition=TRIM_HORIZON", *given])
+        watch = threading.Thread(target=stop_when_done)
+        watch.start()
+        try:
+            return runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        finally:
+            ended.set()
+            watch.join()
+            assert not spark.streams.active
+
+    return run
 
 
 @pytest.fixture

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import runpy
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
@@ -15,11 +12,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from demo.output import committed
+from tests.support.orders import order, rows
 from tests.support.world import World
 
 pytestmark = pytest.mark.spark40
@@ -27,64 +23,31 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 Run = Callable[[str, Mapping[str, object], Callable[[], bool]], dict[str, Any]]
 
 
-@pytest.fixture
-def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a program with NAME=VALUE arguments until something is so, and returns what it defined."""
-
-    def run(name: str, arguments: Mapping[str, object], done: Callable[[], bool]) -> dict[str, Any]:
-        ended = threading.Event()
-
-        def stop_when_done() -> None:
-            while not ended.wait(0.1):
-                if done():
-                    for query in spark.streams.active:
-                        query.stop()
-
-        given = [f"{option}={value}" for option, value in arguments.items()]
-        # The session is that of other tests as well.
-        monkeypatch.setattr(SparkSession, "stop", lambda _session: None)
-        monkeypatch.setattr(sys, "argv", [name, "startingPosition=TRIM_HORIZON", *given])
-        watch = threading.Thread(target=stop_when_done)
-        watch.start()
-        try:
-            return runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-        finally:
-            ended.set()
-            watch.join()
-            assert not spark.streams.active
-
-    return run
-
-
-def rows(directory: Path) -> list[dict[str, Any]]:
-    """What is in the committed files of a directory."""
-    return [row for file in committed(directory) for row in pq.ParquetFile(file).read().to_pylist()]
-
-
-def order(customer: str, amount: str, placed: str) -> tuple[str, bytes]:
-    return customer, json.dumps(
-        {"id": f"{customer}-{placed}", "customer": customer, "amount": amount, "placed": placed}
-    ).encode()
-
-
 def test_all_are_here() -> None:
-    tested = {"copy_stream.py", "first_reader.py", "json_to_columns.py", "upsert.py", "windowed_sums.py"}
+    tested = {
+        "copy_stream.py",
+        "first_reader.py",
+        "json_to_columns.py",
+        "several_tables.py",
+        "upsert.py",
+        "windowed_sums.py",
+    }
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
     for path in EXAMPLES.glob("*.py"):
         assert 20 <= len(path.read_text().splitlines()) <= 50, "short enough to be copied"
 
 
-def test_first_reader(spark: SparkSession, world: Callable[..., World], run: Run) -> None:
+def test_first_reader(spark: SparkSession, world: Callable[..., World], example: Run) -> None:
     w = world()
     w.put(("key", b"payload") for _ in range(100))
 
     def read() -> int:
         return sum(progress["numInputRows"] for query in spark.streams.active for progress in query.recentProgress)
 
-    run("first_reader.py", w.options, lambda: read() >= 100)
+    example("first_reader.py", w.options, lambda: read() >= 100)
 
 
-def test_json_to_columns(world: Callable[..., World], tmp_path: Path, run: Run) -> None:
+def test_json_to_columns(world: Callable[..., World], tmp_path: Path, example: Run) -> None:
     w, output = world(), tmp_path / "out"
     w.put(
         [
@@ -95,7 +58,7 @@ def test_json_to_columns(world: Callable[..., World], tmp_path: Path, run: Run) 
         ]
     )
     arguments = {"output": output, "checkpoint": tmp_path / "checkpoint", "interval": "0 seconds", **w.options}
-    run("json_to_columns.py", arguments, lambda: len(rows(output)) >= 4)
+    example("json_to_columns.py", arguments, lambda: len(rows(output)) >= 4)
     found = {row["malformed"]: row for row in rows(output)}
     assert set(found) == {None, '{"customer": "bob", "amount": "much"}', "no", "\n"}
     assert (found[None]["customer"], found[None]["amount"]) == ("ann", Decimal("12.50"))
@@ -103,17 +66,17 @@ def test_json_to_columns(world: Callable[..., World], tmp_path: Path, run: Run) 
     assert all(row["approximateArrivalTimestamp"] for row in found.values())
 
 
-def test_windowed_sums(world: Callable[..., World], tmp_path: Path, run: Run) -> None:
+def test_windowed_sums(world: Callable[..., World], tmp_path: Path, example: Run) -> None:
     w, output = world(), tmp_path / "out"
     w.put([order("ann", "1.50", "2027-01-31T12:00:10Z"), order("ann", "2.00", "2027-01-31T12:00:50Z")])
     w.put([order("bob", "4.00", "2027-01-31T12:01:00Z"), order("bob", "0.01", "2027-01-31T12:30:00Z")])
     arguments = {"output": output, "checkpoint": tmp_path / "checkpoint", **w.options}
-    run("windowed_sums.py", arguments, lambda: len(rows(output)) >= 2)
+    example("windowed_sums.py", arguments, lambda: len(rows(output)) >= 2)
     found = {(row["start"].strftime("%H:%M"), row["customer"], row["orders"], row["amount"]) for row in rows(output)}
     assert found == {("12:00", "ann", 2, Decimal("3.50")), ("12:01", "bob", 1, Decimal("4.00"))}
 
 
-def test_upsert(spark: SparkSession, world: Callable[..., World], tmp_path: Path, run: Run) -> None:
+def test_upsert(spark: SparkSession, world: Callable[..., World], tmp_path: Path, example: Run) -> None:
     w, database = world({"orders": 2}), tmp_path / "newest.db"
     w.put((f"k{number % 10}", f"version {number}".encode()) for number in range(200))
 
@@ -124,7 +87,7 @@ def test_upsert(spark: SparkSession, world: Callable[..., World], tmp_path: Path
 
     expected = {f"k{number % 10}": f"version {number}".encode() for number in range(190, 200)}
     arguments = {"database": database, "checkpoint": tmp_path / "checkpoint", **w.options}
-    program = run("upsert.py", arguments, lambda: newest() == expected)
+    program = example("upsert.py", arguments, lambda: newest() == expected)
     # A micro-batch that is done again, after a later one.
     columns = "partitionKey string, data binary, sequenceNumber string, subSequenceNumber long"
     program["upsert"](spark.createDataFrame([("k0", b"version 0", "9", 0)], columns), 0)
@@ -139,13 +102,13 @@ def records(w: World, stream: str) -> Iterator[tuple[str, bytes]]:
         yield from ((record["PartitionKey"], record["Data"]) for record in answer["Records"])
 
 
-def test_copy_stream(world: Callable[..., World], tmp_path: Path, run: Run) -> None:
+def test_copy_stream(world: Callable[..., World], tmp_path: Path, example: Run) -> None:
     w = world({"orders": 2, "copy": 1})
     given = [(f"k{number % 7}", f"payload {number}".encode()) for number in range(300)]
     w.put(given)
     target = {"to.manifest": w.manifest, "to.stream": "copy", "to.endpointUrl": w.aws.endpoint_url}
     arguments = {"checkpoint": tmp_path / "checkpoint", "streams": "orders", **w.options, **target}
-    run("copy_stream.py", arguments, lambda: len(list(records(w, "copy"))) >= 300)
+    example("copy_stream.py", arguments, lambda: len(list(records(w, "copy"))) >= 300)
     copied = list(records(w, "copy"))
     assert sorted(copied) == sorted(given)
     for key in {key for key, _ in given}:

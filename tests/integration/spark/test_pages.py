@@ -56,6 +56,7 @@ RUN: Final = {
     "docs/how-to/latency.md",
     "docs/how-to/notebooks.md",
     "docs/how-to/replay.md",
+    "docs/how-to/several-tables.md",
     "docs/how-to/upserts.md",
     "docs/tutorial.md",
     "docs/watermarks.md",
@@ -143,9 +144,14 @@ def test_json_to_columns(tmp_path: Path, run: Run) -> None:
         (None, " "),
     }
     assert all(row["sequenceNumber"] for row in found)
-    assert [row["malformed"] for row in rows(tmp_path / "malformed")] == ["no", " "]
-    assert [row["id"] for row in rows(tmp_path / "orders") if "malformed" not in row] == ["1", "2"]
     assert names["orders"].columns == ["order"]
+
+
+def test_several_tables(tmp_path: Path, run: Run) -> None:
+    run("docs/how-to/several-tables.md")
+    for good, bad in (("orders", "malformed"), ("all/good", "all/bad")):
+        assert sorted(row["id"] for row in rows(tmp_path / good)) == ["1", "2"]
+        assert sorted(row["data"] for row in rows(tmp_path / bad)) == [b" ", b"no"]
 
 
 def test_glue_schema_registry(

@@ -421,8 +421,8 @@ class RunLease:
         if self._is_sibling(owner):
             whose = f"this Spark program itself, by another of its sources (process {whose})"
             remedy = (
-                "each writeStream of a DataFrame, each side of a join with itself and each load is a source of its own, and an application "
-                "has one reader. Write to several tables from one query, with foreachBatch, or give this source an application of its own"
+                "sources of one program share a run if they can find each other: the driver's log says why these cannot, and sessions of "
+                "Spark Connect never do. Write to several tables from one query, with foreachBatch, or give this source an application of its own"
             )
         return AlreadyRunningError(
             f"{self._subject}, stream {self._keys.stream(rival.lease.key)}, is already read by {whose}, "

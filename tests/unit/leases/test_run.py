@@ -225,7 +225,7 @@ async def test_a_second_source_of_the_same_program_is_told_so(f: Fixture) -> Non
         "stream p, is already read by this Spark program itself, by another of its sources (process a), last seen"
         in message
     )
-    assert "each writeStream of a DataFrame" in message
+    assert "share a run if they can find each other" in message
     assert "with foreachBatch, or give this source an application of its own" in message
     assert "stop that query" not in message
 

@@ -12,7 +12,7 @@ from typing import Final
 from kinesis_efo.manifest_schema import SCHEMA
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
-from kinesis_efo.options.elsewhere import CONNECTOR, DATABRICKS, KAFKA, Counterpart
+from kinesis_efo.options.elsewhere import CONNECTOR, DATABRICKS, KAFKA, Counterpart, System
 from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink_options import SINK_OPTIONS
 from scripts.alerts import rules
@@ -47,6 +47,11 @@ def elsewhere(title: str, counterparts: Iterable[Counterpart]) -> str:
         f"| {', '.join(alike)} | {f'`{ours}`' if ours else '-'} | {remark} |" for (ours, remark), alike in names.items()
     ]
     return "\n".join([f"| {title} | here | |", "|---|---|---|", *rows])
+
+
+def of_sink_alone(system: System) -> list[Counterpart]:
+    """What the source of a system does not have as well."""
+    return [each for each in system.sink if each not in system.source]
 
 
 def metrics() -> str:
@@ -114,10 +119,10 @@ TABLES: Final = {
     "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
     "docs/coming-from.md": (
         elsewhere("Kafka source", KAFKA.source),
-        elsewhere("Kafka sink", KAFKA.sink),
+        elsewhere("Kafka sink", of_sink_alone(KAFKA)),
         elsewhere("Databricks", DATABRICKS.source),
         elsewhere("spark-sql-kinesis-connector, source", CONNECTOR.source),
-        elsewhere("spark-sql-kinesis-connector, sink", CONNECTOR.sink),
+        elsewhere("the connector's sink", of_sink_alone(CONNECTOR)),
     ),
     "docs/metrics.md": (metrics(),),
     "docs/manifest.md": (manifest(),),

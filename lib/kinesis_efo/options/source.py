@@ -191,7 +191,7 @@ SOURCE_OPTIONS: Final = (
     Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",
            "memory of each fetcher for events; at least 1m", "buffer_bytes"),
     Option("slowQueries", read.one_of("apart", "hold"), "apart or hold", "`apart`",
-           "if queries share a buffer and find no room for a slow one: it goes on apart, with GetRecords; `hold`: all wait for it", "slow_queries"),
+           "if a slow query leaves others of its program no room in the buffer: it goes on apart, with GetRecords; `hold`: all wait for it", "slow_queries"),
     Option("apartRate", read.bounded(parse_size, 64 << 10, 2 << 20), "a size such as 1m, from 64k to 2m", "`1m`",
            "most bytes in a second that a query reads apart from a shard; with `1m`, at most one GetRecords", "apart_rate"),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",

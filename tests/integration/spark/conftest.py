@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -139,14 +140,14 @@ def queries(spark: SparkSession, tmp_path: Path) -> Iterator[Queries]:
 
 @pytest.fixture
 def example(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> RunExample:
-    """Runs a program of examples/ with NAME=VALUE arguments until something is so, and returns what it defined."""
+    """Runs a program of examples/ with NAME=VALUE arguments until something is so, for minutes at most; returns what it defined."""
 
     def run(name: str, arguments: Mapping[str, object], done: Callable[[], bool]) -> dict[str, Any]:
-        ended = threading.Event()
+        ended, give_up_at = threading.Event(), time.monotonic() + 180
 
         def stop_when_done() -> None:
             while not ended.wait(0.1):
-                if done():
+                if done() or time.monotonic() > give_up_at:
                     for query in spark.streams.active:
                         query.stop()
 

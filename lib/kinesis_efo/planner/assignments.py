@@ -63,17 +63,20 @@ class Assignments:
         new = {key: position for key, position in positions.items() if key not in self.reached and not position.is_end}
         if not (new or self._withheld):
             return
+        # A fetcher that was not told yet that a shard had ended would go on where it is.
+        still_read = frozenset(key for key in new if self._members.owner(key) is not None)
         self.reached |= new
         self._snapshots.begin(new)
         self._withheld = frozenset()
+        if still_read:
+            self._close(still_read)
         self.share()
 
     def restart(self, key: ShardKey, position: Position) -> None:
         """Have a shard read anew from a position on: whoever reads it closes it first."""
         self.reached[key] = position
         self._snapshots.begin({key: position})
-        self._members.share(self._rates.weights(self.reached), withheld=self._not_read() | {key})
-        self._snapshots.forget(key)
+        self._close(frozenset((key,)))
         self.share()
 
     def end(self, key: ShardKey) -> None:
@@ -177,6 +180,12 @@ class Assignments:
             if owner is not None and self._members.owner(key) is not owner:
                 self._snapshots.forget(key)
         self.changed.notify()
+
+    def _close(self, shards: frozenset[ShardKey]) -> None:
+        """Take some shards from whoever reads them."""
+        self._members.share(self._rates.weights(self.reached), withheld=self._not_read() | shards)
+        for key in shards:
+            self._snapshots.forget(key)
 
     def _not_read(self) -> frozenset[ShardKey]:
         return self._withheld | {key for key in self.reached if key.stream not in self._held}

@@ -556,8 +556,9 @@ async def live(program: Program, readers: list[Reader], random: Random, writing:
             except ConfigurationError:
                 # Times and numbers cannot be compared.
                 assert not program.fetching.sharing.may_read_apart
-                leaves = True
-                break
+                reader.left = True
+                await reader.leave()
+                return
             if writing.done() and all(each.left or (each.has_all and each.planned is None) for each in readers):
                 break
         if not leaves:

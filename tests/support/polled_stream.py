@@ -10,7 +10,7 @@ from typing import Any
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.raw_bodies import RAW_BODY
-from tests.support.model_stream import BEGAN_MS, ModelStream
+from tests.support.model_stream import BEGAN_MS, ModelShard, ModelStream
 from tests.support.transports import refused
 
 _NAMES = "orders under account 123456789012"
@@ -32,6 +32,7 @@ class PolledClient:
         faults: Called with the shard before each GetRecords is answered; may raise.
         hidden: So many answers more say that nothing is there although there is.
         lag: Milliseconds behind that answers without records tell, one after the other; the last one goes on. None: the truth.
+        behind: Milliseconds behind that answers tell which leave something, for a shard and the number that they come to.
         gone: Numbers of records that are not there any more.
         stuck: Whether each answer gives back the iterator that was asked with.
         end_with_records: Whether the answer with a closed shard's last records tells its end, too.
@@ -47,6 +48,7 @@ class PolledClient:
         self.faults: Callable[[str], None] = lambda _: None
         self.hidden = 0
         self.lag: list[int] = []
+        self.behind: Callable[[ModelShard, int], int] = lambda *_: 1000
         self.gone: set[int] = set()
         self.stuck = False
         self.end_with_records = False
@@ -98,7 +100,7 @@ class PolledClient:
         ended = shard.last is not None and not left and not hides and (not records or self.end_with_records)
         body = {
             "Records": [self._stream.record(*record) for record in records],
-            "MillisBehindLatest": 1000 if left else 0,
+            "MillisBehindLatest": self.behind(shard, at) if left else 0,
             "NextShardIterator": None if ended else json.dumps([shard_id, at, now]),
         }
         if ended:

@@ -216,6 +216,10 @@ class ShardBuffer:
         """Bytes of the events behind a position that it covers."""
         return self._index.held_behind(position)
 
+    def records_behind(self, position: Position) -> int:
+        """Kinesis records in the events behind a position that it covers."""
+        return self._index.records_behind(position)
+
     def vouch(self, number: int) -> None:
         """Take note that a number lies behind the start; see `EventIndex.vouch`."""
         self._index.vouch(number)

@@ -161,6 +161,10 @@ class EventIndex:
         """Bytes of the events behind a position that it covers."""
         return self._bytes_through[-1] - self._bytes_through[self.index_after(position)]
 
+    def records_behind(self, position: Position) -> int:
+        """Kinesis records in the events behind a position that it covers."""
+        return self._records_through[-1] - self._records_through[self.index_after(position)]
+
     def vouch(self, number: int) -> None:
         """Take note that a number lies behind the start, because somebody reads from the start up to there.
 

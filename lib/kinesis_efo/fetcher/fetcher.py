@@ -21,6 +21,7 @@ from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import CLAIM_SECONDS, ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
+from kinesis_efo.fetcher.counted_sink import Brought, CountedSink
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.shard_watch import ShardWatch
 from kinesis_efo.fetcher.shortfall import Shortfall, StallWarning
@@ -99,6 +100,7 @@ class Fetcher:
         budget: The same.
         shared: Whether several queries share it, and the planner in another process decides who of them reads apart.
         refused: Learns that Kinesis refuses to be read; None: that ends reading.
+        brought: What it was brought, if it reads apart.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Fetcher:
         self.budget = budget
         self.shared = False
         self.refused: Callable[[AccessRefusedError], None] | None = None
+        self.brought: Final = Brought()
         self._apart = beside is not None
         self._coordinator: Coordinator
         self._shard_listener: ShardListener
@@ -450,7 +453,8 @@ class Fetcher:
         read_until = self._coordinator.read_until(key, start)
         may_open = partial(self._coordinator.may_open, key)
         stream = self._streams.stream(key.stream)
-        return stream.subscribe(key.shard, start, sink, read_until, may_open, apart=self._apart)
+        into = CountedSink(sink, self.brought) if self._apart else sink
+        return stream.subscribe(key.shard, start, into, read_until, may_open, apart=self._apart)
 
     # -- what feeds tell it
 

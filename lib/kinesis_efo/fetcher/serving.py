@@ -24,7 +24,7 @@ from kinesis_efo.errors import FetcherError, KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.messages import SECRET_HEADER, pack_error
-from kinesis_efo.fetcher.status import STATUS, RunStatus
+from kinesis_efo.fetcher.status import STATUS, RunStatus, StatusRequest
 from kinesis_efo.hosts import bracketed
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class StatusDesk:
     """
 
     token: str
-    status: Callable[[], Awaitable[RunStatus]]
+    status: Callable[[StatusRequest], Awaitable[RunStatus]]
 
 
 class Service(flight.FlightServerBase):  # type: ignore[misc]
@@ -109,7 +109,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         """Answer one call."""
         if action.type == STATUS and self._desk is not None:
-            return [flight.Result(msgspec.json.encode(self.run(context, _awaited(self._desk.status()))))]
+            request = decoded(action.body.to_pybytes(), StatusRequest)
+            return [flight.Result(msgspec.json.encode(self.run(context, _awaited(self._desk.status(request)))))]
         refuse_tools(context)
         return self.act(context, action)
 

@@ -59,7 +59,8 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
             the first.
         fetcher: Which fetcher reads it, as `<number> on <host>`; None if there is only one.
         subscription: What happened to its subscriptions; None if that is not known yet.
-        done: The position up to which it is processed; None if that is not known.
+        done: The position up to which it is processed; None if that is not known. If several queries read it: by the slowest of them.
+        query: The number of that query; None if there is only one.
     """
 
     stream: str
@@ -72,6 +73,7 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
     fetcher: str | None = None
     subscription: Subscription | None = None
     done: str | None = None
+    query: int | None = None
 
     @property
     def key(self) -> ShardKey:
@@ -88,8 +90,85 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
         return None if self.behind is None else self.behind + round(1000 * (self.waiting or 0.0))
 
 
+class QueryShard(msgspec.Struct, frozen=True, array_like=True):
+    """Where one of several queries of a run is in one shard.
+
+    Attributes:
+        stream: Logical name of its stream.
+        shard: Shard id.
+        done: The position up to which the query has processed it.
+        records: Kinesis records fetched behind this position; if the query reads apart, more of them may be unread.
+        bytes: Bytes of the events that have them.
+        millis: How far behind the tip the query is, milliseconds; None if that is not known.
+        held: Bytes of the shared buffer that are kept for it.
+        apart: Whether it reads the shard apart from the other queries.
+    """
+
+    stream: str
+    shard: str
+    done: str
+    records: int
+    bytes: int
+    millis: int | None
+    held: int = 0
+    apart: bool = False
+
+
+class QueryStatus(msgspec.Struct, frozen=True):
+    """How one of several queries of a run does.
+
+    Attributes:
+        number: Tells it from the others, in the order in which they joined the run.
+        streams: Logical names of what it reads.
+        checkpoint: The id that its offsets carry, as in Spark's checkpoint; None before it has begun.
+        millis: How far behind the tip its worst shard is, milliseconds; None if that is known of none.
+        stream: That shard's stream.
+        shard: That shard's id.
+        records: Kinesis records fetched for it that it has not processed.
+        bytes: Bytes of the events that have them.
+        records_done: Kinesis records that it has processed since it joined, in micro-batches that were planned since.
+        bytes_done: Bytes of their events.
+        held: Bytes of the shared buffer that are kept for it.
+        apart: The number of shards that it reads apart from the other queries, with GetRecords.
+        calls: Answers that it got there.
+        arrived: Bytes of these answers.
+        shards: Each of its shards, if that was asked for.
+    """
+
+    number: int
+    streams: list[str]
+    checkpoint: str | None = None
+    millis: int | None = None
+    stream: str | None = None
+    shard: str | None = None
+    records: int = 0
+    bytes: int = 0
+    records_done: int = 0
+    bytes_done: int = 0
+    held: int = 0
+    apart: int = 0
+    calls: int = 0
+    arrived: int = 0
+    shards: list[QueryShard] | None = None
+
+    @property
+    def label(self) -> str:
+        """Names it in texts.
+
+        >>> QueryStatus(2, ["orders"], "7c1f09ab").label
+        'query 2 (checkpoint 7c1f09ab)'
+        """
+        return f"query {self.number}" + ("" if self.checkpoint is None else f" (checkpoint {self.checkpoint})")
+
+
 class StatusRequest(msgspec.Struct, frozen=True):
-    """Asks a run how it reads its shards."""
+    """Asks a run how it reads its shards.
+
+    Attributes:
+        query_shards: Whether each shard of each of several queries is to be told.
+    """
+
+    query_shards: bool = False
 
 
 class RunStatus(msgspec.Struct, frozen=True):
@@ -100,12 +179,14 @@ class RunStatus(msgspec.Struct, frozen=True):
         shards: Its shards.
         room: Bytes that its fetchers may buffer.
         cpu: CPU time that the process of the planner has used so far, seconds; if nobody else fetches, it is the fetcher's, too.
+        queries: Its queries, if there are several; or the last one that is left, while it still reads apart.
     """
 
     at: float
     shards: list[ShardStatus]
     room: int = 0
     cpu: float = 0.0
+    queries: list[QueryStatus] = []
 
 
 class StatusAccess(msgspec.Struct, frozen=True):

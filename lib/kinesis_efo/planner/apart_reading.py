@@ -13,6 +13,7 @@ from kinesis_efo.errors import AccessRefusedError, KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
+from kinesis_efo.fetcher.counted_sink import Brought
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
@@ -96,6 +97,11 @@ class ApartReading:
             self._fetcher.refused = self._rules.forbid_apart
             self._fetcher.start(_ApartCoordinator(self._rules.coordinator, self._failed), self._listener)
         return self._fetcher
+
+    @property
+    def brought(self) -> Brought:
+        """What was brought in all."""
+        return Brought() if self._fetcher is None else self._fetcher.brought
 
     @property
     def reading(self) -> bool:

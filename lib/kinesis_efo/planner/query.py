@@ -8,18 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from kinesis_efo.clock import within
 from kinesis_efo.errors import KinesisEfoError
-from kinesis_efo.fetcher.progress import PollReply
+from kinesis_efo.fetcher.progress import PollReply, ShardProgress
+from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds
+from kinesis_efo.planner.gap import GapWatch
 from kinesis_efo.planner.losses import Losses
 from kinesis_efo.planner.query_ends import Ends, Found
 from kinesis_efo.planner.resumption import Resumption
 from kinesis_efo.planner.run import Run
+from kinesis_efo.planner.standing import stands, summed_up
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
@@ -62,7 +66,10 @@ class Query:
         self._ending: asyncio.Task[Ends] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._sought: tuple[float, Mapping[ShardKey, tuple[str, int]]] | None = None
-        run.join(self)
+        self._planned: list[ShardProgress] = []
+        self._records_done = self._bytes_done = 0
+        self._gap = GapWatch()
+        self.number: Final = run.join(self)
 
     def _fail(self, error: KinesisEfoError) -> None:
         """Let this query fail with its next call, and the run if there is no other."""
@@ -77,6 +84,35 @@ class Query:
     def done(self) -> Mapping[ShardKey, Position]:
         """How far it is processed, as far as that is known."""
         return self._committed or self._offset or {}
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether it reads shards apart from other queries, or did until a moment ago."""
+        return bool(self._fetching.apart)
+
+    def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
+        """How it does, for tools.
+
+        Args:
+            shards: Whether each of its shards is to be told.
+            stream: Count only the shards of this one; None: all.
+        """
+        offset, brought, now = self._offset, self._fetching.brought, self._run.clock.monotonic()
+        known = QueryStatus(
+            self.number,
+            sorted(self._run.streams.streams if self._streams is None else self._streams),
+            None if offset is None or offset.mark is None else offset.mark.checkpoint,
+            records_done=self._records_done,
+            bytes_done=self._bytes_done,
+            calls=brought.events,
+            arrived=brought.bytes,
+        )
+        where = [
+            stands(key, done, self._fetching.reads(key), now)
+            for key, done in self.done.items()
+            if stream in (None, key.stream)
+        ]
+        return summed_up(known, where, each=shards)
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Compare the rows of a stream with where the query goes on."""
@@ -137,6 +173,8 @@ class Query:
         new = self._losses.appeared
         starting = [*new, *(self._run.streams.starting(offset) if offset.has_ends else [])]
         shards = await self._fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
+        self._planned = shards or self._planned
+        self._gap.look(self._run.clock.monotonic(), partial(self.status, shards=True) if self.reads_apart else None)
         self._run.failure.raise_if_set()
         ends = {each.key: each.through for each in shards if each.through.is_end}
         if not ends and not offset.has_ends:
@@ -161,9 +199,19 @@ class Query:
         if self._offset is None:
             # Nobody has polled: the one micro-batch of `catchUp` was planned from the tips.
             self._follow(offset)
+        self._count(offset)
         records = self._fetching.commit(offset)
         self._run.commit(self, offset, self._committed, records)
         self._committed = offset
+
+    def _count(self, offset: Offset) -> None:
+        """Count what was planned and is processed now."""
+        for each in self._planned:
+            # A shard that is not in the offset any more has ended.
+            if each.key not in offset or offset[each.key].reaches(each.through):
+                self._records_done += each.records
+                self._bytes_done += each.bytes
+        self._planned = []
 
     async def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
         """The last record of each of some ranges that are buffered, and end where no event does.

@@ -14,10 +14,12 @@ from typing import Final, Protocol
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError
 from kinesis_efo.failure import Failure
+from kinesis_efo.fetcher.counted_sink import Brought
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.planner.apart_reading import ApartReading, ApartRules
 from kinesis_efo.planner.shared import SharedBuffer, SharedBuffers
+from kinesis_efo.planner.standing import Reads
 from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
@@ -281,6 +283,21 @@ class QueryFetching:
         self._micro_batches.touch(self.apart)
         self._apart.end(list(self.apart))
         self._micro_batches.wake()
+
+    # -- what tools ask
+
+    @property
+    def brought(self) -> Brought:
+        """What it was brought of the shards that it reads apart."""
+        return self._apart.brought
+
+    def reads(self, key: ShardKey) -> Reads:
+        """How it reads a shard."""
+        shared, own = self._shared.found(key), self._apart.plans(key)
+        claim = self.claim(key)
+        if own is None:
+            return Reads(self._shared, shared, shared, claim, apart=False)
+        return Reads(own, self._apart.found(key), shared, claim, apart=True)
 
     # -- what the micro-batch planner asks
 

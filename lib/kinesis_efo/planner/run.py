@@ -16,7 +16,7 @@ from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.coordinator import Coordinator
-from kinesis_efo.fetcher.status import ShardStatus
+from kinesis_efo.fetcher.status import QueryStatus, ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.leases.checkpoints import Checkpoints, Pace
 from kinesis_efo.leases.keys import LeaseKeys
@@ -28,6 +28,7 @@ from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.planner.lag_sum import summed_up
 from kinesis_efo.planner.processed import Processed
 from kinesis_efo.planner.query_fetching import QueryFetching
+from kinesis_efo.planner.standing import slowest
 from kinesis_efo.planner.strictness import Strictness
 from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
 
@@ -78,6 +79,22 @@ class Planning(Protocol):
     def done(self) -> Mapping[ShardKey, Position]:
         """How far it is processed."""
 
+    @property
+    def number(self) -> int:
+        """Tells it from the other queries, in the order in which they joined."""
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether it reads shards apart from other queries, or did until a moment ago."""
+
+    def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
+        """How it does, for tools.
+
+        Args:
+            shards: Whether each of its shards is to be told.
+            stream: Count only the shards of this one; None: all.
+        """
+
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Take note of the rows of a stream whose lease is held now."""
 
@@ -123,6 +140,7 @@ class Run:
         self.patience: Final = patience
         self.clock: Final = clock
         self.strictness: Final = Strictness(streams, leases, patience, clock)
+        self._joined = 0
         self._wanted: dict[Planning, Offset] = {}
         self._checkpoints = Checkpoints(
             table,
@@ -165,10 +183,12 @@ class Run:
 
     # -- what its queries ask
 
-    def join(self, query: Planning) -> None:
-        """Count a query in."""
+    def join(self, query: Planning) -> int:
+        """Count a query in; returns its number."""
         self.queries.append(query)
         self._processed.join(query)
+        self._joined += 1
+        return self._joined
 
     def leave(self, query: Planning) -> None:
         """Count a query out: checkpoints do not wait for it any more."""
@@ -250,14 +270,36 @@ class Run:
 
     def lag(self, stream: str) -> Lag:
         """How far this run is behind in a stream, for its row."""
-        return summed_up(self.fetching.statuses(stream), round(self.clock.time() * 1000))
+        queries = [query.status(stream=stream) for query in self.queries] if self._are_several else []
+        return summed_up(self.fetching.statuses(stream), round(self.clock.time() * 1000), queries)
 
     async def status(self) -> list[ShardStatus]:
-        """How each shard is read, and how far it is processed, for tools."""
-        done = {key: position for query in self.queries for key, position in query.done.items()}
-        return [
-            replace(each, done=str(done[each.key]) if each.key in done else None) for each in self.fetching.statuses()
-        ]
+        """How each shard is read, and how far it is processed by the slowest query, for tools."""
+        done = {query.number: query.done for query in self.queries}
+        found = slowest(done, self.streams.ancestors)
+        told = []
+        for each in self.fetching.statuses():
+            number, position = found.get(each.key, (None, None))
+            told.append(
+                replace(
+                    each,
+                    done=None if position is None else str(position),
+                    query=number if len(done) > 1 else None,
+                )
+            )
+        return told
+
+    def query_statuses(self, *, shards: bool = False) -> list[QueryStatus]:
+        """How each query does, for tools, if there are several or one reads apart.
+
+        Args:
+            shards: Whether each of their shards is to be told.
+        """
+        return [query.status(shards=shards) for query in self.queries] if self._are_several else []
+
+    @property
+    def _are_several(self) -> bool:
+        return len(self.queries) > 1 or any(query.reads_apart for query in self.queries)
 
     # -- what the fetcher asks
 

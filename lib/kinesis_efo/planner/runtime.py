@@ -34,7 +34,7 @@ from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.remote import FetcherPlan, fetch
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.serving import StatusDesk
-from kinesis_efo.fetcher.status import RunStatus, StatusAccess
+from kinesis_efo.fetcher.status import RunStatus, StatusAccess, StatusRequest
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import WhereRequest
 from kinesis_efo.kinesis.clock import KinesisClock
@@ -486,11 +486,12 @@ class PlannerRuntime:
         )
         return fetching
 
-    async def _status(self) -> RunStatus:
+    async def _status(self, request: StatusRequest) -> RunStatus:
         assert self._run is not None
         fetching = self._fetcher or self._cluster
         room = fetching.room if fetching is not None else 0
-        return RunStatus(self._clock.time(), await self._run.status(), room, time.process_time())
+        queries = self._run.query_statuses(shards=request.query_shards)
+        return RunStatus(self._clock.time(), await self._run.status(), room, time.process_time(), queries)
 
     def _end_remote(self) -> None:
         if self._remote is not None:

@@ -35,6 +35,9 @@ class SharedBuffer(Timed, Protocol):
     def held_behind(self, position: Position) -> int:
         """Bytes of the events behind a position that it covers."""
 
+    def records_behind(self, position: Position) -> int:
+        """Kinesis records in the events behind a position that it covers."""
+
 
 class SharedBuffers(Buffers, Protocol):
     """The buffers of all shards of a run."""

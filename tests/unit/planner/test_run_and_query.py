@@ -65,6 +65,7 @@ class Fetching:
         self.stopped = False
         self.failure = Failure()
         self.asks_apart = self.reading = False
+        self.apart: list[ShardKey] = []
         self.lets_go = asyncio.Event()
         self.lets_go.set()
 

@@ -18,8 +18,7 @@ from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import ElsewhereError, Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import WhereRequest
-from kinesis_efo.kinesis.polling import Pace as PollingPace
-from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
+from kinesis_efo.kinesis.polling import PollingTransport, apart_pace, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
@@ -62,6 +61,7 @@ class Program:
         together: bool = False,
         apart: bool = True,
         fetchers: int = 0,
+        rate: int = 1 << 20,
     ) -> None:
         self.stream = stream
         self.places = fetchers
@@ -72,9 +72,7 @@ class Program:
         self.polled = PolledClient(stream, clock)
         access = Stream(REF, stream, stream, RetrySettings(), "m.json", clock)
         if apart:
-            transport = PollingTransport(
-                self.polled, clock, 1.0, lambda: PollingPace(call_seconds=1.0, bytes_per_second=1 << 20)
-            )
+            transport = PollingTransport(self.polled, clock, 1.0, lambda: apart_pace(rate))
             access.allow_apart(transport, polling_limits(KINESIS_LIMITS))
         self.store = MemoryLeaseStore()
         keys = LeaseKeys({"orders": "dev-orders"})

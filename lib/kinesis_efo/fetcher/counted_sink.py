@@ -1,0 +1,57 @@
+"""Counts what a fetcher is brought, by any of its subscriptions: a shard's own counts are those of all who read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kinesis_efo.kinesis.events import Event
+from kinesis_efo.kinesis.subscription import EventSink
+
+
+@dataclass(slots=True)
+class Brought:
+    """What a fetcher was brought.
+
+    Attributes:
+        events: Events, or answers of GetRecords.
+        bytes: Bytes of their payloads.
+    """
+
+    events: int = 0
+    bytes: int = 0
+
+
+class CountedSink:
+    """A sink, and the counts of what goes into it; implements `EventSink`.
+
+    Args:
+        sink: Receives the events.
+        brought: The counts.
+    """
+
+    def __init__(self, sink: EventSink, brought: Brought) -> None:
+        self._sink = sink
+        self._brought = brought
+
+    @property
+    def share(self) -> int:
+        """See `Quota`."""
+        return self._sink.share
+
+    def take(self, size: int) -> bool:
+        """See `Quota`."""
+        return self._sink.take(size)
+
+    async def wait(self, size: int) -> None:
+        """See `Quota`."""
+        await self._sink.wait(size)
+
+    def release(self) -> None:
+        """See `EventSink`."""
+        self._sink.release()
+
+    async def admit(self, event: Event) -> None:
+        """See `EventSink`."""
+        self._brought.events += 1
+        self._brought.bytes += len(event.payload)
+        await self._sink.admit(event)

@@ -1,0 +1,74 @@
+"""Warns if a query that reads apart from the others of its run falls further and further behind: nothing waits for it."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
+from math import inf
+from typing import Final
+
+from kinesis_efo.fetcher.status import QueryStatus
+
+logger = logging.getLogger(__name__)
+
+GROWS_SECONDS: Final = 600.0
+"""A gap that has grown over this time is told."""
+
+_LOOK_SECONDS: Final = 60.0
+_LEAST_SECONDS: Final = 10.0
+"""A gap that grows by less may only look so."""
+_AGAIN_SECONDS: Final = 3600.0
+
+
+class GapWatch:
+    """Looks at one query once a minute."""
+
+    def __init__(self) -> None:
+        self._gaps: deque[tuple[float, float]] = deque()
+        self._looked_at = -inf
+        self._said_at = -inf
+
+    def look(self, now: float, status: Callable[[], QueryStatus] | None) -> None:
+        """Warn if the gap grows.
+
+        Args:
+            now: Monotonic time, seconds.
+            status: Tells how the query does, in each shard; None: it reads nothing apart.
+        """
+        if status is None:
+            self._gaps.clear()
+            return
+        if now - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = now
+        query = status()
+        gap = max((each.millis for each in query.shards or () if each.apart and each.millis is not None), default=None)
+        if gap is None:
+            if not query.apart:
+                self._gaps.clear()
+            return
+        self._gaps.append((now, gap / 1000))
+        while now - self._gaps[0][0] > GROWS_SECONDS + _LOOK_SECONDS:
+            self._gaps.popleft()
+        if now - self._gaps[0][0] < GROWS_SECONDS or now - self._said_at < _AGAIN_SECONDS:
+            return
+        if self._grows(now):
+            self._said_at = now
+            logger.warning(
+                "%s of this program reads %d shards apart from the others, and its gap grows: %.0f s behind now, %.0f s ten minutes ago. "
+                "If Kinesis has the rate to spare, set kinesis-efo option 'apartRate' higher; with 'slowQueries=hold' the others wait for it",
+                query.label,
+                query.apart,
+                self._gaps[-1][1],
+                self._gaps[0][1],
+            )
+
+    def _grows(self, now: float) -> bool:
+        # Micro-batches take and give minutes at once: the least of each third counts.
+        thirds: list[list[float]] = [[], [], []]
+        for at, gap in self._gaps:
+            thirds[min(2, int(3 * max(0.0, now - at) / GROWS_SECONDS))].append(gap)
+        least = [min(gaps, default=inf) for gaps in reversed(thirds)]
+        return all(after - before >= _LEAST_SECONDS / 2 for before, after in pairwise(least))

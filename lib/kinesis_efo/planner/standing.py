@@ -1,0 +1,112 @@
+"""Where the queries of a run are: each of them, as tools are told, and the slowest in each shard. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from kinesis_efo.fetcher.status import QueryShard, QueryStatus
+from kinesis_efo.planner.shared import SharedBuffer, lowest
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
+
+
+class Held(Protocol):
+    """What reads shards: the buffers that queries share, or the fetcher of one that reads apart."""
+
+    def millis_behind(self, key: ShardKey) -> int | None:
+        """How far reading lags, by the last event, in milliseconds."""
+
+
+class Reads(NamedTuple):
+    """How a query reads a shard.
+
+    Attributes:
+        by: What reads it.
+        buffer: What that holds of it; None if nobody reads it now.
+        shared: What the queries share of it; None likewise.
+        claim: From where on the shared buffer is kept for the query; None if it is not.
+        apart: Whether the query reads the shard apart.
+    """
+
+    by: Held
+    buffer: SharedBuffer | None
+    shared: SharedBuffer | None
+    claim: Position | None
+    apart: bool
+
+
+def stands(key: ShardKey, done: Position, reads: Reads, now: float) -> QueryShard:
+    """Where a query is in one shard.
+
+    Args:
+        key: The shard.
+        done: The position up to which it has processed everything.
+        reads: How it reads the shard.
+        now: Monotonic time, seconds.
+    """
+    buffer, shared, claim = reads.buffer, reads.shared, reads.claim
+    held = 0 if shared is None or claim is None else shared.held_behind(claim)
+    if done.is_end or buffer is None:
+        return QueryShard(*key, str(done), 0, 0, 0 if done.is_end else None, held, reads.apart)
+    since, behind = buffer.news_since(done), reads.by.millis_behind(key)
+    waiting = 0 if since is None else round(1000 * max(0.0, now - since))
+    return QueryShard(
+        *key,
+        str(done),
+        buffer.records_behind(done),
+        buffer.held_behind(done),
+        None if behind is None else behind + waiting,
+        held,
+        reads.apart,
+    )
+
+
+def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -> QueryStatus:
+    """How a query does in all its shards.
+
+    Args:
+        query: What is known of it besides.
+        shards: Where it is in each shard.
+        each: Whether each shard is to be told.
+    """
+    known = list(shards)
+    worst = max(
+        (shard for shard in known if shard.millis is not None), key=lambda shard: shard.millis or 0, default=None
+    )
+    return replace(
+        query,
+        millis=None if worst is None else worst.millis,
+        stream=None if worst is None else worst.stream,
+        shard=None if worst is None else worst.shard,
+        records=sum(shard.records for shard in known),
+        bytes=sum(shard.bytes for shard in known),
+        held=sum(shard.held for shard in known),
+        apart=sum(shard.apart for shard in known),
+        shards=known if each else None,
+    )
+
+
+def slowest(
+    queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
+) -> dict[ShardKey, tuple[int, Position]]:
+    """The query that is furthest behind in each shard, with how far it has come. One that still reads a parent has not begun it.
+
+    Args:
+        queries: How far each query has come, by its number.
+        ancestors: The parents of a shard, their parents, and so on, as far as known.
+    """
+    found = {}
+    for key in {key for done in queries.values() for key in done}:
+        at = {number: done[key] for number, done in queries.items() if key in done}
+        if len(at) < len(queries):
+            before = ancestors(key)
+            at |= {
+                number: TRIM_HORIZON
+                for number, done in queries.items()
+                if number not in at and any(each in done for each in before)
+            }
+        position = lowest(at.values())
+        found[key] = next(number for number, each in at.items() if each == position), position
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Group
@@ -111,8 +112,16 @@ class _Look:
         states = {name: self._sightings.state(run, run, now) for name, run in runs.items()}
         remarks += [*reasons, *more, *(f"not shown: {error}" for error in listed.missing.values())]
         answered = frozenset(name for name, run in runs.items() if run.owner in asked.answers)
+        queries = {name: found for name in manifest.streams if (found := asked.queries(runs.get(name), name))}
+        slowest = {
+            status.key: status.query
+            for name in queries
+            for status in asked.shards(runs.get(name), name).values()
+            if status.query is not None
+        }
+        rows = [replace(row, query=slowest.get(row.key)) for row in rows]
         return Report(
-            manifest.application, clock.time(), runs, states, answered, rows, reported, remarks, listed.missing
+            manifest.application, clock.time(), runs, states, answered, rows, reported, remarks, listed.missing, queries
         )
 
 

@@ -13,6 +13,7 @@ from kinesis_efo.cli import output
 from kinesis_efo.cli.lease_runs import STATE_STYLES, lag_data, runs_table
 from kinesis_efo.cli.shapes import Shape, duration, written_out
 from kinesis_efo.errors import StreamError
+from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.operate.lag import ShardLag, State
@@ -32,6 +33,7 @@ class Report:
         reported: What CloudWatch saw, by stream, milliseconds.
         remarks: What else is to be said.
         missing: Why some streams are not shown.
+        queries: How several queries of a run do that read a stream, by stream.
     """
 
     application: str
@@ -43,6 +45,7 @@ class Report:
     reported: Mapping[str, int]
     remarks: Sequence[str]
     missing: Mapping[str, StreamError] = field(default_factory=dict)
+    queries: Mapping[str, Sequence[QueryStatus]] = field(default_factory=dict)
 
     @property
     def behind(self) -> float | None:
@@ -86,9 +89,10 @@ def _summary(report: Report, shape: Shape) -> list[Text]:
     for stream in sorted({row.key.stream for row in report.shards}):
         rows = [row for row in report.shards if row.key.stream == stream]
         known = [(row.seconds, row) for row in rows if row.seconds is not None]
-        text = f"{stream}: {output.count(len(rows), 'shard')}"
+        text, whose = f"{stream}: {output.count(len(rows), 'shard')}", ""
         if known:
             worst, row = max(known, key=lambda each: each[0])
+            whose = _whose(report, stream, row)
             text += f", {_at_most(row)}{duration(worst)} behind" + (
                 f" (shard {shape.shard(row.key.shard)})" if len(rows) > 1 and worst > 0 else ""
             )
@@ -96,8 +100,17 @@ def _summary(report: Report, shape: Shape) -> list[Text]:
         if records:
             more = len(records) < len(rows) or not all(row.records_exact for row in rows)
             text += f", {sum(records):,}{'+' if more else ''} unread"
-        lines.append(Text(f"{text}; positions {_source(report, stream)}"))
+        lines.append(Text(f"{text}; positions {_source(report, stream)}{whose}"))
     return lines
+
+
+def _whose(report: Report, stream: str, worst: ShardLag) -> str:
+    """The slowest query, if there are several."""
+    queries = report.queries.get(stream, ())
+    if len(queries) < 2:
+        return ""
+    slowest = next((each.label for each in queries if each.number == worst.query), None)
+    return f", of the slowest of {len(queries)} queries" + ("" if slowest is None else f": {slowest}")
 
 
 def _source(report: Report, stream: str) -> str:
@@ -176,6 +189,17 @@ def data(reports: Sequence[Report]) -> dict[str, Any]:
                     }
                     for name, run in report.runs.items()
                 ],
+                "queries": [
+                    {
+                        "stream": stream,
+                        "number": query.number,
+                        "checkpoint": query.checkpoint,
+                        "millisBehindLatest": query.millis,
+                        "shardsApart": query.apart,
+                    }
+                    for stream, queries in report.queries.items()
+                    for query in queries
+                ],
                 "shards": [_row(row) for row in report.shards],
                 "remarks": list(report.remarks),
                 "missing": output.missing_data(report.missing),
@@ -200,4 +224,5 @@ def _row(row: ShardLag) -> dict[str, Any]:
         "secondsBehind": row.seconds,
         "secondsExact": row.seconds_exact,
         "owner": row.owner,
+        "query": row.query,
     }

@@ -128,4 +128,5 @@ def _together(answers: list[RunStatus]) -> RunStatus:
         [shard for each in answers for shard in each.shards],
         sum(each.room for each in answers),
         sum(each.cpu for each in answers),
+        [query for each in answers for query in each.queries],
     )

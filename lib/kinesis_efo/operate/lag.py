@@ -79,6 +79,7 @@ class ShardLag:
         seconds_exact: Whether `seconds` was measured; if not, it is an upper bound.
         movement: How the position moved.
         age: How old the position is, seconds: 0 where its run told it; None where that is not known.
+        query: The number of the query that is furthest behind here, if several read it; None if not.
     """
 
     key: ShardKey
@@ -92,6 +93,7 @@ class ShardLag:
     seconds_exact: bool = False
     movement: Movement = Movement()  # noqa: RUF009
     age: float | None = None
+    query: int | None = None
 
 
 class Sightings:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kinesis_efo.errors import KinesisEfoError
-from kinesis_efo.fetcher.status import STATUS, RunStatus, ShardStatus, StatusAccess, StatusRequest
+from kinesis_efo.fetcher.status import STATUS, QueryStatus, RunStatus, ShardStatus, StatusAccess, StatusRequest
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.positions import Position
 
@@ -35,13 +35,20 @@ class Asked:
         status = self.answers.get(run.owner or "") if run is not None else None
         return {each.shard: each for each in status.shards if each.stream == stream} if status is not None else {}
 
+    def queries(self, run: Lease | None, stream: str) -> list[QueryStatus]:
+        """What the holder of a run's lease said of its queries that read a stream, if there are several."""
+        status = self.answers.get(run.owner or "") if run is not None else None
+        return [each for each in status.queries if stream in each.streams] if status is not None else []
 
-async def ask(runs: Mapping[str, Lease]) -> Asked:
+
+async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> Asked:
     """Ask the holders of runs' leases, each once.
 
     Args:
         runs: The runs' rows, by stream.
+        query_shards: Whether each shard of each of several queries is to be told.
     """
+    request = StatusRequest(query_shards)
     holders = {row.owner: row for row in runs.values() if row.owner is not None}
     answers: dict[str, RunStatus] = {}
     reasons: dict[str, str] = {}
@@ -51,7 +58,7 @@ async def ask(runs: Mapping[str, Lease]) -> Asked:
             reasons[owner] = "its row does not say how to ask it (version 0.1)"
             return
         try:
-            answers[owner] = await asyncio.to_thread(_status, StatusAccess.parse(row.status))
+            answers[owner] = await asyncio.to_thread(_status, StatusAccess.parse(row.status), request)
         except (KinesisEfoError, ValueError) as error:
             reasons[owner] = str(error).split(". ", 1)[0]
 
@@ -59,13 +66,13 @@ async def ask(runs: Mapping[str, Lease]) -> Asked:
     return Asked(answers, reasons)
 
 
-def _status(access: StatusAccess) -> RunStatus:
+def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:
     # Flight takes a while to import, and only those who ask need it.
     from kinesis_efo.fetcher.connection import Connection
 
     address, limits = access.address, (CONNECT_SECONDS, CONNECT_SECONDS)
     with Connection(address, access.token, connect_seconds=limits[0], last_connect_seconds=limits[1]) as connection:
-        return connection.action(STATUS, StatusRequest(), RunStatus, ANSWER_SECONDS)
+        return connection.action(STATUS, request, RunStatus, ANSWER_SECONDS)
 
 
 def brought_up_to_date(
@@ -87,4 +94,7 @@ def brought_up_to_date(
         row = rows.get(shard) or Lease.new(f"{key}:{shard}", LeaseInfo(position))
         if row.reached is None or position.reaches(row.reached):
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now)
+        elif status.query is not None:
+            # A row never goes back, and a query may begin behind it. What the row says of times is not true of that query.
+            found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now, read_until=None)
     return found

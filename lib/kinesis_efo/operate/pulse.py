@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from kinesis_efo.fetcher.status import RunStatus, ShardStatus
+from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.positions import ShardKey
 
@@ -104,6 +104,32 @@ class ShardPulse:
         return self.seconds / -self.trend
 
 
+@dataclass(frozen=True, slots=True)
+class QueryPulse:
+    """How one of several queries of a run does.
+
+    Attributes:
+        status: What the run said last.
+        processed: Bytes a second that it processes; None before it is known, like the rest.
+        records_out: Kinesis records a second that it processes.
+        calls: Answers a second that it gets apart from the others, with GetRecords.
+        apart: Bytes a second of these answers.
+        trend: Seconds of lag that come to it each second.
+    """
+
+    status: QueryStatus
+    processed: float | None = None
+    records_out: float | None = None
+    calls: float | None = None
+    apart: float | None = None
+    trend: float | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How far behind the tip its worst shard is, seconds."""
+        return None if self.status.millis is None else self.status.millis / 1000
+
+
 class Sum(NamedTuple):
     """How several shards do together.
 
@@ -134,6 +160,7 @@ class View:
         buffered: Bytes fetched and not processed.
         room: Bytes that may be buffered.
         cpu: Share of a core that the planner's process uses; None before it is known.
+        queries: Its queries, if there are several, in the order in which they joined.
     """
 
     at: float
@@ -141,6 +168,7 @@ class View:
     buffered: int
     room: int
     cpu: float | None
+    queries: tuple[QueryPulse, ...] = ()
 
     def total(self, stream: str | None = None) -> Sum:
         """All shards together, or those of one stream."""
@@ -210,6 +238,7 @@ class Pulse:
             sum(each.buffered for each in status.shards),
             status.room,
             cpu,
+            _queries(status, first, seconds),
         )
 
     @property
@@ -228,6 +257,26 @@ class Pulse:
         moved = [key for key, each in now.items() if key in before and before[key].fetcher != each.fetcher]
         if moved:
             self._events.append((at, f"{_named(sorted(moved))} moved to another fetcher"))
+
+
+def _queries(status: RunStatus, first: RunStatus, seconds: float) -> tuple[QueryPulse, ...]:
+    # Runs of different streams number their queries alike.
+    before = {(each.number, *each.streams): each for each in first.queries}
+    return tuple(_query_pulse(each, before.get((each.number, *each.streams)), seconds) for each in status.queries)
+
+
+def _query_pulse(now: QueryStatus, before: QueryStatus | None, seconds: float) -> QueryPulse:
+    if before is None or seconds <= 0:
+        return QueryPulse(now)
+    trend = None if now.millis is None or before.millis is None else (now.millis - before.millis) / 1000 / seconds
+    return QueryPulse(
+        now,
+        (now.bytes_done - before.bytes_done) / seconds,
+        (now.records_done - before.records_done) / seconds,
+        max(0, now.calls - before.calls) / seconds,
+        max(0, now.arrived - before.arrived) / seconds,
+        trend,
+    )
 
 
 def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy: bool) -> ShardPulse:

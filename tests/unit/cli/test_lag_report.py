@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console, RenderableType
 
-from kinesis_efo.cli.lag_report import Report, view
+from kinesis_efo.cli.lag_report import Report, data, view
+from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.leases import Lag, Lease, run_key
 from kinesis_efo.operate.lag import Movement, ShardLag, State
 from kinesis_efo.positions import Position, ShardKey
@@ -69,6 +71,22 @@ def test_what_one_reads_at_80_columns() -> None:
     assert any("AFTER:4959…588956" in line for line in lines)
     run = next(line for line in lines if "ip-10-0-0-7:4711" in line).split()
     assert run == ["orders", "reading", "ip-10-0-0-7:4711", "60", "48m20s", "59", "61.0", "MiB", "3.0s"]
+
+
+def test_of_several_queries_it_is_the_slowest_ones_and_says_whose() -> None:
+    found = report(4)
+    queries = [QueryStatus(1, ["orders"]), QueryStatus(2, ["orders"], "7c1f09ab", 150_000, apart=1)]
+    slow = replace(found, shards=[replace(row, query=1 + index % 2) for index, row in enumerate(found.shards)])
+    told = replace(slow, queries={"orders": queries})
+    text = " ".join("\n".join(shown(view([told], 200), 200)).split())
+    assert "positions from the run itself, of the slowest of 2 queries: query 2 (checkpoint 7c1f09ab) " in text
+    plain = data([told])["applications"][0]
+    assert [(each["number"], each["checkpoint"], each["shardsApart"]) for each in plain["queries"]] == [
+        (1, None, 0),
+        (2, "7c1f09ab", 1),
+    ]
+    assert [row["query"] for row in plain["shards"]] == [1, 2, 1, 2]
+    assert "queries" not in "\n".join(shown(view([found], 200), 200))
 
 
 def test_with_room_ids_and_times_can_be_copied() -> None:

@@ -59,6 +59,14 @@ def test_before_a_run_has_answered_its_row_is_shown() -> None:
     assert (found["trouble"], found["streams"], found["title"]) == ("nobody answers", [], "lake: no answer")
 
 
+def test_several_queries_have_a_line_each() -> None:
+    assert shown(look(3))["rows"] == []
+    assert shown(look(3, queries=3))["rows"][1:] == [
+        "query 2 (checkpoint 7c1f0902): 0.8s behind, processed 1.9 MiB/s, holds 2.3 MiB",
+        "query 3 (checkpoint 7c1f0903): 14m50s behind, processed 1.9 MiB/s, holds 0 B, reads apart: 2 shards, 1.9 MiB/s",
+    ]
+
+
 def test_a_run_of_a_version_that_counts_no_records_has_bytes() -> None:
     former = msgspec.json.decode(b'["streaming",1,0,5000,0.1]', type=Subscription)
     pulse = Pulse()

@@ -9,7 +9,7 @@ import pytest
 
 from kinesis_efo.cli.top.figures import data
 from kinesis_efo.cli.top.terminal import show
-from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
+from kinesis_efo.fetcher.status import QueryShard, QueryStatus, RunStatus, ShardStatus, Subscription
 from kinesis_efo.leases import Lag, Lease, run_key
 from kinesis_efo.operate.following import Look
 from kinesis_efo.operate.pulse import Cause, Pulse
@@ -34,18 +34,46 @@ def status(number: int, stream: str, *, later: bool) -> ShardStatus:
     )
 
 
-def look(shards: int, streams: int = 1, trouble: str = "", said: float = NOW) -> Look:
+def query(number: int, streams: list[str], *, later: bool) -> QueryStatus:
+    apart = number % 3 == 0
+    return QueryStatus(
+        number,
+        streams,
+        f"7c1f09{number:02x}",
+        900_000 - 10_000 * later if apart else 400 * number,
+        streams[0],
+        "shardId-000000000017",
+        30_000 * number,
+        1_200_000 * number,
+        1_000 * later,
+        20_000_000 * later,
+        0 if apart else 1_200_000 * number,
+        2 * apart,
+        100 + 20 * later,
+        5_000_000 + 20_000_000 * later,
+        [QueryShard(streams[0], "shardId-000000000017", "AFTER:7", 3, 400, 890_000, 0, True)] if later else None,
+    )
+
+
+def look(shards: int, streams: int = 1, trouble: str = "", said: float = NOW, queries: int = 0) -> Look:
     names = [f"orders{number}" for number in range(streams)]
     pulse = Pulse()
     pulse.begin(NOW - 10, "ip-10-0-0-7:4711 reads now")
     pulse.add(
         RunStatus(
-            NOW - 10, [status(number, names[number % streams], later=False) for number in range(shards)], 256_000_000
+            NOW - 10,
+            [status(number, names[number % streams], later=False) for number in range(shards)],
+            256_000_000,
+            queries=[query(number + 1, names, later=False) for number in range(queries)],
         )
     )
     view = pulse.add(
         RunStatus(
-            NOW, [status(number, names[number % streams], later=True) for number in range(shards)], 256_000_000, 3.4
+            NOW,
+            [status(number, names[number % streams], later=True) for number in range(shards)],
+            256_000_000,
+            3.4,
+            [query(number + 1, names, later=True) for number in range(queries)],
         )
     )
     owner = "ip-10-0-0-7:6f2c:4026531836:4711:88123:00c0ffee00c0ffee"
@@ -53,13 +81,13 @@ def look(shards: int, streams: int = 1, trouble: str = "", said: float = NOW) ->
     return Look(NOW, runs, view, said, trouble, pulse.events)
 
 
+@pytest.mark.parametrize("queries", [0, 3, 40])
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("shards", [1, 60, 2_000])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 50), (160, 50), (240, 100)])
-def test_it_fits(width: int, height: int, shards: int, streams: int) -> None:
-    lines = shown(
-        show("lake", look(shards, min(streams, shards), "the run cannot be asked: " + "x" * 300), width, height), width
-    )
+def test_it_fits(width: int, height: int, shards: int, streams: int, queries: int) -> None:
+    trouble = "the run cannot be asked: " + "x" * 300
+    lines = shown(show("lake", look(shards, min(streams, shards), trouble, queries=queries), width, height), width)
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
     assert "…" not in "".join(line for line in lines if "cannot be asked" not in line), "nothing is cut off"
@@ -123,3 +151,60 @@ def test_plain_data_has_the_same() -> None:
         "cause": "Spark",
     }
     assert (found["runs"], found["asOfSeconds"], round(found["plannerCpu"], 3)) == (["ip-10-0-0-7:4711"], 0.0, 0.34)
+
+
+def test_several_queries_have_a_line_each() -> None:
+    lines = shown(show("lake", look(3, queries=3), 100, 30), 100)
+    head = next(index for index, line in enumerate(lines) if line.startswith("query"))
+    assert lines[head].split() == ["query", "checkpoint", "behind", "slowest", "to", "do", "out/s", "holds", "apart"]
+    assert [line.split()[:4] for line in lines[head + 1 : head + 4]] == [
+        ["1", "7c1f0901", "0.4s", "17"],
+        ["2", "7c1f0902", "0.8s", "17"],
+        ["3", "7c1f0903", "14m50s", "\N{DOWNWARDS ARROW}"],
+    ]
+    assert lines[head + 3].rstrip().endswith("2 shards, 1.9 MiB/s")
+    assert "query" not in "\n".join(shown(show("lake", look(3), 100, 30), 100)), "nothing changes for one"
+
+
+def test_of_many_queries_the_slowest_are_shown() -> None:
+    lines = shown(show("lake", look(3, queries=40), 100, 24), 100)
+    head = next(index for index, line in enumerate(lines) if line.startswith("query"))
+    assert [line.split()[0] for line in lines[head + 1 : head + 4]] == ["3", "6", "9"]
+    assert lines[head + 4].startswith("and 37 queries more")
+
+
+def test_queries_in_plain_data() -> None:
+    found = data("lake", look(3, queries=3))["queries"]
+    assert [each["number"] for each in found] == [1, 2, 3]
+    assert found[2] == {
+        "number": 3,
+        "checkpoint": "7c1f0903",
+        "streams": ["orders0"],
+        "secondsBehind": 890.0,
+        "stream": "orders0",
+        "shardId": "shardId-000000000017",
+        "trend": -1.0,
+        "bytesProcessedPerSecond": 2_000_000.0,
+        "recordsProcessedPerSecond": 100.0,
+        "recordsProcessed": 1_000,
+        "bytesProcessed": 20_000_000,
+        "waitingBytes": 3_600_000,
+        "waitingRecords": 90_000,
+        "heldBytes": 0,
+        "shardsApart": 2,
+        "callsApartPerSecond": 2.0,
+        "bytesApartPerSecond": 2_000_000.0,
+        "shards": [
+            {
+                "stream": "orders0",
+                "shardId": "shardId-000000000017",
+                "position": "AFTER:7",
+                "secondsBehind": 890.0,
+                "waitingBytes": 400,
+                "waitingRecords": 3,
+                "heldBytes": 0,
+                "apart": True,
+            }
+        ],
+    }
+    assert data("lake", look(3))["queries"] == []

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
+from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus, Subscription
 from kinesis_efo.operate.pulse import WINDOW_SECONDS, Cause, Pulse, Sum, View
 
 MB = 1_000_000
@@ -128,3 +129,17 @@ def test_another_run_is_not_compared_with_the_one_before() -> None:
     pulse.begin(1, "host:2 reads now")
     (one,) = pulse.add(RunStatus(2, [shard(arrived=9 * MB)])).shards
     assert one.incoming is None
+
+
+def test_queries_of_several_runs_are_told_apart_and_those_that_join_have_no_rates_yet() -> None:
+    pulse = Pulse()
+    orders, clicks = QueryStatus(1, ["orders"], millis=5_000), QueryStatus(1, ["clicks"], bytes_done=7 * MB)
+    pulse.add(RunStatus(0, [], queries=[orders, clicks]))
+    later = replace(orders, millis=4_000, bytes_done=10 * MB, records_done=50, calls=20, arrived=5 * MB)
+    view = pulse.add(RunStatus(10, [], queries=[later, clicks, QueryStatus(2, ["orders"], millis=100)]))
+    assert [(each.processed, each.records_out, each.calls, each.apart, each.trend) for each in view.queries] == [
+        (MB, 5.0, 2.0, 0.5 * MB, -0.1),
+        (0.0, 0.0, 0.0, 0.0, None),
+        (None, None, None, None, None),
+    ]
+    assert after((0, [shard()])).queries == ()

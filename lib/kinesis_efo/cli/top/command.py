@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from rich.live import Live
 
@@ -16,6 +17,7 @@ from kinesis_efo.cli.top.terminal import show
 from kinesis_efo.errors import UsageError
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.operate.following import Following, Look
+from kinesis_efo.operate.live import ask
 
 
 def top(given: Top) -> None:
@@ -38,7 +40,7 @@ async def _watch(given: Top, pause: float) -> None:
         async def runs() -> dict[str, Lease]:
             return application.runs(await application.table.scan())
 
-        following = Following(runs, clock)
+        following = Following(runs, clock, partial(ask, query_shards=given.as_json))
         printed: Callable[[Look], None]
         with Live(console=terminal, auto_refresh=False, screen=terminal.is_terminal and not given.as_json) as live:
             if given.as_json:

@@ -16,6 +16,7 @@ from kinesis_efo.cli.top.figures import (
     behind,
     columns,
     left_out,
+    query_line,
     rate,
     remedies,
     stale,
@@ -58,7 +59,7 @@ def document(application: str, look: Look, history: History, since: float = 0.0)
         "word": word,
         "about": ", ".join(filter(None, [", ".join(look.owners) or "no run", written_out(look.at), stale(look)])),
         "trouble": look.trouble,
-        "rows": [] if view is not None else [run_line(stream, row, look.at) for stream, row in look.runs.items()],
+        "rows": _lines(look),
         "tiles": [] if view is None else _tiles(view),
         "streams": [] if view is None else [_stream(view, name, points) for name in _slow_first(view)],
         "charts": _charts(ALL, points),
@@ -67,6 +68,13 @@ def document(application: str, look: Look, history: History, since: float = 0.0)
         "stretch": history.stretch,
         "points": [_point(each) for each in history.since(since)],
     }
+
+
+def _lines(look: Look) -> list[str]:
+    """Several queries, a line each; what the table says of the runs before one has answered."""
+    if look.view is not None:
+        return [query_line(each) for each in look.view.queries]
+    return [run_line(stream, row, look.at) for stream, row in look.runs.items()]
 
 
 def _state(look: Look) -> tuple[Tone, str]:
@@ -126,7 +134,7 @@ def _stream(view: View, name: str, points: list[Point]) -> dict[str, Any]:
     }
 
 
-def _row(each: ShardPulse, kept: list[Column]) -> dict[str, Any]:
+def _row(each: ShardPulse, kept: list[Column[ShardPulse]]) -> dict[str, Any]:
     texts = ("-" if (text := column.cell(each, _SHAPE)) is None else text for column in kept)
     return {
         "id": each.status.shard,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from kinesis_efo.cli import output
 from kinesis_efo.cli.shapes import Shape, duration, written_out
 from kinesis_efo.kinesis.sizes import data_in
 from kinesis_efo.operate.following import Look
-from kinesis_efo.operate.pulse import Cause, ShardPulse, Sum, View
+from kinesis_efo.operate.pulse import Cause, QueryPulse, ShardPulse, Sum, View
 from kinesis_efo.units import format_size
 
 RUNBOOK: Final = "docs/runbook.md"
@@ -47,23 +47,26 @@ def tone(name: str | None) -> Tone:
     return _TONES.get(name or "", Tone.PLAIN)
 
 
-class Column(NamedTuple):
-    """A column of the table of shards.
+T = TypeVar("T")
+
+
+class Column(NamedTuple, Generic[T]):
+    """A column of the table of shards, or of queries.
 
     Attributes:
         title: Its head.
-        cell: The text for a shard; None where it is not known.
+        cell: The text for one of them; None where it is not known.
         justify: Where its texts stand.
         spare: Where there is no room, the column with the highest number goes first; 0 stays.
     """
 
     title: str
-    cell: Callable[[ShardPulse, Shape], str | None]
+    cell: Callable[[T, Shape], str | None]
     justify: Literal["left", "right"] = "left"
     spare: int = 0
 
 
-def columns(view: View) -> list[Column]:
+def columns(view: View) -> list[Column[ShardPulse]]:
     """The columns that tell the shards of a run apart."""
     needless = {
         "stream": len(view.streams) == 1,
@@ -72,7 +75,13 @@ def columns(view: View) -> list[Column]:
     return [each for each in _COLUMNS if not needless.get(each.title)]
 
 
-def _behind(each: ShardPulse, _: Shape) -> str | None:
+def query_columns(view: View) -> list[Column[QueryPulse]]:
+    """The columns that tell the queries of a run apart."""
+    alike = len({tuple(each.status.streams) for each in view.queries}) == 1
+    return [each for each in _QUERY_COLUMNS if each.title != "reads" or not alike]
+
+
+def _behind(each: ShardPulse | QueryPulse, _: Shape) -> str | None:
     if each.seconds is None:
         return None
     trend = each.trend or 0.0
@@ -97,9 +106,21 @@ def _counted(each: ShardPulse, name: Literal["opened", "failures"]) -> str | Non
     return None if each.status.subscription is None else f"{getattr(each.status.subscription, name):,}"
 
 
-STATE: Final = Column("state", lambda each, _: state(each))
+def _apart(each: QueryPulse, _: Shape) -> str:
+    """The shards that it reads apart, and how fast."""
+    if not each.status.apart:
+        return ""
+    shards = output.count(each.status.apart, "shard")
+    return shards if each.apart is None else f"{shards}, {rate(each.apart)}"
 
-_COLUMNS: Final = (
+
+def _slowest(each: QueryPulse, shape: Shape) -> str | None:
+    return None if each.status.shard is None or not each.seconds else shape.shard(each.status.shard)
+
+
+STATE: Final[Column[ShardPulse]] = Column("state", lambda each, _: state(each))
+
+_COLUMNS: Final[tuple[Column[ShardPulse], ...]] = (
     Column("stream", lambda each, _: each.status.stream),
     Column("shard", lambda each, shape: shape.shard(each.status.shard)),
     STATE,
@@ -115,6 +136,27 @@ _COLUMNS: Final = (
     Column("fetcher", _fetcher, spare=4),
     Column("slow", lambda each, _: "" if each.cause is None else each.cause.short),
 )
+
+
+_QUERY_COLUMNS: Final[tuple[Column[QueryPulse], ...]] = (
+    Column("query", lambda each, _: str(each.status.number)),
+    Column("checkpoint", lambda each, _: each.status.checkpoint, spare=1),
+    Column("reads", lambda each, _: ", ".join(each.status.streams), spare=5),
+    Column("behind", _behind, "right"),
+    Column("slowest", _slowest, spare=4),
+    Column("to do", lambda each, _: format_size(each.status.bytes), "right", spare=3),
+    Column("out/s", lambda each, _: rate(each.processed, ""), "right", spare=2),
+    Column("holds", lambda each, _: format_size(each.status.held), "right"),
+    Column("apart", _apart),
+)
+
+
+def query_line(each: QueryPulse) -> str:
+    """A query in one line."""
+    status = each.status
+    line = f"{status.label}: " + ("not heard from yet" if each.seconds is None else f"{duration(each.seconds)} behind")
+    line += f", processed {rate(each.processed) or '-'}, holds {format_size(status.held)}"
+    return f"{line}, reads apart: {_apart(each, Shape(roomy=False))}" if status.apart else line
 
 
 def rate(bytes_per_second: float | None, unit: str = "/s") -> str | None:
@@ -185,12 +227,49 @@ def data(application: str, look: Look) -> dict[str, Any]:
         "bufferedBytes": None if view is None else view.buffered,
         "roomBytes": None if view is None else view.room,
         "plannerCpu": None if view is None else view.cpu,
+        "queries": [] if view is None else [_query(each) for each in view.queries],
         "shards": [] if view is None else [_shard(each) for each in view.shards],
         "causes": [
             {"name": cause.short, "what": cause.what, "remedy": cause.remedy, "runbook": f"{RUNBOOK}#{cause.section}"}
             for cause in Cause
         ],
         "events": [{"at": written_out(at), "text": text} for at, text in look.events],
+    }
+
+
+def _query(each: QueryPulse) -> dict[str, Any]:
+    status = each.status
+    return {
+        "number": status.number,
+        "checkpoint": status.checkpoint,
+        "streams": status.streams,
+        "secondsBehind": each.seconds,
+        "stream": status.stream,
+        "shardId": status.shard,
+        "trend": each.trend,
+        "bytesProcessedPerSecond": each.processed,
+        "recordsProcessedPerSecond": each.records_out,
+        "recordsProcessed": status.records_done,
+        "bytesProcessed": status.bytes_done,
+        "waitingBytes": status.bytes,
+        "waitingRecords": status.records,
+        "heldBytes": status.held,
+        "shardsApart": status.apart,
+        "callsApartPerSecond": each.calls,
+        "bytesApartPerSecond": each.apart,
+        "shards": [
+            {
+                "stream": shard.stream,
+                "shardId": shard.shard,
+                "position": shard.done,
+                "secondsBehind": None if shard.millis is None else shard.millis / 1000,
+                "waitingBytes": shard.bytes,
+                "waitingRecords": shard.records,
+                "heldBytes": shard.held,
+                "apart": shard.apart,
+            }
+            for shard in status.shards or ()
+        ],
     }
 
 

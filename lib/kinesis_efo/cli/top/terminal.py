@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -19,6 +19,7 @@ from kinesis_efo.cli.top.figures import (
     buffered_line,
     columns,
     left_out,
+    query_columns,
     remedies,
     stale,
     state,
@@ -51,9 +52,12 @@ def show(application: str, look: Look, width: int, height: int) -> RenderableTyp
         return Group(*parts, Text(), runs_table(look.runs, shape, look.at))
     parts += [Text(stream_line(each, view.total(each))) for each in view.streams]
     parts += [Text(buffered_line(view)), Text()]
+    most = max(2, height // 5)
+    if view.queries:
+        parts += [*_queries(view, shape, width, most), Text()]
     events, causes = look.events[-_EVENTS:], remedies(view)
     # Beside the shards: the table's head, the line on those left out, and the empty lines. A remedy may take two lines.
-    room = height - len(parts) - len(events) - 2 * len(causes) - 5
+    room = height - len(parts) - min(len(view.queries), most) - len(events) - 2 * len(causes) - 5
     table, left = _shards(view, shape, width, max(1, room))
     parts.append(table)
     if left:
@@ -76,11 +80,25 @@ def _title(application: str, look: Look, shape: Shape) -> Text:
     return title
 
 
+def _queries(view: View, shape: Shape, width: int, room: int) -> list[RenderableType]:
+    """The table of the queries, or of the slowest of them, and a line on those for which there is no room."""
+    if len(view.queries) <= room:
+        return [_table(query_columns(view), view.queries, shape, width)]
+    slowest = sorted(view.queries, key=lambda each: -(each.seconds or 0.0))
+    shown = sorted(slowest[: room - 1], key=view.queries.index)
+    more = f"and {len(view.queries) - len(shown):,} queries more, none further behind"
+    return [_table(query_columns(view), shown, shape, width), Text(more, "dim")]
+
+
 def _shards(view: View, shape: Shape, width: int, room: int) -> tuple[Table, list[ShardPulse]]:
     """The table of as many shards as there is room for, and those that are left out."""
     shown, left = view.shards[:room], list(view.shards[room:])
-    kept = columns(view)
-    cells = {each.title: [each.cell(shard, shape) for shard in shown] for each in kept}
+    return _table(columns(view), shown, shape, width), left
+
+
+def _table(kept: list[Column[Any]], shown: Sequence[Any], shape: Shape, width: int) -> Table:
+    """A table with the columns for which there is room."""
+    cells = {each.title: [each.cell(row, shape) for row in shown] for each in kept}
     while _needed(kept, cells) > width and (spare := max(kept, key=lambda each: each.spare)).spare:
         kept.remove(spare)
     table = Table(box=None, pad_edge=False, padding=(0, _BETWEEN, 0, 0), header_style="bold")
@@ -88,17 +106,17 @@ def _shards(view: View, shape: Shape, width: int, room: int) -> tuple[Table, lis
         table.add_column(column.title, justify=column.justify, no_wrap=True, overflow="ellipsis")
     for index, each in enumerate(shown):
         row = (_painted(column, cells[column.title][index], each) for column in kept)
-        table.add_row(*row, style="" if each.cause is None else "red")
-    return table, left
+        table.add_row(*row, style="red" if isinstance(each, ShardPulse) and each.cause is not None else "")
+    return table
 
 
-def _painted(column: Column, text: str | None, each: ShardPulse) -> Text | str:
+def _painted(column: Column[Any], text: str | None, each: Any) -> Text | str:
     if text is None:
         return "-"
     return output.painted(text, _STYLES[tone(state(each))]) if column is STATE else text
 
 
-def _needed(kept: Sequence[Column], cells: Mapping[str, Sequence[str | None]]) -> int:
+def _needed(kept: Sequence[Column[Any]], cells: Mapping[str, Sequence[str | None]]) -> int:
     """The width that columns need."""
     widths = (max([len(each.title), *(len(cell or "-") for cell in cells[each.title])]) for each in kept)
     return sum(widths) + _BETWEEN * (len(kept) - 1)

@@ -57,6 +57,11 @@ ROWS: Final = {
         Panel("Failures", (metrics.FAILED,), ("stream", "error")),
         Panel("KPL aggregates left out", (metrics.LEFT_OUT,)),
     ),
+    "Queries of one program": (
+        Panel("Queries, and those that read apart", (metrics.QUERIES, metrics.QUERIES_APART), ()),
+        Panel("Bytes read apart", (metrics.APART_BYTES,)),
+        Panel("GetRecords calls", (metrics.APART_CALLS,)),
+    ),
     "Leases": (
         Panel("Wanted and held", (metrics.LEASES_WANTED, metrics.LEASES_HELD), ()),
         Panel("Taken", (metrics.LEASES_TAKEN,), ()),

@@ -40,6 +40,7 @@ class FetcherCollector:
         about: Attributes of every sample: application and environment, and the fetcher if there are several.
         shards: Most shards that are told apart.
         now: Monotonic seconds.
+        queries: Counts the queries of the run, and those that read apart; None if the planner knows them, in another process.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class FetcherCollector:
         about: Mapping[str, str],
         shards: int,
         now: Callable[[], float],
+        queries: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         self._fetcher = fetcher
         self._streams = streams
@@ -59,6 +61,7 @@ class FetcherCollector:
         self._shards = Labels(shards)
         self._errors = Labels(MOST_ERRORS)
         self._now = now
+        self._queries = queries
 
     def __call__(self) -> Iterator[Sample]:
         """All present values. Counts per stream come as one sample per shard, to be added up."""
@@ -66,6 +69,8 @@ class FetcherCollector:
             yield from self._of_fetcher(self._fetcher)
         if self._leases is not None:
             yield from self._of_leases(self._leases)
+        if self._queries is not None:
+            yield from self._of_queries(*self._queries())
 
     def _of_fetcher(self, fetcher: Collected) -> Iterator[Sample]:
         feeds = {feed.key: feed for feed in fetcher.feeds}
@@ -112,6 +117,16 @@ class FetcherCollector:
         if silence is not None and lag is not None:
             yield Sample(metrics.SILENCE, silence, about)
             yield Sample(metrics.LAG, lag, about)
+
+    def _of_queries(self, queries: int, apart: int) -> Iterator[Sample]:
+        yield Sample(metrics.QUERIES, queries, self._about)
+        yield Sample(metrics.QUERIES_APART, apart, self._about)
+        for name, stream in list(self._streams.items()):
+            if stream.apart is not None:
+                stats = list(stream.apart.stats.values())
+                about = (*self._about, ("stream", name))
+                yield Sample(metrics.APART_BYTES, sum(each.bytes for each in stats), about)
+                yield Sample(metrics.APART_CALLS, sum(each.events for each in stats), about)
 
     def _of_leases(self, leases: RunLease) -> Iterator[Sample]:
         lost = {"taken": leases.stats.lost_to_others, "not renewed": leases.stats.not_renewed}

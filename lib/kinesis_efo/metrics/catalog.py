@@ -113,6 +113,21 @@ BUFFERED: Final = Metric(
 BUFFER_LIMIT: Final = Metric(
     "kinesis_efo.buffer.limit", "BufferLimitBytes", Kind.AMOUNT, "By", (), "the option `bufferBytes`"
 )
+QUERIES: Final = Metric(
+    "kinesis_efo.queries", "Queries", Kind.AMOUNT, "{query}", (), "queries of one Spark program that share the run"
+)
+QUERIES_APART: Final = Metric(
+    "kinesis_efo.queries.apart", "QueriesApart", Kind.AMOUNT, "{query}", (),
+    "those that are behind the others and read apart, with GetRecords",
+)  # fmt: skip
+APART_BYTES: Final = Metric(
+    "kinesis_efo.apart.bytes", "BytesFetchedApart", Kind.COUNTER, "By", ("stream",),
+    "bytes that they fetched so, as received; `kinesis_efo.bytes` has them not",
+)  # fmt: skip
+APART_CALLS: Final = Metric(
+    "kinesis_efo.apart.calls", "GetRecordsCallsApart", Kind.COUNTER, "{call}", ("stream",),
+    "their GetRecords calls that were answered",
+)  # fmt: skip
 LEASES_WANTED: Final = Metric(
     "kinesis_efo.leases.wanted", "LeasesWanted", Kind.AMOUNT, "{lease}", (), "streams whose lease is to be held"
 )
@@ -159,7 +174,7 @@ LATENCY: Final = Metric(
 
 METRICS: Final = (
     LAG, SILENCE, WAITING, RECORDS, BYTES, EVENTS, BACKPRESSURE, OPEN, OPENED, RENEWED, PAUSED, FAILED, LEFT_OUT, BUFFERED,
-    BUFFER_LIMIT, LEASES_WANTED, LEASES_HELD, LEASES_TAKEN, LEASES_LOST, WRITTEN, WRITTEN_BYTES, REQUESTS, RETRIES,
+    BUFFER_LIMIT, QUERIES, QUERIES_APART, APART_BYTES, APART_CALLS, LEASES_WANTED, LEASES_HELD, LEASES_TAKEN, LEASES_LOST, WRITTEN, WRITTEN_BYTES, REQUESTS, RETRIES,
     REFUSED, OUTSTANDING, OUTSTANDING_BYTES, PUT_WAITS, LATENCY,
 )  # fmt: skip
 """All metrics, in the order of the table."""

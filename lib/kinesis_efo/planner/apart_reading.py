@@ -113,6 +113,11 @@ class ApartReading:
         apart = self.shards.get(key)
         return self._fetcher if apart is not None and not apart.back else None
 
+    @property
+    def plans_any(self) -> bool:
+        """Whether the query plans from what it reads apart in some shard. May be asked in any thread."""
+        return not all(apart.back for apart in list(self.shards.values()))
+
     def begin(self, key: ShardKey, position: Position) -> ApartShard:
         """Plan from what is read apart from now on."""
         apart = self.shards.get(key)

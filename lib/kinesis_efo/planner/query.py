@@ -87,8 +87,8 @@ class Query:
 
     @property
     def reads_apart(self) -> bool:
-        """Whether it reads shards apart from other queries, or did until a moment ago."""
-        return bool(self._fetching.apart)
+        """Whether it reads shards apart from other queries. May be asked in any thread."""
+        return self._fetching.plans_apart
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
         """How it does, for tools.

@@ -287,6 +287,11 @@ class QueryFetching:
     # -- what tools ask
 
     @property
+    def plans_apart(self) -> bool:
+        """Whether it reads some shard apart. May be asked in any thread."""
+        return self._apart.plans_any
+
+    @property
     def brought(self) -> Brought:
         """What it was brought of the shards that it reads apart."""
         return self._apart.brought

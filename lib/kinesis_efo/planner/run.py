@@ -85,7 +85,7 @@ class Planning(Protocol):
 
     @property
     def reads_apart(self) -> bool:
-        """Whether it reads shards apart from other queries, or did until a moment ago."""
+        """Whether it reads shards apart from other queries. May be asked in any thread."""
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
         """How it does, for tools.
@@ -300,6 +300,11 @@ class Run:
     @property
     def _are_several(self) -> bool:
         return len(self.queries) > 1 or any(query.reads_apart for query in self.queries)
+
+    def count_queries(self) -> tuple[int, int]:
+        """The number of queries, and of those that read apart. May be asked in any thread."""
+        queries = list(self.queries)
+        return len(queries), sum(query.reads_apart for query in queries)
 
     # -- what the fetcher asks
 

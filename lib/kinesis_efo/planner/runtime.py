@@ -436,7 +436,13 @@ class PlannerRuntime:
             self._remote = self._start_fetchers(self._plan)
         about = {"application": manifest.application, "environment": manifest.environment}
         collector = FetcherCollector(
-            self._fetcher, self._streams, leases, about, options.metrics.shards, self._clock.monotonic
+            self._fetcher,
+            self._streams,
+            leases,
+            about,
+            options.metrics.shards,
+            self._clock.monotonic,
+            self._run.count_queries,
         )
         self._end_report = report(collector, options.metrics)
         logger.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams))

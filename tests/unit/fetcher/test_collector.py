@@ -27,8 +27,16 @@ class World:
         self.budget = Budget(1000, now=lambda: self.now)
         self.feeds: list[ShardFeed] = []
         leases: Any = SimpleNamespace(wanted={"a", "b"}, held={"a"}, stats=LeaseStats(3, 2, 1))
-        streams: Any = {"orders": SimpleNamespace(stats=self.stats)}
-        self.collector = FetcherCollector(self, streams, leases, dict(ABOUT), shards, lambda: self.now)
+        self.apart: dict[str, SubscriptionStats] = {}
+        self.queries = (1, 0)
+        apart = SimpleNamespace(stats=self.apart)
+        streams: Any = {
+            "orders": SimpleNamespace(stats=self.stats, apart=apart),
+            "polled": SimpleNamespace(stats={}, apart=None),
+        }
+        self.collector = FetcherCollector(
+            self, streams, leases, dict(ABOUT), shards, lambda: self.now, lambda: self.queries
+        )
 
     def read(self, shard: str, **stats: Any) -> SubscriptionStats:
         """A shard that is read, with what it has counted."""
@@ -58,6 +66,20 @@ def test_shards_are_told_apart_and_subscriptions_added_up() -> None:
     assert (world.value(metrics.LAG, shard="s0"), world.value(metrics.SILENCE, shard="s1")) == (40, 2)
     assert (world.value(metrics.OPENED), world.value(metrics.OPEN)) == (3, 2)
     assert world.value(metrics.FAILED, error="LimitExceededException") == 2
+
+
+def test_what_queries_read_apart_is_counted_by_itself() -> None:
+    world = World()
+    world.read("s0", bytes=7, events=1)
+    assert (world.value(metrics.QUERIES), world.value(metrics.QUERIES_APART)) == (1, 0)
+    assert (world.value(metrics.APART_BYTES), world.value(metrics.APART_CALLS)) == (0, 0)
+    world.apart |= {shard: SubscriptionStats(bytes=500, events=3) for shard in ("s0", "s1")}
+    world.queries = (3, 2)
+    assert (world.value(metrics.QUERIES), world.value(metrics.QUERIES_APART)) == (3, 2)
+    assert (world.value(metrics.APART_BYTES), world.value(metrics.APART_CALLS)) == (1000, 6)
+    assert world.value(metrics.BYTES, shard="s0") == 7
+    apart = [(metric, about) for metric, about in world.values() if metric in (metrics.APART_BYTES, metrics.QUERIES)]
+    assert len(apart) == 2, "whatever shards and queries there are"
 
 
 def test_silence_becomes_lag() -> None:

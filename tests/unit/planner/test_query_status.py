@@ -80,6 +80,7 @@ async def test_a_query_that_reads_apart_is_told_with_what_it_costs() -> None:
             await second.batch()
         apart = told(program.run, 2)
         assert apart.apart >= 1
+        assert program.run.count_queries() == (2, 1)
         assert apart.calls == len(program.polled.limits_asked) > 0
         assert apart.arrived > 0
         assert apart.shards is not None
@@ -94,6 +95,7 @@ async def test_a_query_that_reads_apart_is_told_with_what_it_costs() -> None:
         for _ in range(3):
             await second.batch()
         assert told(program.run, 2).apart == 0
+        assert program.run.count_queries() == (2, 0)
         assert told(program.run, 2).records_done == 3001
 
 

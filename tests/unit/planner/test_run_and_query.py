@@ -64,8 +64,7 @@ class Fetching:
         self.until: float | None = None
         self.stopped = False
         self.failure = Failure()
-        self.asks_apart = self.reading = False
-        self.apart: list[ShardKey] = []
+        self.asks_apart = self.reading = self.plans_apart = False
         self.lets_go = asyncio.Event()
         self.lets_go.set()
 

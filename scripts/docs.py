@@ -1,4 +1,4 @@
-"""Writes what comes from the code: the tables in README.md and docs/, the dashboard, the alerts and the picture. `make docs` runs it.
+"""Writes what comes from the code: the tables in README.md and docs/, the dashboard, the alerts and the pictures. `make docs` runs it.
 
 A table starts at its header line and ends at the next blank line; everything around it is written by hand.
 """
@@ -6,6 +6,7 @@ A table starts at its header line and ends at the next blank line; everything ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -134,6 +135,7 @@ WHOLE: Final = {
     "docs/dashboards/kinesis-efo.json": dashboard,
     "docs/dashboards/kinesis-efo.rules.yaml": rules,
     "docs/top.svg": picture,
+    "docs/images/top-queries.svg": partial(picture, queries=3),
     "lib/kinesis_efo/options/keywords.py": keywords,
 }
 """What makes each file that nobody writes by hand."""

@@ -1,4 +1,4 @@
-"""The picture of README: `kinesis-efo top` as it fills a terminal, drawn from figures that are always the same."""
+"""Pictures of `kinesis-efo top` as it fills a terminal, drawn from figures that are always the same: README's, and with several queries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from kinesis_efo.cli.top.terminal import show
-from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
+from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus, Subscription
 from kinesis_efo.leases import Lag, Lease, run_key
 from kinesis_efo.operate.following import Look
 from kinesis_efo.operate.pulse import Pulse
@@ -24,14 +24,14 @@ STEP: Final = 10
 _FOREIGN_FONTS: Final = re.compile(r"@font-face \{.*?\}\n*\s*", re.DOTALL)
 
 
-def _shard(number: int, *, later: int) -> ShardStatus:
-    """One shard: number 17 waits for Spark, number 3 is read as fast as Kinesis sends."""
+def _shard(number: int, *, later: int, burst: bool) -> ShardStatus:
+    """One shard: number 17 waits for Spark, number 3 is read as fast as Kinesis sends, if it gets a burst."""
     rate = 97_000 + 730 * (number % 9)
     behind, buffered, waiting, state = 40 + 11 * number, 90_000 + 2_000 * number, None, "streaming"
     done = rate
     if number == 17:
         behind, buffered, waiting, state, done = 74_000 + 900 * STEP * later, 21_000_000, 74.0, "paused", 12_700
-    elif number == 3:
+    elif number == 3 and burst:
         rate, behind, buffered, done = 2_000_000, 292_000 - 10_300 * later, 160_000, 2_000_000
     subscription = Subscription(state, 7, 0, 500_000_000 + rate * STEP * later, 0.1, 300_000 + 90 * STEP * later)
     return ShardStatus(
@@ -48,22 +48,48 @@ def _shard(number: int, *, later: int) -> ShardStatus:
     )
 
 
-def _look() -> Look:
+def _query(number: int, *, later: int) -> QueryStatus:
+    """One query: number 1 is at the tip, number 2 has a slow sink, number 3 began yesterday and catches up."""
+    apart = number == 3
+    return QueryStatus(
+        number,
+        ["orders"],
+        ("7c1f09ab", "b04e77d1", "2f9a6c30")[number - 1],
+        (690, 148_000 + 900 * STEP * later, 5_204_000 - 260 * STEP * later)[number - 1],
+        "orders",
+        f"shardId-{(4, 17, 52)[number - 1]:012d}",
+        (1_900, 61_000, 9_400)[number - 1],
+        (5_900_000, 27_400_000, 14_900_000)[number - 1],
+        90 * 60 * STEP * later,
+        (7_950_000, 7_860_000, 30_900_000)[number - 1] * STEP * later,
+        (5_900_000, 27_400_000, 0)[number - 1],
+        60 if apart else 0,
+        60 * STEP * later if apart else 0,
+        31_200_000 * STEP * later if apart else 0,
+    )
+
+
+def _look(queries: int = 0) -> Look:
     pulse = Pulse()
     pulse.begin(NOW - STEP, "ip-10-0-1-7:4711 reads now")
     view = None
     for later in (0, 1):
-        shards = [_shard(number, later=later) for number in range(60)]
-        view = pulse.add(RunStatus(NOW - STEP + STEP * later, shards, 268_435_456, 0.47 * STEP * later))
+        shards = [_shard(number, later=later, burst=not queries) for number in range(60)]
+        told = [_query(number, later=later) for number in range(1, queries + 1)]
+        view = pulse.add(RunStatus(NOW - STEP + STEP * later, shards, 268_435_456, 0.47 * STEP * later, told))
     owner = "ip-10-0-1-7:6f2c:4026531836:4711:88123:00c0ffee00c0ffee"
     return Look(NOW, {"orders": Lease(run_key("orders"), owner=owner, lag=Lag(60, 1))}, view, NOW, "", pulse.events)
 
 
-def picture() -> str:
-    """The picture as SVG. It loads nothing."""
+def picture(queries: int = 0) -> str:
+    """The picture as SVG. It loads nothing.
+
+    Args:
+        queries: How many queries share the run; 0: it has one, of which nothing more is told.
+    """
     console = Console(
         record=True, width=WIDTH, height=HEIGHT, file=StringIO(), force_terminal=True, color_system="truecolor"
     )
-    console.print(show("lake", _look(), WIDTH, HEIGHT))
+    console.print(show("lake", _look(queries), WIDTH, HEIGHT))
     svg = console.export_svg(title="kinesis-efo top", theme=MONOKAI, unique_id="top")
     return "\n".join(line.rstrip() for line in _FOREIGN_FONTS.sub("", svg).splitlines()) + "\n"

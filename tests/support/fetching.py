@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from kinesis_efo.aws import SyncClients
@@ -17,6 +18,8 @@ from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.calls import QueryCalls
+from kinesis_efo.planner.query import Query
 from kinesis_efo.planner.runtime import PlannerRuntime, RemoteFetchers
 from kinesis_efo.positions import Offset, ShardRange
 from tests.support.planned import planned
@@ -132,3 +135,21 @@ def reading(
             yield Reading(runtime, client, at or runtime.initial_offset(runtime._options.start))
     finally:
         runtime.stop()
+
+
+@contextmanager
+def beside(first: Reading, name: str, at: Offset) -> Iterator[Reading]:
+    """Another query on the run of a first one, with an offset of its own."""
+    runtime = first.runtime
+
+    async def join() -> Query:
+        assert runtime._run is not None
+        return Query(runtime._run, name=name)
+
+    query = runtime._call(join())
+    calls: Any = SimpleNamespace(query=QueryCalls(query, runtime._loop, runtime._thread.is_alive))
+    try:
+        with FetcherClient(runtime.address, runtime.secret, query=name) as client:
+            yield Reading(calls, client, at)
+    finally:
+        runtime._call(query.leave())

@@ -22,7 +22,7 @@ import pytest
 
 from tests.integration.cli.conftest import Result
 from tests.support.browser import browsing
-from tests.support.fetching import reading
+from tests.support.fetching import beside, reading
 from tests.support.world import World, wait_until
 
 TOP = [sys.executable, "-c", "from kinesis_efo.cli import main; main()", "top"]
@@ -70,6 +70,55 @@ def test_each_look_is_a_line_of_json(world: Callable[..., World]) -> None:
         wait_until(lambda: sum(shard["bufferedRecords"] for shard in look()["shards"]) == 0)
         query.runtime.stop()
         assert wait_until(lambda: look()["trouble"])
+
+
+@pytest.mark.slow
+def test_several_queries_of_one_run_are_told_apart(run: Callable[..., Result], world: Callable[..., World]) -> None:
+    here = world({"orders": 2})
+    here.put([(str(number), b"x") for number in range(40)])
+    with reading(here, leaseTimeout="60s") as first, beside(first, "second", first.offset) as second:
+        first.until(40)
+        first.commit()
+        with top(here, "--json") as process:
+
+            def queries() -> list[dict[str, Any]]:
+                assert process.stdout is not None
+                found: list[dict[str, Any]] = json.loads(process.stdout.readline())["queries"]
+                return found
+
+            second.batch(max_records=10)
+            second.commit()
+            done = len(second.rows)
+            found = wait_until(lambda: len(each := queries()) == 2 and each[1]["recordsProcessed"] == done and each)
+            assert [(each["number"], each["streams"], each["recordsProcessed"]) for each in found] == [
+                (1, ["orders"], 40),
+                (2, ["orders"], done),
+            ]
+            assert (found[0]["waitingRecords"], found[0]["heldBytes"]) == (0, 0)
+            assert found[1]["waitingRecords"] == 40 - done
+            assert len(found[1]["shards"]) == 2
+            lag = run("lag", "--manifest", here.manifest)
+            assert "orders: 2 shards" in lag.out
+            assert (
+                f", {40 - done} unread; positions from the run itself, of the slowest of 2 queries: query 2" in lag.out
+            )
+            second.until(40)
+            second.commit()
+            wait_until(lambda: [each["waitingRecords"] for each in queries()] == [0, 0])
+        # One that comes later and from the beginning is behind the rows, and reads apart.
+        with beside(first, "third", second.batches[0][0]) as third, top(here, "--json") as process:
+            third.batch(max_records=10)
+            third.commit()
+            wait_until(lambda: (each := queries())[-1]["shardsApart"] and each[-1]["recordsProcessed"])
+            [application] = run("lag", "--manifest", here.manifest, "--json").data["applications"]
+            assert [(each["number"], each["stream"]) for each in application["queries"]] == [
+                (1, "orders"),
+                (2, "orders"),
+                (3, "orders"),
+            ]
+            unread = {row["shardId"]: row["recordsBehind"] for row in application["shards"]}
+            assert sum(unread.values()) == 40 - len(third.rows)
+            assert {row["query"] for row in application["shards"] if row["recordsBehind"]} == {3}
 
 
 def test_the_time_of_a_look_is_that_of_aws(world: Callable[..., World]) -> None:

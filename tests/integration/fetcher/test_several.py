@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo.local import NoFaults, Request
-from kinesis_efo.planner.calls import QueryCalls
-from kinesis_efo.planner.query import Query
 from kinesis_efo.planner.sharing import STARVING_SECONDS
-from kinesis_efo.positions import Offset
-from tests.support.fetching import Reading, prepare, reading
+from tests.support.fetching import beside, prepare, reading
 from tests.support.world import World
 
 MakeFaulty = Callable[..., World]
@@ -34,24 +29,6 @@ class Asked(NoFaults):
 
     async def before(self, request: Request) -> None:
         self.counts[request.operation] += 1
-
-
-@contextmanager
-def beside(first: Reading, name: str, at: Offset) -> Iterator[Reading]:
-    """Another query on the run of a first one, with an offset of its own."""
-    runtime = first.runtime
-
-    async def join() -> Query:
-        assert runtime._run is not None
-        return Query(runtime._run, name=name)
-
-    query = runtime._call(join())
-    calls: Any = SimpleNamespace(query=QueryCalls(query, runtime._loop, runtime._thread.is_alive))
-    try:
-        with FetcherClient(runtime.address, runtime.secret, query=name) as client:
-            yield Reading(calls, client, at)
-    finally:
-        runtime._call(query.leave())
 
 
 def test_a_query_alone_polls_nothing_and_one_that_comes_later_reads_apart_until_it_shares(faulty: MakeFaulty) -> None:

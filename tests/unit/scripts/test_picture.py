@@ -28,5 +28,13 @@ def test_it_shows_what_top_says() -> None:
     assert all(len(unescape(text)) <= WIDTH for text in texts)
 
 
+def test_with_several_queries_it_has_a_line_for_each() -> None:
+    texts = re.findall(r"<text [^>]*>(.*?)</text>", picture(queries=3))
+    shown = unescape(" ".join(texts)).replace("\xa0", " ")
+    for text in ("checkpoint", "7c1f09ab", "2m37s", "60 shards, 29.8 MiB/s"):
+        assert text in shown, shown
+    assert "](images/top-queries.svg)" in (ROOT / "docs/command-line.md").read_text()
+
+
 def test_readme_shows_it() -> None:
     assert "](docs/top.svg)" in (ROOT / "README.md").read_text()

@@ -5,7 +5,7 @@ A table starts at its header line and ends at the next blank line; everything ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -131,7 +131,7 @@ TABLES: Final = {
 """The tables of each page."""
 
 
-WHOLE: Final = {
+WHOLE: Final[Mapping[str, Callable[[], str]]] = {
     "docs/dashboards/kinesis-efo.json": dashboard,
     "docs/dashboards/kinesis-efo.rules.yaml": rules,
     "docs/top.svg": picture,

@@ -61,7 +61,7 @@ def _query(number: int, *, later: int) -> QueryStatus:
         (1_900, 61_000, 9_400)[number - 1],
         (5_900_000, 27_400_000, 14_900_000)[number - 1],
         90 * 60 * STEP * later,
-        (7_950_000, 7_860_000, 30_900_000)[number - 1] * STEP * later,
+        (5_980_000, 5_890_000, 30_900_000)[number - 1] * STEP * later,
         (5_900_000, 27_400_000, 0)[number - 1],
         60 if apart else 0,
         60 * STEP * later if apart else 0,

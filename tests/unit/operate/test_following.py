@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from kinesis_efo.errors import TableUnavailableError
-from kinesis_efo.fetcher.status import RunStatus, ShardStatus
+from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus
 from kinesis_efo.leases import Lease, run_key
 from kinesis_efo.operate.following import READ_AGAIN_SECONDS, Following, Look
 from kinesis_efo.operate.live import Asked
@@ -116,3 +116,24 @@ def test_a_table_that_is_out_of_reach_fails_the_first_look_alone(owner: str | No
     runs.look()
     runs.table = False
     assert runs.look(READ_AGAIN_SECONDS).trouble == "the lease table cannot be read: the network is down"
+
+
+def test_runs_of_different_streams_are_looked_at_as_one() -> None:
+    async def find() -> Mapping[str, Lease]:
+        return {stream: Lease(run_key(stream), owner=f"host of {stream}") for stream in ("clicks", "orders")}
+
+    async def question(runs: Mapping[str, Lease]) -> Asked:
+        return Asked(
+            {
+                row.owner or "": RunStatus(
+                    5.0, [ShardStatus(stream, "s-1", "AFTER:7", 10, 0, None, 0)], 100, 0.5, [QueryStatus(1, [stream])]
+                )
+                for stream, row in runs.items()
+            },
+            {},
+        )
+
+    view = asyncio.run(Following(find, SetClock(), question).look()).view
+    assert view is not None
+    assert (view.streams, view.buffered, view.room) == (["clicks", "orders"], 20, 200)
+    assert [each.status.streams for each in view.queries] == [["clicks"], ["orders"]]

@@ -7,11 +7,12 @@ import logging
 
 import pytest
 
+from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus
 from kinesis_efo.marks import Mark
 from kinesis_efo.planner.gap import GapWatch
 from kinesis_efo.planner.run import Run
-from kinesis_efo.planner.standing import slowest
+from kinesis_efo.planner.standing import Reads, slowest, stands
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from tests.support.model_stream import ModelShard, ModelStream
 from tests.unit.planner.test_several_queries import Program, horizon, key, scenario, together
@@ -46,13 +47,14 @@ async def test_a_query_that_shares_holds_what_it_has_not_processed() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, *[300] * 40)
     async with Program(stream) as program:
-        fast, slow = program.join(horizon(stream)), program.join(horizon(stream))
+        slow, fast = program.join(horizon(stream)), program.join(horizon(stream))
         slow.max_records = 10
         await slow.poll()
         await fast.until(lambda: fast.has_all)
         await slow.batch()
+        await slow.query.commit(slow.offset)
         await asyncio.sleep(3)
-        at_tip, behind = told(program.run, 1), told(program.run, 2)
+        behind, at_tip = told(program.run, 1), told(program.run, 2)
         assert (at_tip.records, at_tip.bytes, at_tip.held, at_tip.millis, at_tip.records_done) == (0, 0, 0, 0, 40)
         assert (behind.records, behind.records_done, behind.apart) == (30, 10, 0)
         assert behind.held == behind.bytes == program.budget.used > 30 * 300
@@ -60,10 +62,10 @@ async def test_a_query_that_shares_holds_what_it_has_not_processed() -> None:
         assert (behind.stream, behind.shard) == key(0)
         assert behind.shards is not None
         assert behind.shards[0].done == str(slow.offset[key(0)])
-        assert program.run.query_statuses()[1].shards is None, "only if asked for"
+        assert program.run.query_statuses()[0].shards is None, "only if asked for"
         # The shared buffer is kept for it, and what a tool is told of the shard is where it is.
         (shard,) = await program.run.status()
-        assert (shard.done, shard.query) == (str(slow.offset[key(0)]), 2)
+        assert (shard.done, shard.query) == (str(slow.offset[key(0)]), 1)
         assert program.run.lag("orders").millis_behind == behind.millis
 
 
@@ -97,6 +99,48 @@ async def test_a_query_that_reads_apart_is_told_with_what_it_costs() -> None:
         assert told(program.run, 2).apart == 0
         assert program.run.count_queries() == (2, 0)
         assert told(program.run, 2).records_done == 3001
+
+
+@scenario
+async def test_the_last_query_is_told_while_it_reads_apart() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[1000] * 3000)
+    async with Program(stream, buffer_bytes=256 << 10) as program:
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+        second = program.join(horizon(stream))
+        await second.batch()
+        await first.leave()
+        assert [(each.number, each.apart) for each in program.run.query_statuses()] == [(2, 1)]
+        assert [each.query for each in await program.run.status()] == [None]
+        await second.until(lambda: second.has_all)
+
+
+def test_what_a_query_holds_is_what_is_kept_for_it_and_its_lag_is_that_of_what_it_reads() -> None:
+    shared, own = EventIndex(Position.after(10)), EventIndex(Position.after(0))
+    for index, ends in ((shared, (20, 30, 40)), (own, (5, 9))):
+        for end in ends:
+            index.append(end, 100, 2, now=float(end))
+
+    class Behind:
+        def millis_behind(self, key: ShardKey) -> int | None:
+            return 7_000
+
+    def stand(done: int, claim: int | None, *, apart: bool) -> tuple[int, int, int | None, int]:
+        kept = None if claim is None else Position.after(claim)
+        reads = Reads(Behind(), own if apart else shared, shared, kept, apart=apart)
+        found = stands(FIRST, Position.after(done), reads, now=50.0)
+        assert (found.done, found.apart) == (f"AFTER:{done}", apart)
+        return found.records, found.bytes, found.millis, found.held
+
+    assert stand(20, 20, apart=False) == (4, 200, 27_000, 200)
+    assert stand(5, None, apart=True) == (2, 100, 48_000, 0)
+    assert stand(5, 30, apart=True) == (2, 100, 48_000, 100)
+    assert stand(40, 40, apart=False) == (0, 0, 7_000, 0)
+    nothing = stands(FIRST, Position.after(5), Reads(Behind(), None, None, None, apart=False), now=50.0)
+    assert nothing == QueryShard(*FIRST, "AFTER:5", 0, 0, None)
+    ended = stands(FIRST, SHARD_END, Reads(Behind(), shared, shared, SHARD_END, apart=False), now=50.0)
+    assert ended == QueryShard(*FIRST, "SHARD_END", 0, 0, 0)
 
 
 @scenario

@@ -70,6 +70,29 @@ async def test_a_query_that_shares_holds_what_it_has_not_processed() -> None:
 
 
 @scenario
+async def test_it_is_the_same_if_fetchers_are_elsewhere() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, *[300] * 40)
+    async with Program(stream, fetchers=2) as program:
+        slow, fast = program.join(horizon(stream)), program.join(horizon(stream))
+        slow.max_records = 10
+        await slow.poll()
+        await fast.until(lambda: fast.has_all)
+        await slow.batch()
+        await asyncio.sleep(3)
+        behind, at_tip = told(program.run, 1), told(program.run, 2)
+        assert (at_tip.records, at_tip.held, at_tip.records_done) == (0, 0, 40)
+        assert (behind.records, behind.records_done, behind.apart) == (30, 10, 0)
+        assert behind.held == behind.bytes > 30 * 300
+        assert 3_000 <= (behind.millis or 0) < 60_000
+        late = program.join(horizon(stream))
+        await late.batch()
+        assert (told(program.run, 3).apart, told(program.run, 3).calls) == (1, len(program.polled.limits_asked))
+        shard = next(each for each in await program.run.status() if each.key == key(0))
+        assert shard.query in (1, 3)
+
+
+@scenario
 async def test_a_query_that_reads_apart_is_told_with_what_it_costs() -> None:
     stream = ModelStream(shards=2)
     stream.put(0, *[1000] * 3000)

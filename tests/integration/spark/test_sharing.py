@@ -5,6 +5,7 @@ The test plays Spark's part: it is the parent of all readers' processes, as the 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,6 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
+from kinesis_efo.leases import Lease
+from kinesis_efo.operate.live import ask
 from kinesis_efo.private_directory import notes_directory
 from tests.support import arriving
 from tests.support.driven import Driver
@@ -91,6 +94,24 @@ def test_two_queries_share_one_run(world: MakeWorld, play: Play) -> None:
     first.spark.close()
     assert not owners(w)
     assert not files()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_tools_are_told_of_each_query_by_its_checkpoint(world: MakeWorld, play: Play) -> None:
+    w = world()
+    rows = put(w, numbered(0, 20))
+    queries = [Reading(play, w), Reading(play, w)]
+    for query in queries:
+        query.until(rows)
+    queries[1].spark.commit(queries[1].at)
+    run = Lease.from_item(w.leases()["#run:orders"])
+    assert run is not None
+    (status,) = asyncio.run(ask({"orders": run})).answers.values()
+    marks = [query.at["mark"].partition(":")[0] for query in queries]
+    told = [(each.number, each.streams, each.checkpoint, each.records_done) for each in status.queries]
+    assert told == [(1, ["orders"], marks[0], 0), (2, ["orders"], marks[1], 20)]
+    assert [each.query for each in status.shards] == [1]
 
 
 @pytest.mark.spark

@@ -141,6 +141,7 @@ class Run:
         self.clock: Final = clock
         self.strictness: Final = Strictness(streams, leases, patience, clock)
         self._joined = 0
+        self._rows: dict[str, Mapping[str, Lease]] = {}
         self._wanted: dict[Planning, Offset] = {}
         self._checkpoints = Checkpoints(
             table,
@@ -188,6 +189,8 @@ class Run:
         self.queries.append(query)
         self._processed.join(query)
         self._joined += 1
+        for stream, rows in self._rows.items():
+            query.lease_taken(stream, rows)
         return self._joined
 
     def leave(self, query: Planning) -> None:
@@ -251,6 +254,7 @@ class Run:
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Let a stream be read whose lease is held now."""
         self._checkpoints.found(stream, rows)
+        self._rows[stream] = rows
         for query in self.queries:
             query.lease_taken(stream, rows)
         # A lease that is just being taken when the query stops is given back; nobody would stop what is begun now.

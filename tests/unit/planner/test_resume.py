@@ -62,6 +62,19 @@ def test_a_checkpoint_behind_the_table_is_a_warning_once(
     assert len(said) == int(warned)
 
 
+def test_a_query_that_joins_later_is_compared_with_the_rows_that_the_run_has_found(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        held, _ = query()
+        held.lease_taken("orders", {KEY: Lease(KEY, checkpoint=Position.after(30))})
+        await Query(held, name="later").resume(Offset({SHARD: Position.after(20)}))
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert len([message for message in caplog.messages if "give it a new output directory" in message]) == 1
+
+
 def test_a_new_query_is_compared_with_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         held, _ = query()

@@ -133,8 +133,11 @@ class Sharing:
 
     def follow(self) -> None:
         """See `Group`."""
-        offset = self.queries[0].offset if len(self.queries) == 1 else None
-        positions = self.positions() if offset is None else offset
+        if len(self.queries) == 1 and (offset := self.queries[0].offset) is not None:
+            self._kept.clear()
+            self.shared.follow(offset)
+            return
+        positions = self.positions()
         self.shared.follow(positions)
         self._keep([*positions, *self._kept])
 

@@ -41,6 +41,9 @@ class Slow:
         self.open = 0
         self.reads: list[ShardRange] = []
 
+    def of(self, query: str) -> Slow:  # noqa: ARG002
+        return self
+
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         return None
 

@@ -36,6 +36,9 @@ class Waiting:
     def __init__(self) -> None:
         self.readers = 0
 
+    def of(self, query: str) -> Waiting:  # noqa: ARG002
+        return self
+
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         return None
 

@@ -36,7 +36,7 @@ class Waiting:
     def __init__(self) -> None:
         self.readers = 0
 
-    def of(self, query: str) -> Waiting:  # noqa: ARG002
+    def of(self, query: str) -> Waiting:
         return self
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:

@@ -41,7 +41,7 @@ class Slow:
         self.open = 0
         self.reads: list[ShardRange] = []
 
-    def of(self, query: str) -> Slow:  # noqa: ARG002
+    def of(self, query: str) -> Slow:
         return self
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:

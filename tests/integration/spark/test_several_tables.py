@@ -24,18 +24,24 @@ def test_each_record_is_in_the_table_where_it_belongs_also_after_a_restart(
 
     def run(orders: int, malformed: int, minutes: int) -> None:
         wanted = {"orders": orders, "malformed": malformed, "orders_per_minute": minutes}
-        example(
-            "several_tables.py", arguments, lambda: all(len(rows(tables / name)) >= n for name, n in wanted.items())
-        )
+
+        def has_all() -> bool:
+            has = all(len(rows(tables / name)) >= number for name, number in wanted.items())
+            epochs.add(w.leases()["#run:orders"]["epoch"]["N"] if has else "")
+            return has
+
+        epochs: set[str] = set()
+        before = w.leases().get("#run:orders")
+        example("several_tables.py", arguments, has_all)
+        # While it stops, one query after the other, those that are left may go on with the run for a moment.
+        first = 1 if before is None else int(before["epoch"]["N"]) + 1
+        assert epochs - {""} == {str(first)}, "one run for all three"
 
     w.put([order("ann", "1.50", "2027-01-31T12:00:10Z"), ("eve", b"no"), order("bob", "2.00", "2027-01-31T12:00:50Z")])
     w.put([("eve", b"\n"), ("bob", b'{"id": "1", "amount": "much"}'), order("bob", "0.01", "2027-01-31T12:30:00Z")])
     run(orders=3, malformed=3, minutes=1)
-    lease = w.leases()["#run:orders"]
-    assert lease["epoch"]["N"] == "1", "one run for all three"
     w.put([order("ann", "4.00", "2027-01-31T12:30:59Z"), ("eve", b"[]"), order("ann", "3.00", "2027-01-31T12:50:00Z")])
     run(orders=5, malformed=4, minutes=2)
-    assert w.leases()["#run:orders"]["epoch"]["N"] == "2"
 
     orders = rows(tables / "orders")
     assert sorted((row["customer"], str(row["amount"])) for row in orders) == [

@@ -136,6 +136,9 @@ class FetcherSessions:
         key, size = news.key, self._snapshots.note(name, budget, news)
         if size is None:
             return False
+        if self._assignments.shared:
+            # It drops that as soon as it is told: a query that is further behind must not be sent there.
+            self._snapshots.commit(key, self._assignments.reached[key])
         self._assignments.count(key, size)
         if news.children:
             self._streams.stream(key.stream).learn(key.shard, [child.parsed() for child in news.children])

@@ -231,6 +231,9 @@ class Query:
             ranges: The ranges.
         """
         self._run.failure.raise_if_set()
+        if self._offset is None:
+            # Its tasks read before it polls: what they need must not be dropped for queries that are further.
+            self._fetching.follow(begin)
         try:
             await self._losses.check_replay(begin, ranges)
         except KinesisEfoError as error:

@@ -82,6 +82,9 @@ class Fetching:
     def join(self, name: str, max_skew: float | None) -> Fetching:
         return self
 
+    def follow(self, offset: Offset) -> None:
+        self.told.append(("follow", offset))
+
     async def leave(self) -> None:
         self.told.append(("leave",))
 

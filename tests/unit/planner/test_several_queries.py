@@ -169,6 +169,8 @@ class Reader:
         """Restart it: what is planned and not committed is read again."""
         await self.query.leave()
         self.query = Query(self.program.run, name=self.name)
+        if self.planned is not None:
+            await self.query.check_replay(self.offset, self.offset.ranges_to(self.planned))
 
     async def leave(self) -> None:
         await self.query.leave()

@@ -129,6 +129,9 @@ class Calls:
     def resume(self, offset: Offset) -> None:
         self._own.call(self._own.mine.resume(offset))
 
+    def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
+        self._own.call(self._own.mine.check_replay(begin, ranges))
+
 
 class FakeOwn:
     """A run of this process; see `PlannerRuntime`. It is stopped in order, or dies."""

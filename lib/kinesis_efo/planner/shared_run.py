@@ -122,6 +122,7 @@ class SharedRun:
         self._error: KinesisEfoError | None = None
         self._mark: Mark | None = None
         self._resumed: Offset | None = None
+        self._begins: Offset | None = None
         self._touch_at = 0.0
         self._left = threading.Event()
         self._hurry = threading.Event()
@@ -229,6 +230,10 @@ class SharedRun:
     def told_resume(self, offset: Offset | None) -> None:
         """Take note of where the query goes on, until it has polled."""
         self._resumed = offset
+
+    def told_begin(self, offset: Offset) -> None:
+        """Take note of where the micro-batch begins that Spark reads, or plans: its tasks may be reading from there."""
+        self._begins = offset
 
     def _check(self) -> None:
         if self._left.is_set() or os.getppid() != self._jvm:
@@ -357,6 +362,9 @@ class SharedRun:
                 run.query.planned(self._mark)
             if self._resumed is not None:
                 run.query.resume(self._resumed)
+            if self._begins is not None:
+                # It polls once its tasks are done. Until then the run must keep what they need.
+                run.query.check_replay(self._begins, ())
 
     # -- as the host
 
@@ -445,6 +453,7 @@ class SharedQuery:
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
         """See `QueryAccess`."""
+        self._shared.told_begin(offset)
         reply = self._shared.call(
             lambda run: run.query.poll(offset, max_bytes=max_bytes, max_records=max_records, timeout=timeout)
         )
@@ -461,6 +470,7 @@ class SharedQuery:
 
     def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
         """See `QueryAccess`."""
+        self._shared.told_begin(begin)
         self._shared.call(lambda run: run.query.check_replay(begin, ranges))
 
     def ends(self, offset: Offset, *, timeout: float) -> Found | None:

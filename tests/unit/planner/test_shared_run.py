@@ -315,6 +315,7 @@ def test_a_guest_goes_on_with_the_run_of_a_host_that_was_killed(programs: Progra
     assert own.mine.done("planned") == [("planned", Mark("ab", 3))]
     assert own.mine.done("poll") == [("poll", OFFSET, 1, 1, 0.01)]
     assert own.mine.done("resume") == []
+    assert own.mine.done("check_replay") == [("check_replay", OFFSET, ())], "what its tasks read is kept"
     assert second.planner_address == asked, "and they ask where they have asked"
     reply = where(second)
     assert (reply.fetchers, reply.there) == ([own.address], 1)

@@ -79,7 +79,7 @@ class Budget:
         since = self._waiting.get(key)
         return self._waited.get(key, 0.0) + (0.0 if since is None else self.now() - since)
 
-    def wanted_for(self) -> float:
+    def longest_wait(self) -> float:
         """For how long a shard has waited for room, of those that wait now; 0 if none does. Seconds."""
         return max((self.now() - since for since in self._waiting.values()), default=0.0)
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import AccessRefusedError, DataLossError, KinesisEfoError, RetriesExhaustedError
@@ -24,6 +24,7 @@ from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
 from kinesis_efo.fetcher.counted_sink import Brought, CountedSink
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.shard_watch import ShardWatch
+from kinesis_efo.fetcher.sharer import ElsewhereError, Sharer
 from kinesis_efo.fetcher.shortfall import Shortfall, StallWarning
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.streams import Streams
@@ -59,31 +60,6 @@ class FetcherSettings:
     patience: float
     arrival_step: int | None = None
     timeout: float = 600.0
-
-
-class ElsewhereError(Exception):
-    """The rest of a range is to be read elsewhere: by a query apart from the others of its run.
-
-    Attributes:
-        left: What is left of the range.
-        gone: Whether it is not enough to look again: the shared buffer has lost it.
-    """
-
-    def __init__(self, left: ShardRange, *, gone: bool) -> None:
-        super().__init__(str(left))
-        self.left = left
-        self.gone = gone
-
-
-class Sharer(Protocol):
-    """A query that may share shards with others."""
-
-    @property
-    def alone(self) -> bool:
-        """Whether it does not: no other query reads from this fetcher."""
-
-    def reads_shared(self, key: ShardKey, position: Position) -> bool:
-        """Whether it is to read a shard here from a position on."""
 
 
 class Fetcher:

@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyarrow import flight
 
 from kinesis_efo.errors import FetcherUnreachableError
-from kinesis_efo.fetcher.fetcher import ElsewhereError
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.messages import (
     PAYLOAD_SCHEMA,
@@ -23,6 +22,7 @@ from kinesis_efo.fetcher.messages import (
     payload_batches,
 )
 from kinesis_efo.fetcher.serving import More, Service, StatusDesk, decoded, refuse_tools
+from kinesis_efo.fetcher.sharer import ElsewhereError
 from kinesis_efo.positions import ShardKey, ShardRange
 
 if TYPE_CHECKING:

@@ -116,7 +116,7 @@ class Pace:
 
 
 def apart_pace(rate: int) -> Pace:
-    """The pace of a query that reads a shard apart: others poll it, too, so that it is asked once a second where that is enough.
+    """The pace of a query that reads a shard apart: others poll it, too, so that it is asked once a second if that is enough.
 
     Args:
         rate: Bytes a second.

@@ -126,7 +126,7 @@ class LocalFetching:
 
     def wants_room(self, seconds: float) -> bool:
         """See `SharedBuffers`."""
-        return self._fetcher.budget.wanted_for() >= seconds
+        return self._fetcher.budget.longest_wait() >= seconds
 
     def tip(self, key: ShardKey) -> Position | None:
         """See `SharedBuffers`."""

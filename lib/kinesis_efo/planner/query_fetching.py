@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError
 from kinesis_efo.failure import Failure
+from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.counted_sink import Brought
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.fetcher.progress import ShardProgress
@@ -23,9 +24,6 @@ from kinesis_efo.planner.standing import Reads
 from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
-
-STARVING_SECONDS: Final = 2.0
-"""A query that gets nothing for this long while the buffers are full starves."""
 
 AHEAD_SECONDS: Final = 5.0
 """A query that has waited for this long in front of the shared buffer gets the subscription; those behind it read apart."""
@@ -73,7 +71,7 @@ class Group(ApartRules, Protocol):
 
 
 class QueryFetching:
-    """Fetches for one query; implements `Buffers` and `Served`.
+    """Fetches for one query; implements `Buffers`, and is a `Sharer` for its tasks.
 
     Args:
         group: The queries of the run.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
-from kinesis_efo.fetcher.fetcher import ElsewhereError, Fetcher
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.sharer import ElsewhereError
 from kinesis_efo.planner.query_fetching import QueryFetching
 from kinesis_efo.positions import ShardKey, ShardRange
 

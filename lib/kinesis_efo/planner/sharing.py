@@ -9,6 +9,7 @@ from typing import Final
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.planner.query_fetching import QueryFetching
@@ -16,9 +17,6 @@ from kinesis_efo.planner.shared import SharedBuffers, lowest
 from kinesis_efo.positions import LastRecord, Position, ShardKey
 
 logger = logging.getLogger(__name__)
-
-STARVING_SECONDS: Final = 2.0
-"""If a query gets nothing for this long because the buffers are full, the one that lags most goes on apart."""
 
 _APART_PART: Final = 4
 """One of this many parts of the budget belongs to queries that read apart, while there are any."""

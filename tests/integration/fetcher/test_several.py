@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo.local import NoFaults, Request
-from kinesis_efo.planner.sharing import STARVING_SECONDS
 from tests.support.fetching import beside, prepare, reading
 from tests.support.world import World
 

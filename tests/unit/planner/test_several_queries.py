@@ -15,7 +15,8 @@ import pytest
 from kinesis_efo.errors import ConfigurationError, DataLossError, FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.fetcher import ElsewhereError, Fetcher, FetcherSettings
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.sharer import ElsewhereError
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import WhereRequest
 from kinesis_efo.kinesis.polling import PollingTransport, apart_pace, polling_limits

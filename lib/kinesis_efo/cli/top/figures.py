@@ -55,7 +55,7 @@ class Column(NamedTuple, Generic[T]):
 
     Attributes:
         title: Its head.
-        cell: The text for one of them; None where it is not known.
+        cell: The text for one of them; None if it is not known.
         justify: Where its texts stand.
         spare: Where there is no room, the column with the highest number goes first; 0 stays.
     """
@@ -160,7 +160,7 @@ def query_line(each: QueryPulse) -> str:
 
 
 def rate(bytes_per_second: float | None, unit: str = "/s") -> str | None:
-    """A number of bytes a second; None where it is not known."""
+    """A number of bytes a second; None if it is not known."""
     return None if bytes_per_second is None else f"{format_size(round(bytes_per_second))}{unit}"
 
 

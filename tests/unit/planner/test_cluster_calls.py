@@ -703,6 +703,21 @@ async def test_who_lets_go_of_what_nobody_reads_waits_for_nothing(centre: Centre
     assert (await centre.work("f0")).shards == []
 
 
+@scenario()
+async def test_what_was_given_up_before_a_shard_was_told_of_is_not_offered_to_a_query_further_behind(
+    centre: Centre,
+) -> None:
+    centre.cluster.join("later")
+    centre.cluster.expect(ONE)
+    await centre.working("f0")
+    centre.cluster.commit(Offset({FIRST: Position.after(20)}))
+    await centre.report("f0", news(FIRST, event(20), event(30), start="TRIM_HORIZON"))
+    told = centre.cluster.found(FIRST)
+    assert told is not None
+    assert not told.may_cover(TRIM_HORIZON)
+    assert told.may_cover(Position.after(20))
+
+
 @scenario(shards=1)
 async def test_what_was_let_go_of_is_told_again_once_it_is_read_again(centre: Centre) -> None:
     centre.cluster.expect(ONE)

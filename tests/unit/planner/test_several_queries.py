@@ -441,6 +441,49 @@ async def test_rows_are_the_minimum_of_all_queries_and_never_go_back() -> None:
 
 
 @scenario
+async def test_what_a_query_reads_again_before_it_polls_is_kept_for_it() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[30] * 20)
+    async with Program(stream, apart=False) as program:
+        first, second = program.join(horizon(stream)), program.join(horizon(stream))
+        await first.poll()
+        second.max_records = 4
+        await second.batch()
+        assert await second.batch(fails=True)
+        await second.again()
+        await first.until(lambda: first.has_all)
+        buffer = program.fetching.sharing.shared.found(key(0))
+        assert buffer is not None
+        assert buffer.may_cover(second.offset[key(0)])
+        await together(first, second)
+        assert len(stream.subscribed) == 1
+
+
+@pytest.mark.parametrize("fetchers", [0, 2])
+def test_a_shard_that_others_have_ended_is_read_for_a_query_that_comes_later(fetchers: int) -> None:
+    async def main() -> None:
+        stream = ModelStream(shards=2)
+        stream.put(0, *[30] * 9)
+        stream.split(0)
+        stream.put(2, 30)
+        stream.put(3, 30)
+        async with Program(stream, fetchers=fetchers) as program:
+            first, second = program.join(horizon(stream)), program.join(horizon(stream))
+            await together(first, second)
+            assert key(0) not in {**first.offset, **second.offset}
+            third = program.join(horizon(stream))
+            await third.poll()
+            stream.put(2, 30)
+            await first.until(lambda: first.has_all)
+            if fetchers:
+                assert key(0) in program.cluster.assignments.reached
+            await together(first, second, third, seconds=60)
+            assert [shard for shard, _ in stream.subscribed].count(key(0).shard) <= 2
+
+    run(asyncio.wait_for(main(), 3600))
+
+
+@scenario
 async def test_without_get_records_all_wait_for_the_slowest() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, *[30] * 100)

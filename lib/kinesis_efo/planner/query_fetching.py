@@ -132,6 +132,9 @@ class QueryFetching:
         if offset is not self.offset:
             before, self.offset = self.offset, offset
             if before is None or offset.has_ends or before.has_ends or before.keys() != offset.keys():
+                for waits in (self._ahead, self._ahead_tasks, self._tasks_wait):
+                    for key in waits.keys() - offset.keys():
+                        del waits[key]
                 self._group.follow()
         if self._shared.withholds:
             self._group.follow()

@@ -77,6 +77,8 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "planner/serving",
         "planner/gap",
         "planner/standing",
+        "planner/run_streams",
+        "planner/fetchers_elsewhere",
         "fetcher/assignment",
         "fetcher/reporter",
         "fetcher/remote_fetcher",

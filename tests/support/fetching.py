@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from types import SimpleNamespace
@@ -13,14 +13,14 @@ from kinesis_efo.aws import SyncClients
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.calls import QueryCalls
+from kinesis_efo.planner.fetchers_elsewhere import StartFetchers
 from kinesis_efo.planner.query import Query
-from kinesis_efo.planner.runtime import PlannerRuntime, RemoteFetchers
+from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.positions import Offset, ShardRange
 from tests.support.planned import planned
 from tests.support.world import World
@@ -107,7 +107,7 @@ def prepare(
     limits: Limits = QUICK,
     clock: Clock | None = None,
     listening: Listening = LOOPBACK_ONLY,
-    start_fetchers: Callable[[FetcherPlan], RemoteFetchers] | None = None,
+    start_fetchers: StartFetchers | None = None,
     **options: str,
 ) -> PlannerRuntime:
     """A runtime that is not started."""
@@ -132,7 +132,7 @@ def reading(
     runtime.start()
     try:
         with FetcherClient(runtime.address, runtime.secret) as client:
-            yield Reading(runtime, client, at or runtime.initial_offset(runtime._options.start))
+            yield Reading(runtime, client, at or runtime.initial_offset(runtime.host.options.start))
     finally:
         runtime.stop()
 
@@ -143,8 +143,7 @@ def beside(first: Reading, name: str, at: Offset) -> Iterator[Reading]:
     runtime = first.runtime
 
     async def join() -> Query:
-        assert runtime._run is not None
-        return Query(runtime._run, name=name)
+        return Query(runtime.host.run, name=name)
 
     query = runtime._call(join())
     calls: Any = SimpleNamespace(query=QueryCalls(query, runtime._loop, runtime._thread.is_alive))

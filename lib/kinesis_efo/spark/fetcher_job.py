@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.runtime import RemoteFetchers
+from kinesis_efo.planner.fetchers_elsewhere import StartFetchers
 from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.spark.job_request import JobRequest
 from kinesis_efo.spark.plan_offer import PlanOffer
 
 
-def start_fetchers(options: SourceOptions) -> Callable[[FetcherPlan], RemoteFetchers] | None:
+def start_fetchers(options: SourceOptions) -> StartFetchers | None:
     """What starts the fetchers of a query; None if the planner's process fetches.
 
     Args:

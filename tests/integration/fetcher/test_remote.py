@@ -49,7 +49,7 @@ class Query(Reading):
         ]
 
     def shares(self) -> list[int]:
-        cluster = self.runtime._cluster
+        cluster = self.runtime.host.cluster
         assert cluster is not None
         return sorted(count for _, count in cluster.assignments.fetchers())
 
@@ -64,7 +64,7 @@ def reading(
     )
     try:
         runtime.start()
-        yield Query(runtime, None, runtime.initial_offset(runtime._options.start))  # type: ignore[arg-type]
+        yield Query(runtime, None, runtime.initial_offset(runtime.host.options.start))  # type: ignore[arg-type]
     finally:
         runtime.stop()
         ended = fetchers.ended()

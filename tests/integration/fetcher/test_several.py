@@ -86,8 +86,9 @@ def test_it_is_the_same_with_fetchers_in_other_processes(faulty: MakeFaulty, slo
     runtime = prepare(faulty(NoFaults()), start_fetchers=none_come, slowQueries=slow)
     runtime.start()
     try:
-        assert runtime._cluster is not None
-        assert runtime._cluster.sharing.together is together
-        assert runtime._cluster.sharing.may_read_apart
+        cluster = runtime.host.cluster
+        assert cluster is not None
+        assert cluster.sharing.together is together
+        assert cluster.sharing.may_read_apart
     finally:
         runtime.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,12 +37,11 @@ def fails() -> None:
 def test_a_stop_goes_on_where_one_part_of_it_fails(part: str, caplog: pytest.LogCaptureFixture) -> None:
     runtime = PlannerRuntime(MANIFEST, OPTIONS, Listening())
     service = Service()
-    runtime._service = service  # type: ignore[assignment]
+    report = fails if part == "the report" else lambda: None
+    runtime._host = SimpleNamespace(service=service, end_report=report)  # type: ignore[assignment]
     runtime._thread.start()
     if part == "an exit callback":
         runtime._stack.callback(fails)
-    else:
-        runtime._end_report = fails
     runtime.stop()
     assert service.ended
     assert not runtime._thread.is_alive()

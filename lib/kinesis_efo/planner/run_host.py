@@ -1,0 +1,315 @@
+"""Puts together what a run consists of, and answers the query of this process and those of guests.
+
+Everything here runs in the event loop of the run's thread; see `PlannerRuntime`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
+from kinesis_efo.fetcher.assembly import certificate_for
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.collector import FetcherCollector
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.fetcher.remote import FetcherPlan
+from kinesis_efo.fetcher.service import FetcherService
+from kinesis_efo.fetcher.serving import StatusDesk
+from kinesis_efo.fetcher.status import RunStatus, StatusAccess, StatusRequest
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import WhereRequest
+from kinesis_efo.kinesis.clock import KinesisClock
+from kinesis_efo.kinesis.recovery import Limits
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.owner import owner_id
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import RunLease
+from kinesis_efo.leases.store import LeaseStore
+from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.metrics import report
+from kinesis_efo.options import Bounds, SourceOptions, Start
+from kinesis_efo.patience import Patience
+from kinesis_efo.planner.cluster import Apart, Cluster
+from kinesis_efo.planner.fetchers_elsewhere import FetchersElsewhere, StartFetchers
+from kinesis_efo.planner.local_fetching import LocalFetching
+from kinesis_efo.planner.members import Fallback
+from kinesis_efo.planner.probe import nobody_listens
+from kinesis_efo.planner.query import Query
+from kinesis_efo.planner.run import Run
+from kinesis_efo.planner.run_streams import RunStreams
+from kinesis_efo.planner.service import PlannerService
+from kinesis_efo.planner.start import added_offset, start_offset
+from kinesis_efo.positions import Offset, ShardRange
+
+if TYPE_CHECKING:
+    from kinesis_efo.planner.guests import Guests
+
+logger = logging.getLogger(__name__)
+
+
+class _StartOffset(Protocol):
+    """`start_offset`, or `added_offset`."""
+
+    async def __call__(
+        self, start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
+    ) -> Offset: ...
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """What a run is to be.
+
+    Attributes:
+        manifest: The application, with the streams to read.
+        options: The options of the query that it begins with.
+        listening: Where to listen for tasks.
+        start_fetchers: Starts the fetchers of other processes; None: one fetcher runs here.
+        secret: The secret of the run.
+        query_name: Tells that query from others of the run, for its tasks.
+        shared: Whether queries of other processes may become guests of the run.
+        limits: Kinesis' times.
+    """
+
+    manifest: Manifest
+    options: SourceOptions
+    listening: Listening
+    start_fetchers: StartFetchers | None
+    secret: str
+    query_name: str
+    shared: bool
+    limits: Limits
+
+
+class RunHost:
+    """A run with all that it consists of; implements `Host`.
+
+    Args:
+        setup: What it is to be.
+        table: The lease table.
+        open_stream: Opens a stream; it lists no shards.
+        budget: The bytes that a fetcher of this process may buffer.
+        clock: Time.
+        streams_changed: Called with the ARNs of the streams that it reads, by logical name, if guests read more than it did, and
+            with none once it has failed.
+
+    Attributes:
+        run: The run.
+        query: The query of this process.
+        cluster: Knows the fetchers of other processes; None: one fetcher runs here.
+        fetcher: The fetcher of this process; None: fetchers are elsewhere.
+        service: Where tasks read, or ask who reads.
+        options: The options of the query that the run began with.
+        clock: Time.
+        end_report: Reports the last metrics.
+    """
+
+    def __init__(
+        self,
+        setup: RunSetup,
+        table: LeaseTable,
+        open_stream: Callable[[StreamRef], Stream],
+        budget: Budget,
+        clock: KinesisClock,
+        streams_changed: Callable[[dict[str, str]], None],
+    ) -> None:
+        manifest, options = setup.manifest, setup.options
+        self.options: Final = options
+        self.clock: Final[Clock] = clock
+        self.end_report: Callable[[], None] = lambda: None
+        self._setup = setup
+        self._table = table
+        self._keys = LeaseKeys(manifest.stream_names)
+        self._streams = RunStreams(manifest, open_stream)
+        self._streams_changed = streams_changed
+        self._guests: Guests | None = None
+        self._closed_to_guests = False
+        self._elsewhere: FetchersElsewhere | None = None
+        self._desk = StatusDesk(secrets.token_urlsafe(16), self._status)
+        self.cluster: Cluster | None = None
+        self.fetcher: Fetcher | None = None
+        random, streams, keys = Random(), Streams(self._streams.opened), self._keys
+        timing = Timing(options.lease_timeout, options.retry.timeout)
+        self._leases = RunLease(table, owner_id(random), keys, timing, clock, random, application=manifest.application)
+        settings = FetcherSettings(
+            options.fail_on_data_loss, options.patience, options.arrival_step, options.retry.timeout
+        )
+        fetching: Cluster | LocalFetching
+        if setup.start_fetchers is not None:
+            fetching = self.cluster = self._cluster(setup.start_fetchers, streams, settings)
+        else:
+            self.fetcher = Fetcher(streams, budget, settings, clock)
+            fetching = LocalFetching(self.fetcher, clock, together=options.hold_together)
+        pace = Pace(options.checkpoint_rate)
+        self.run: Final = Run(streams, fetching, self._leases, table, keys, pace, options.patience, clock)
+        # What has failed is no run to join, even if its own queries learn that late.
+        self.run.failure.on_set(lambda: self._streams_changed({}))
+        self.query: Final = self.new_query(setup.query_name, manifest.streams, options.ends)
+        self.service: Final = self._serve(fetching)
+
+    def _cluster(self, begin: StartFetchers, streams: Streams, settings: FetcherSettings) -> Cluster:
+        options, clock = self.options, self.clock
+        elsewhere = FetchersElsewhere(begin, self._setup.listening, self._setup.limits, self._fail)
+        self._elsewhere = elsewhere
+        return Cluster(
+            streams,
+            self._leases.seconds,
+            options.lease_timeout,
+            clock,
+            gone=nobody_listens,
+            fallback=Fallback(elsewhere.fetch_here, elsewhere.problem),
+            apart=Apart(
+                options.buffer_bytes, lambda watch, budget: Fetcher(streams, budget, settings, clock, beside=watch)
+            ),
+            together=options.hold_together,
+        )
+
+    def _serve(self, fetching: Cluster | LocalFetching) -> FetcherService | PlannerService:
+        """The service by which tasks and other fetchers reach this process."""
+        setup, loop = self._setup, asyncio.get_running_loop()
+        certificate = certificate_for(self.options, setup.listening, self.clock)
+        more = self._answer if setup.shared else None
+        service: FetcherService | PlannerService
+        if isinstance(fetching, Cluster):
+            service = PlannerService(fetching, loop, setup.secret, setup.listening, certificate, self._desk, more)
+        else:
+            service = FetcherService(fetching, loop, setup.secret, setup.listening, certificate, self._desk, more)
+        ways = map(service.address.location, service.address.hosts_from(network_namespace()))
+        logger.info("tasks reach the %s at %s", service.what, ", ".join(ways))
+        return service
+
+    def _fail(self, error: KinesisEfoError) -> None:
+        self.run.failure.set(error)
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Take the leases and begin.
+
+        Args:
+            stack: Ends the run, and what belongs to it.
+
+        Raises:
+            KinesisEfoError: The lease table or a stream cannot be used.
+        """
+        elsewhere, manifest = self._elsewhere, self._setup.manifest
+        if elsewhere is not None:
+            stack.callback(elsewhere.stop)
+            stack.push_async_callback(elsewhere.end_own)
+        stack.push_async_callback(self.run.stop)
+        stack.push_async_callback(self._end_guests)
+        await self.run.start(str(self.address), StatusAccess(self.address, self._desk.token).to_text())
+        if elsewhere is not None:
+            elsewhere.start(FetcherPlan(manifest, self.options, self.address, self._setup.secret))
+        about = {"application": manifest.application, "environment": manifest.environment}
+        shards, now, queries = self.options.metrics.shards, self.clock.monotonic, self.run.count_queries
+        collector = FetcherCollector(self.fetcher, self._streams.opened, self._leases, about, shards, now, queries)
+        self.end_report = report(collector, self.options.metrics)
+        logger.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams.opened))
+
+    # -- what is asked for the query of this process
+
+    @property
+    def address(self) -> FetcherAddress:
+        """Where tasks read, or ask who reads."""
+        return self.service.address
+
+    @property
+    def planner_address(self) -> FetcherAddress | None:
+        """See `Host`."""
+        return self.address if self.cluster is not None else None
+
+    @property
+    def reading(self) -> bool:
+        """See `Host`."""
+        return self.run.fetching.reading
+
+    async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
+        """See `Host`."""
+        found = await self._begin(start_offset, start, names)
+        # Those that begin now begin at the same record. Who is alone, or gives a time, begins there.
+        return query.at_front(found) if start == Start() and len(self.run.queries) > 1 else found
+
+    async def added(self, start: Start, names: Collection[str]) -> Offset:
+        """See `Host`."""
+        return await self._begin(added_offset, start, names)
+
+    async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
+        """See `Host`."""
+        if (cluster := self.cluster) is None:
+            return [self.address] * len(ranges)
+        cluster.expect({wanted.key: wanted.after for wanted in ranges})
+        return (await cluster.where(WhereRequest.of(ranges, at_most, query))).fetchers
+
+    async def _begin(self, ask: _StartOffset, start: Start, names: Collection[str]) -> Offset:
+        streams = {name: self._streams.opened[name] for name in names}
+        asking = partial(ask, start, streams, self._table, self._keys, self.clock)
+        return await Patience(self.options.retry, self.clock).call(f"the rows of {self._table.label}", asking)
+
+    # -- guests
+
+    def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
+        """See `Host`."""
+        return self._streams.faults(streams, may_grow=self.cluster is None)
+
+    def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
+        """See `Host`."""
+        self._streams.add(streams)
+        self._streams_changed(self._streams.arns)
+        return asyncio.create_task(self._extended(streams), name="extend")
+
+    async def _extended(self, names: Collection[str]) -> None:
+        await self._streams.ready(names)
+        self.run.leases.extend(names)
+
+    def new_query(self, name: str, streams: Collection[str], ends: Bounds) -> Query:
+        """See `Host`."""
+        return Query(self.run, ends, name=name, max_skew=self.options.max_shard_skew, streams=streams)
+
+    def say(self, line: str) -> None:
+        """Let a guest write a line for this process; in any thread."""
+        if self._guests is not None:
+            self._guests.said.append(line)
+
+    def close_to_guests(self, *, only_if_alone: bool = False) -> bool:
+        """Take no more guests; see `Guests.close`."""
+        if self._guests is None:
+            self._closed_to_guests = True
+            return True
+        return self._guests.close(only_if_alone=only_if_alone)
+
+    async def _answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
+        if self._guests is None:
+            # A query that is alone in its program does not need it.
+            from kinesis_efo.planner.guests import Guests
+
+            self._guests = Guests(self)
+            if self._closed_to_guests:
+                self._guests.close()
+        return await self._guests.answer(kind, body)
+
+    async def _end_guests(self) -> None:
+        if self._guests is not None:
+            await self._guests.stop()
+
+    # -- tools
+
+    async def _status(self, request: StatusRequest) -> RunStatus:
+        fetching = self.fetcher or self.cluster
+        room = fetching.room if fetching is not None else 0
+        queries = self.run.query_statuses(shards=request.query_shards)
+        return RunStatus(self.clock.time(), await self.run.status(), room, time.process_time(), queries)

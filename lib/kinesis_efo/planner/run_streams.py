@@ -1,0 +1,82 @@
+"""The streams that a run reads: those that it begins with, and those that its guests add."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from kinesis_efo.fetcher.background import all_of
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.manifest import Manifest, StreamRef
+
+
+class RunStreams:
+    """Opens streams, once each.
+
+    Args:
+        manifest: The application, with the streams that the run begins with.
+        open_stream: Opens one. It lists no shards.
+
+    Attributes:
+        opened: The streams that are open, by logical name.
+    """
+
+    def __init__(self, manifest: Manifest, open_stream: Callable[[StreamRef], Stream]) -> None:
+        self.opened: Final = {name: open_stream(ref) for name, ref in manifest.streams.items()}
+        self._refs = dict(manifest.streams)
+        self._names = manifest.stream_names
+        self._open_stream = open_stream
+        self._opening: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def arns(self) -> dict[str, str]:
+        """The ARNs of the streams, also of those that are not open yet, by logical name."""
+        return {name: ref.stream_arn for name, ref in self._refs.items()}
+
+    def faults(self, streams: Mapping[str, StreamRef], *, may_grow: bool) -> list[str]:
+        """Why a query that reads some streams cannot share the run.
+
+        Args:
+            streams: What the query reads, by logical name.
+            may_grow: Whether the run can read further streams.
+        """
+        faults = []
+        for name, ref in streams.items():
+            known = self._refs.get(name)
+            if known not in (None, ref) or self._names.get(name) != ref.stream_name:
+                faults.append(
+                    f"stream {name!r} is {ref.consumer_arn or ref.stream_arn} here, and something else in a query of this Spark program that "
+                    "uses the same lease table: give both queries the same manifest"
+                )
+            elif known is None and not may_grow:
+                faults.append(
+                    f"a query of this Spark program reads with kinesis-efo option 'fetchers', but not stream {name!r}, and its fetchers cannot "
+                    "begin to: let both queries read the same streams, or start the one first that reads more"
+                )
+        return faults
+
+    def add(self, streams: Mapping[str, StreamRef]) -> None:
+        """Begin to open those of some streams that the run does not read yet."""
+        for name, ref in streams.items():
+            if name not in self._refs:
+                self._refs[name] = ref
+                self._opening[name] = asyncio.create_task(self._open(name, ref), name=f"open {name}")
+
+    async def ready(self, names: Collection[str]) -> None:
+        """Wait until some streams are open.
+
+        Raises:
+            KinesisEfoError: One of them cannot be listed.
+        """
+        # Several guests may wait for one of them.
+        await asyncio.gather(*(asyncio.shield(self._opening[name]) for name in names if name in self._opening))
+
+    async def _open(self, name: str, ref: StreamRef) -> None:
+        stream = self._open_stream(ref)
+        try:
+            await all_of(stream.refresh(patient=True), stream.identify())
+        except BaseException:
+            del self._refs[name], self._opening[name]
+            raise
+        self.opened[name] = stream

@@ -9,11 +9,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import within
 from kinesis_efo.errors import DataLossError, FrameError
+from kinesis_efo.kinesis.alarm import Alarm
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.kinesis.faults import classify
 from kinesis_efo.kinesis.recovery import ReadContext, Recovery
@@ -42,6 +43,22 @@ class EventSink(Quota, Protocol):
     async def admit(self, event: Event) -> None:
         """Take the next event, with the room that was taken for it. Waits for room if there was none."""
         ...
+
+
+class _Outcome(NamedTuple):
+    """How one subscription ended.
+
+    Attributes:
+        why: For the log.
+        error: What broke it, of the transport or of a question about the stream; None: it ended as it may.
+    """
+
+    why: str
+    error: Exception | None = None
+
+
+_FULL: Final = _Outcome("the buffer was full")
+_CLOSED: Final = _Outcome("the shard is closed")
 
 
 class ShardHistory:
@@ -114,11 +131,7 @@ class ShardSubscription:
         self._clock = context.clock
         self._recovery: Recovery = self._history.recovery
         self._last_sign: float
-        self._deadline: float
-        self._if_overdue: State
-        self._overdue: bool
-        self._heard: int
-        self._alarm: asyncio.TimerHandle
+        self._alarm: Alarm
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
         self._room: asyncio.Future[None] | None = None
 
@@ -145,11 +158,11 @@ class ShardSubscription:
             while not self.position.is_end:
                 await self._wait_for_room()
                 await self._wait_for_turn()
-                error = await self._subscribe_once()
-                if error is None or self.position.is_end:
+                outcome = await self._subscribe_once()
+                if outcome.error is None:
                     continue
                 self.stats.state = State.WAITING
-                fault = classify(error)
+                fault = classify(outcome.error)
                 self.stats.failures[fault.code] += 1
                 self._sink.release()  # others can use the room until the next try
                 await self._clock.sleep(await self._recovery.delay(fault, self.position))
@@ -189,22 +202,17 @@ class ShardSubscription:
         timed = self.position.kind is PositionKind.AT_TIMESTAMP
         return self.position.value / 1000 - self._clock.time() if timed else 0.0
 
-    async def _subscribe_once(self) -> Exception | None:
-        """Open a subscription and read until it ends. Returns the error that ended it; None for a normal end."""
+    async def _subscribe_once(self) -> _Outcome:
+        """Open a subscription and read until it ends. Errors of the sink are raised, and losses."""
         if await self._deliver_known_end():
-            return None
+            return _CLOSED
         self.stats.state = State.OPENING
         try:
-            start = TRIM_HORIZON if await self._is_passed() else self.position
-            self._history.next_call = self._clock.monotonic() + self._limits.between_calls
-            subscribe = self._transport.subscribe(self._stream, self._shard_id, start, self)
-            stream = await within(self._clock, self._limits.opening, subscribe, discard=_close)
-            if stream is None:
-                return TimeoutError(f"the subscription did not open within {self._limits.opening:g} s")
+            stream = await self._open()
         except DataLossError:
             raise
         except Exception as error:
-            return error
+            return _Outcome(describe(error), error)
         opened = self._clock.monotonic()
         self._history.next_call = opened + self._limits.after_success
         self._recovery.opened()
@@ -212,14 +220,12 @@ class ShardSubscription:
         self.stats.state = State.STREAMING
         logger.info("%s: subscribed at %s", self._name, self.position)
         before = self.stats.events
-        self._expect(self._limits.silence, State.CLOSED)
-        self._watch(stream)
-        ended = "stopped"
+        self._alarm = Alarm(stream, self._clock, self._limits, self.stats)
+        outcome = _Outcome("stopped")
         try:
-            fault, ended = await self._read(stream, opened)
-            return fault
+            outcome = await self._read(stream, opened)
         finally:
-            self._alarm.cancel()
+            self._alarm.stop()
             stream.close()
             if self._room is None:
                 self._sink.release()
@@ -229,46 +235,60 @@ class ShardSubscription:
                 self._clock.monotonic() - opened,
                 self.stats.events - before,
                 self.position,
-                ended,
+                outcome.why,
             )
+        if outcome is _FULL:
+            self.stats.paused += 1
+        return outcome
 
-    async def _read(self, stream: EventStream, opened: float) -> tuple[Exception | None, str]:
+    async def _open(self) -> EventStream:
+        start = TRIM_HORIZON if await self._is_passed() else self.position
+        self._history.next_call = self._clock.monotonic() + self._limits.between_calls
+        subscribe = self._transport.subscribe(self._stream, self._shard_id, start, self)
+        stream = await within(self._clock, self._limits.opening, subscribe, discard=_close)
+        if stream is None:
+            raise TimeoutError(f"the subscription did not open within {self._limits.opening:g} s")
+        return stream
+
+    async def _read(self, stream: EventStream, opened: float) -> _Outcome:
         events = aiter(stream)
         first = self.stats.events
         while True:
-            self._heard = stream.received
-            self._expect(self._limits.silence, State.CLOSED)
-            event = await self._next(events)
-            if self._overdue:
-                return TimeoutError(f"no event for {self._limits.silence:g} s"), "silent"
-            if isinstance(event, NoRoom):
-                return self._pause()
-            if isinstance(event, Exception):
-                return event, describe(event)
+            try:
+                event = await self._next(events)
+                if event is not None and event.head.records and self.read_until is not None:
+                    await self._is_passed()  # the trim horizon may pass us while we read
+            except DataLossError:
+                raise
+            except NoRoom:
+                return _FULL
+            except Exception as error:
+                return _Outcome(describe(error), error)
             if event is None:
                 any_event = self.stats.events > first
-                if not any_event and await self._is_closed():
-                    return None, "the shard is closed"
-                return self._clean_end(opened, any_event=any_event)
-            if self.read_until is not None and event.head.records and (error := await self._lagging()):
-                return error, describe(error)
+                closed = not any_event and await self._is_closed()
+                return _CLOSED if closed else self._clean_end(opened, any_event=any_event)
+            self._alarm.expect_room()
             await self._deliver(event)
             if self.position.is_end:
-                return None, "the shard has ended"
-            if self._overdue:
-                return self._pause()
+                return _Outcome("the shard has ended")
+            if self._alarm.rang:
+                return _FULL
             if await self._deliver_known_end():
-                return None, "the shard is closed"
+                return _CLOSED
 
-    def _pause(self) -> tuple[None, str]:
-        self.stats.paused += 1
-        return None, "the buffer was full"
-
-    async def _next(self, events: AsyncIterator[Event]) -> Event | Exception | None:
+    async def _next(self, events: AsyncIterator[Event]) -> Event | None:
+        self._alarm.expect_event()
         try:
-            return await anext(events, None)
-        except Exception as error:
-            return error
+            event = await anext(events, None)
+        except Exception:
+            if not self._alarm.rang:
+                raise
+        else:
+            if not self._alarm.rang:
+                return event
+        # Whatever its closed connection says.
+        raise TimeoutError(f"no event for {self._limits.silence:g} s")
 
     async def _is_passed(self) -> bool:
         if self._retention is None:
@@ -278,23 +298,12 @@ class ShardSubscription:
         self._at_horizon = self._at_horizon or passed
         return passed
 
-    async def _lagging(self) -> Exception | None:
-        """Check while reading that the trim horizon has not passed us. Returns the error of the check, if it failed."""
-        try:
-            await self._is_passed()
-        except DataLossError:
-            raise
-        except Exception as error:
-            return error
-        return None
-
     async def _deliver(self, event: Event) -> None:
         stats, head = self.stats, event.head
         read_until = self._clock.time() - head.millis_behind / 1000
         self._last_sign = stats.last_event = self._clock.monotonic()
         stats.millis_behind = head.millis_behind
         self._recovery.progressed()
-        self._expect(self._limits.full, State.PAUSED)
         await self._sink.admit(event)
         self._last_sign = self._clock.monotonic()
         self.read_until = read_until
@@ -325,13 +334,13 @@ class ShardSubscription:
         self._closing = end or self._closing
         return await self._deliver_known_end()
 
-    def _clean_end(self, opened: float, *, any_event: bool) -> tuple[Exception | None, str]:
+    def _clean_end(self, opened: float, *, any_event: bool) -> _Outcome:
         now = self._clock.monotonic()
         if not any_event and (now - opened < self._limits.too_short or now - self._last_sign > self._limits.silence):
             # A proxy answers, but Kinesis does not: renewing for ever would be a silent stall.
-            return FrameError("the subscription ended without a single event"), "ended without an event"
+            return _Outcome("ended without an event", FrameError("the subscription ended without a single event"))
         self.stats.renewed += 1
-        return None, "expired"
+        return _Outcome("expired")
 
     # -- room, as the transport asks for it
 
@@ -346,41 +355,14 @@ class ShardSubscription:
 
     async def wait(self, size: int) -> None:
         """See `Quota`. Waiting for room is no silence. After a while the subscription is closed, and keeps its place in line."""
-        self._expect(inf, State.PAUSED)
+        self._alarm.pause()
         self._room = asyncio.ensure_future(self._sink.wait(size))
         await within(self._clock, self._limits.full, asyncio.wait((self._room,)))
-        self._expect(self._limits.silence, State.CLOSED)
         if not self._room.done():
             raise NoRoom
         await self._room
         self._room = None
-
-    # -- time limits
-
-    def _expect(self, seconds: float, if_overdue: State) -> None:
-        self._overdue = False
-        self._if_overdue = if_overdue
-        self._deadline = self._clock.monotonic() + seconds
-
-    def _watch(self, stream: EventStream) -> None:
-        """Close the connection when the next event, or room in the sink, takes too long.
-
-        One timer per subscription, which is set anew when it goes off, is cheaper than one per event. It never comes too late: no
-        limit is shorter than its naps, so nothing that began during a nap is overdue at its end.
-        """
-        left = self._deadline - self._clock.monotonic()
-        if left <= 0 and self._if_overdue is State.CLOSED and stream.received != self._heard:
-            # Slow, not dead: a large event is on its way.
-            self._heard = stream.received
-            self._deadline += self._limits.silence
-            left += self._limits.silence
-        if left > 0:
-            nap = min(left, self._limits.silence, self._limits.full)
-            self._alarm = asyncio.get_running_loop().call_later(nap, self._watch, stream)
-            return
-        self._overdue = True
-        self.stats.state = self._if_overdue
-        stream.close()
+        self._alarm.expect_event()
 
     @property
     def _name(self) -> str:

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 from botocore.exceptions import ClientError, EventStreamError
 
@@ -90,8 +90,9 @@ class Opening:
 class OpenSink(Unlimited):
     """Has room for everything; implements `EventSink` but for what becomes of the events."""
 
-    def release(self) -> None:
-        pass
+    @property
+    def room(self) -> Self:
+        return self
 
 
 class ScriptedTransport:

@@ -120,8 +120,10 @@ class _Complete(Exception):
     """All rows of a stretch were read."""
 
 
-class _Sink(Unlimited):
+class _Sink:
     """Takes the events of one shard until its stretch is complete; implements `EventSink`."""
+
+    room: Final = Unlimited()
 
     def __init__(
         self,
@@ -138,9 +140,6 @@ class _Sink(Unlimited):
         self._server_time = server_time
         self._take = take
         self._after = progress.stretch.start
-
-    def release(self) -> None:
-        """See `EventSink`."""
 
     async def admit(self, event: Event) -> None:
         """See `EventSink`."""

@@ -127,15 +127,21 @@ class Account:
     Attributes:
         key: The shard.
         held: Bytes.
+        left: Whether it has left the budget.
     """
 
-    __slots__ = ("_budget", "_left", "held", "key")
+    __slots__ = ("_budget", "held", "key", "left")
 
     def __init__(self, budget: Budget, key: ShardKey) -> None:
         self.key = key
         self.held = 0
         self._budget = budget
-        self._left = False
+        self.left = False
+
+    @property
+    def share(self) -> int:
+        """Bytes that it may hold without waiting in line."""
+        return self._budget.share
 
     def take(self, size: int) -> bool:
         """Take room, if there is some and nobody has waited for it.
@@ -144,7 +150,7 @@ class Account:
             size: Bytes.
         """
         budget = self._budget
-        if not self._left and (self._is_small(size) or (not budget._line and budget._fits(size))):
+        if not self.left and (self._is_small(size) or (not budget._line and budget._fits(size))):
             self._charge(size)
             return True
         return False
@@ -160,7 +166,7 @@ class Account:
         """
         budget = self._budget
         request = _Request(size, asyncio.get_running_loop().create_future())
-        if self._left:
+        if self.left:
             request.granted.cancel()
         else:
             budget._line[self] = request
@@ -196,7 +202,7 @@ class Account:
     def give_back(self, size: int) -> None:
         """Free bytes."""
         budget = self._budget
-        if self._left:
+        if self.left:
             return
         self.held -= size
         budget.used -= size
@@ -210,12 +216,12 @@ class Account:
     def leave(self) -> None:
         """Free everything, for good. A wait for room ends, without any."""
         budget = self._budget
-        if self._left:
+        if self.left:
             return
         if (request := budget._line.pop(self, None)) is not None:
             request.granted.cancel()
         self.give_back(self.held)
-        self._left = True
+        self.left = True
         budget._shards -= 1
         budget._serve()
 

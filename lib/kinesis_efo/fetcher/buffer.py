@@ -1,6 +1,6 @@
 """Buffers the events of one shard that were fetched and not yet committed, in order and without gaps.
 
-Lives in the fetcher's event loop and is not thread-safe. `wait` is the back-pressure: while it waits for the budget, the
+Lives in the fetcher's event loop and is not thread-safe. Its room is the back-pressure: while that waits for the budget, the
 shard's socket is not read. What is dropped here can always be read from Kinesis again.
 """
 
@@ -15,15 +15,13 @@ from typing import Final, NamedTuple
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.event_index import EventIndex, Portion
+from kinesis_efo.fetcher.room import EVENT_OVERHEAD, ShardRoom
 from kinesis_efo.kinesis.arrivals import Mark, read_marks
 from kinesis_efo.kinesis.events import Event, first_number, has_record, last_record
 from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
 
 logger = logging.getLogger(__name__)
-
-EVENT_OVERHEAD: Final = 512
-"""Bytes charged for an event besides its payload: the objects that hold it."""
 
 STARVING_SECONDS: Final = 2.0
 """A reader that has waited this long for an event which finds no room gets it, although another reader is still behind."""
@@ -61,6 +59,7 @@ class ShardBuffer:
         arrival_step: How exactly it is noted when records arrived in the stream, milliseconds; None: not at all.
 
     Attributes:
+        room: Room for the next events.
         last_record: The last record before `start` that this buffer has held; None if there was none.
         quiet: The newest answers, as far as they brought no record.
     """
@@ -77,7 +76,7 @@ class ShardBuffer:
         self.last_record: LastRecord | None = None
         self._budget = budget
         self._account = budget.join(key)
-        self._reserved = 0
+        self.room = ShardRoom(self._account, self._exceed_if_starving)
         self._exceeded = False
         self._extra = -1
         self._arrived = arrived
@@ -123,47 +122,6 @@ class ShardBuffer:
 
     # -- filling
 
-    @property
-    def share(self) -> int:
-        """Bytes that may be in hand without room: the budget keeps so much free for each shard."""
-        return self._budget.share
-
-    def take(self, size: int) -> bool:
-        """Take room for the next event before it is read, if there is some.
-
-        Args:
-            size: Bytes of its payload, at most.
-        """
-        missing = size + EVENT_OVERHEAD - self._reserved
-        if self._closed or missing <= 0:
-            return True
-        if self._account.take(missing):
-            self._reserved += missing
-            return True
-        return False
-
-    async def wait(self, size: int) -> None:
-        """Wait in line for the room that `take` did not find.
-
-        If all readers of this shard wait for this very event, everything before it is dropped, and it gets its room whatever its
-        size. If some are behind, and others wait for it for `STARVING_SECONDS`, it gets its room beside what those have not read:
-        one such event at a time. Readers that are behind and do not move for `CLAIM_SECONDS` do not count any more.
-
-        Args:
-            size: Bytes of its payload, at most.
-        """
-        # Who waits holds nothing: two that wait for each other's part would wait for ever.
-        self.release()
-        waiting = self._account.wait(size + EVENT_OVERHEAD)
-        self._exceed_if_starving()
-        await waiting
-        self._reserved = size + EVENT_OVERHEAD
-
-    def release(self) -> None:
-        """Give back the room of an event that will not come."""
-        self._account.give_back(self._reserved)
-        self._reserved = 0
-
     async def admit(self, event: Event, now: float) -> None:
         """Add the subscription's next event. It uses the room that was reserved for it; a small one reserves it here.
 
@@ -173,16 +131,13 @@ class ShardBuffer:
         """
         self.quiet.heard(event.head, now)
         if event.head.still:
-            self.release()
+            self.room.release()
             return
         # An event without records needs no room, and must not wait for any: it keeps the offsets of idle shards moving.
         idle = not event.head.records and event.head.continuation is not None
         size = 0 if idle else EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
-        if size > self._reserved and not self.take(len(event.payload)):
-            await self.wait(len(event.payload))
+        await self.room.occupy(size)
         if not self._closed:
-            self._account.give_back(self._reserved - size)
-            self._reserved = 0
             self._append(event, size, now)
 
     def _append(self, event: Event, size: int, now: float) -> None:
@@ -199,7 +154,7 @@ class ShardBuffer:
         """Drop everything. Readers find that the buffer covers no position any more."""
         if not self._closed:
             self._closed = True
-            self._account.leave()
+            self.room.close()
             self._arrived()
 
     # -- planning

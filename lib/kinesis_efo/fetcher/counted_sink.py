@@ -27,28 +27,15 @@ class CountedSink:
     Args:
         sink: Receives the events.
         brought: The counts.
+
+    Attributes:
+        room: That of the sink.
     """
 
     def __init__(self, sink: EventSink, brought: Brought) -> None:
+        self.room = sink.room
         self._sink = sink
         self._brought = brought
-
-    @property
-    def share(self) -> int:
-        """See `Quota`."""
-        return self._sink.share
-
-    def take(self, size: int) -> bool:
-        """See `Quota`."""
-        return self._sink.take(size)
-
-    async def wait(self, size: int) -> None:
-        """See `Quota`."""
-        await self._sink.wait(size)
-
-    def release(self) -> None:
-        """See `EventSink`."""
-        self._sink.release()
 
     async def admit(self, event: Event) -> None:
         """See `EventSink`."""

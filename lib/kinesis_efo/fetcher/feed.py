@@ -275,21 +275,9 @@ class _Filling:
 
     def __init__(self, feed: ShardFeed, buffer: ShardBuffer) -> None:
         self._feed = feed
+        self.room = buffer.room
         self._buffer = buffer
         self._began = feed._clock.time()
-
-    @property
-    def share(self) -> int:
-        return self._buffer.share
-
-    def take(self, size: int) -> bool:
-        return self._buffer.take(size)
-
-    async def wait(self, size: int) -> None:
-        await self._buffer.wait(size)
-
-    def release(self) -> None:
-        self._buffer.release()
 
     async def admit(self, event: Event) -> None:
         feed = self._feed

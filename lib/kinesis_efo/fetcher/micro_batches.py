@@ -14,10 +14,10 @@ from typing import Protocol
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.alignment import Alignment, Timed
 from kinesis_efo.fetcher.budget import Signal
-from kinesis_efo.fetcher.buffer import EVENT_OVERHEAD
 from kinesis_efo.fetcher.event_index import Portion
 from kinesis_efo.fetcher.planning import Buffered, plan
 from kinesis_efo.fetcher.progress import ShardProgress
+from kinesis_efo.fetcher.room import EVENT_OVERHEAD
 from kinesis_efo.kinesis.sizes import data_in
 from kinesis_efo.positions import Offset, Position, ShardKey
 

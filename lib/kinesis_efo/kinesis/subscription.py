@@ -20,7 +20,7 @@ from kinesis_efo.kinesis.faults import classify
 from kinesis_efo.kinesis.recovery import ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State, SubscriptionStats
-from kinesis_efo.kinesis.transport import EventStream, NoRoom, Quota
+from kinesis_efo.kinesis.transport import EventStream, NoRoom, Room
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 logger = logging.getLogger(__name__)
@@ -33,11 +33,12 @@ _LOOK_SECONDS: Final = 10.0
 """How often Kinesis' clock is asked while a time is waited for: each answer tells more of it."""
 
 
-class EventSink(Quota, Protocol):
+class EventSink(Protocol):
     """Receives the events of a shard, and has the room that they need. A full one is the back-pressure."""
 
-    def release(self) -> None:
-        """Give back the room of an event that will not come."""
+    @property
+    def room(self) -> Room:
+        """Where the transport asks for the room of the next event."""
         ...
 
     async def admit(self, event: Event) -> None:
@@ -122,6 +123,7 @@ class ShardSubscription:
         self._stream = context.stream
         self._shard_id = shard_id
         self._sink = sink
+        self._room = sink.room
         self._may_open = may_open
         self._transport = context.transport
         self._presence = context.presence
@@ -133,7 +135,7 @@ class ShardSubscription:
         self._last_sign: float
         self._alarm: Alarm
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
-        self._room: asyncio.Future[None] | None = None
+        self._in_line: asyncio.Future[None] | None = None
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
         """Note that ListShards calls the shard closed: the safety net for an end that Kinesis does not announce.
@@ -164,7 +166,7 @@ class ShardSubscription:
                 self.stats.state = State.WAITING
                 fault = classify(outcome.error)
                 self.stats.failures[fault.code] += 1
-                self._sink.release()  # others can use the room until the next try
+                self._room.release()  # others can use the room until the next try
                 await self._clock.sleep(await self._recovery.delay(fault, self.position))
             self.stats.state = State.ENDED
         except asyncio.CancelledError:
@@ -174,16 +176,16 @@ class ShardSubscription:
             self.stats.state = State.FAILED
             raise
         finally:
-            if self._room is not None:
-                self._room.cancel()
+            if self._in_line is not None:
+                self._in_line.cancel()
 
     # -- one subscription
 
     async def _wait_for_room(self) -> None:
-        if self._room is not None:
+        if self._in_line is not None:
             self.stats.state = State.PAUSED
-            await self._room
-            self._room = None
+            await self._in_line
+            self._in_line = None
 
     async def _wait_for_turn(self) -> None:
         while (ahead := self._seconds_ahead()) > 0:
@@ -227,8 +229,8 @@ class ShardSubscription:
         finally:
             self._alarm.stop()
             stream.close()
-            if self._room is None:
-                self._sink.release()
+            if self._in_line is None:
+                self._room.release()
             logger.info(
                 "%s: subscription ended after %.1f s and %d events at %s: %s",
                 self._name,
@@ -347,21 +349,21 @@ class ShardSubscription:
     @property
     def share(self) -> int:
         """See `Quota`."""
-        return self._sink.share
+        return self._room.share
 
     def take(self, size: int) -> bool:
         """See `Quota`."""
-        return self._sink.take(size)
+        return self._room.take(size)
 
     async def wait(self, size: int) -> None:
         """See `Quota`. Waiting for room is no silence. After a while the subscription is closed, and keeps its place in line."""
         self._alarm.pause()
-        self._room = asyncio.ensure_future(self._sink.wait(size))
-        await within(self._clock, self._limits.full, asyncio.wait((self._room,)))
-        if not self._room.done():
+        self._in_line = asyncio.ensure_future(self._room.wait(size))
+        await within(self._clock, self._limits.full, asyncio.wait((self._in_line,)))
+        if not self._in_line.done():
             raise NoRoom
-        await self._room
-        self._room = None
+        await self._in_line
+        self._in_line = None
         self._alarm.expect_event()
 
     @property

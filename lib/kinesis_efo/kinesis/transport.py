@@ -95,8 +95,16 @@ class Quota(Protocol):
         ...
 
 
+class Room(Quota, Protocol):
+    """A quota of which room is given back that is not needed."""
+
+    def release(self) -> None:
+        """Give back the room of an event that will not come."""
+        ...
+
+
 class Unlimited:
-    """Room for everything; implements `Quota`."""
+    """Room for everything; implements `Room`."""
 
     share = 1 << 62
 
@@ -106,6 +114,9 @@ class Unlimited:
 
     async def wait(self, size: int) -> None:
         """See `Quota`."""
+
+    def release(self) -> None:
+        """See `Room`."""
 
 
 class EventStream(Protocol):

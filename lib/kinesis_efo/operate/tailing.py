@@ -186,16 +186,15 @@ class Tail:
             self._finish(shard)
 
 
-class _Sink(Unlimited):
+class _Sink:
     """Takes one shard's events as they come; implements `EventSink`."""
+
+    room: Final = Unlimited()
 
     def __init__(self, tail: Tail, shard: str, position: Position) -> None:
         self._tail = tail
         self._shard = shard
         self._position = position
-
-    def release(self) -> None:
-        """See `EventSink`."""
 
     async def admit(self, event: Event) -> None:
         """See `EventSink`."""

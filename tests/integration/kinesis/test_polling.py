@@ -89,9 +89,9 @@ def test_a_shard_is_read_to_its_end_within_its_limits_through_expired_iterators(
                 await asyncio.to_thread(bench.put, *expected[start : start + 500], data=b"x" * 1000)
                 # The first answer is there before the sink is full, so that each iterator that expires has been good for one.
                 await until(lambda: subscription.stats.records > 0)
-                sink.room.clear()
+                sink.has_room.clear()
             await asyncio.sleep(1.2)
-            sink.room.set()
+            sink.has_room.set()
             await until(lambda: subscription.stats.records == 3000)
             bench.kinesis.split_shard(StreamName=stream.stream_name, ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
             await task

@@ -35,11 +35,11 @@ Local = Callable[..., Bench]
 class Sink(OpenSink):
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.room = asyncio.Event()
-        self.room.set()
+        self.has_room = asyncio.Event()
+        self.has_room.set()
 
     async def admit(self, event: Event) -> None:
-        await self.room.wait()
+        await self.has_room.wait()
         self.events.append(event)
 
     @property
@@ -182,12 +182,12 @@ def test_a_full_sink_closes_the_connection_and_room_reopens_it(local: Local) -> 
         async with bench.client() as client:
             sink = Sink()
             subscription = reader(client, stream, sink)
-            sink.room.clear()
+            sink.has_room.clear()
             task = asyncio.ensure_future(subscription.run())
             await until(lambda: bench.aws.kinesis.subscriptions)
             await until(lambda: not bench.aws.kinesis.subscriptions)
             assert sink.events == []
-            sink.room.set()
+            sink.has_room.set()
             await until(lambda: subscription.stats.records == 8)
             assert sink.keys == list("abcdefgh")
             assert (subscription.stats.paused, dict(subscription.stats.failures)) == (1, {})

@@ -244,18 +244,18 @@ def test_room_is_taken_before_an_event_is_read_and_given_back_where_none_comes()
     async def main() -> None:
         budget = Budget(100_000)
         b = buffer(budget=budget)
-        assert b.take(10_000)
+        assert b.room.take(10_000)
         assert budget.used == 10_000 + EVENT_OVERHEAD
         await b.admit(event(10, size=10_000), 0)
         assert budget.used == 10_000 + EVENT_OVERHEAD
-        assert b.take(50_000)
+        assert b.room.take(50_000)
         await b.admit(event(20, size=1000), 0)
         assert budget.used == 11_000 + 2 * EVENT_OVERHEAD, "what an event does not need is given back"
-        assert b.take(50_000)
+        assert b.room.take(50_000)
         await b.admit(idle(30), 0)
         assert budget.used == 11_000 + 2 * EVENT_OVERHEAD
-        assert b.take(50_000)
-        b.release()
+        assert b.room.take(50_000)
+        b.room.release()
         assert budget.used == 11_000 + 2 * EVENT_OVERHEAD
 
     run(main())
@@ -267,18 +267,18 @@ def test_who_waits_for_more_room_holds_none() -> None:
     async def main() -> None:
         budget = Budget(100_000)
         busy, b, other = (buffer(budget=budget, number=number) for number in range(3))
-        assert busy.take(20_000) and b.take(50_000)
-        assert not b.take(70_000)
-        more = asyncio.ensure_future(b.wait(70_000))
+        assert busy.room.take(20_000) and b.room.take(50_000)
+        assert not b.room.take(70_000)
+        more = asyncio.ensure_future(b.room.wait(70_000))
         await settle()
         assert not more.done()
         assert budget.used == 20_000 + EVENT_OVERHEAD
-        waiting = asyncio.ensure_future(other.wait(50_000))
+        waiting = asyncio.ensure_future(other.room.wait(50_000))
         await settle()
         assert not waiting.done(), "it came later"
-        busy.release()
+        busy.room.release()
         await more
-        b.release()
+        b.room.release()
         await waiting
 
     run(main())

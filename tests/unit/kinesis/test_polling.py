@@ -53,12 +53,12 @@ class PolledWorld(OpenSink):
         self.transport = PollingTransport(self.client, self.clock, interval)
         self.topology: Any = self.stream
         self.events: list[Event] = []
-        self.room = asyncio.Event()
-        self.room.set()
+        self.has_room = asyncio.Event()
+        self.has_room.set()
         self.start = start
 
     async def admit(self, event: Event) -> None:
-        await self.room.wait()
+        await self.has_room.wait()
         self.events.append(event)
 
     def subscribe(self, retry: RetrySettings = RetrySettings(max_retries=10)) -> ShardSubscription:  # noqa: B008
@@ -302,13 +302,13 @@ async def test_nothing_is_polled_while_the_sink_is_full() -> None:
     world = PolledWorld(*[1000] * 30_000)
     task = asyncio.ensure_future((subscription := world.subscribe()).run())
     await asyncio.sleep(2)
-    world.room.clear()
+    world.has_room.clear()
     await asyncio.sleep(1)
     asked = len(world.times)
     await asyncio.sleep(1000)
     assert len(world.times) == asked
     assert subscription.stats.state is State.PAUSED
-    world.room.set()
+    world.has_room.set()
     await asyncio.sleep(30)
     assert world.records == 30_000
     assert (subscription.stats.paused, subscription.stats.failures) == (1, {})

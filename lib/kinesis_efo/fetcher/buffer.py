@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.event_index import EventIndex, Portion
+from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.room import EVENT_OVERHEAD, ShardRoom
 from kinesis_efo.kinesis.arrivals import Mark, read_marks
 from kinesis_efo.kinesis.events import Event, first_number, has_record, last_record
@@ -48,8 +48,8 @@ class BufferedEvent(NamedTuple):
     marks: Sequence[Mark]
 
 
-class ShardBuffer:
-    """The events of one shard between `start` and `end`.
+class ShardBuffer(EventIndex):
+    """The events of one shard between `start` and `end`: an index of them, and their payloads.
 
     Args:
         key: The shard.
@@ -72,6 +72,7 @@ class ShardBuffer:
         arrived: Callable[[], None],
         arrival_step: int | None = None,
     ) -> None:
+        super().__init__(start)
         self.key = key
         self.last_record: LastRecord | None = None
         self._budget = budget
@@ -81,44 +82,15 @@ class ShardBuffer:
         self._extra = -1
         self._arrived = arrived
         self._arrival_step = arrival_step
-        self._index = EventIndex(start)
         self._payloads: list[bytes | None] = []
         self._cursors: set[Cursor] = set()
         self.quiet = Quiet()
         self._closed = False
 
-    def __len__(self) -> int:
-        return len(self._index) - self._index.gone
-
-    @property
-    def start(self) -> Position:
-        """Position before the oldest event that is still here."""
-        return self._index.start
-
-    @property
-    def end(self) -> Position:
-        """Position behind the newest event."""
-        return self._index.end
-
-    @property
-    def waiting_since(self) -> float | None:
-        """When the oldest records in the buffer arrived, seconds on the monotonic clock; None if it has none."""
-        return self._index.waiting_since
-
-    @property
-    def records(self) -> int:
-        """Kinesis records that it holds."""
-        return self._index.records
-
     @property
     def held(self) -> int:
-        """Bytes of the budget that it holds."""
+        """Bytes of the budget that it holds, with what is reserved for the next event."""
         return self._account.held
-
-    @property
-    def idle(self) -> bool:
-        """Whether the newest event only moved the position: it brought no records."""
-        return self._index.idle
 
     # -- filling
 
@@ -144,8 +116,8 @@ class ShardBuffer:
         head = event.head
         step = self._arrival_step
         marks = read_marks(event.payload, step) if step is not None and head.records else ()
-        first = first_number(event.payload) if self._index.is_open_below and head.records else None
-        if self._index.append(head.continuation, size, head.records, now, marks, first=first, last=head.last):
+        first = first_number(event.payload) if self.is_open_below and head.records else None
+        if self.append(head.continuation, size, head.records, now, marks, first=first, last=head.last):
             self._payloads.append(event.payload if head.records else None)
         self._drop_what_exceeds(self.end)
         self._arrived()
@@ -161,51 +133,11 @@ class ShardBuffer:
 
     def covers(self, position: Position) -> bool:
         """Whether everything behind `position` is here or still to come, without a gap."""
-        return not self._closed and self._index.covers(position)
+        return not self._closed and super().covers(position)
 
     def may_cover(self, position: Position) -> bool:
         """Whether the buffer covers a position, or it shows only with the first event whether it does."""
-        return not self._closed and self._index.may_cover(position)
-
-    def held_behind(self, position: Position) -> int:
-        """Bytes of the events behind a position that it covers."""
-        return self._index.held_behind(position)
-
-    def records_behind(self, position: Position) -> int:
-        """Kinesis records in the events behind a position that it covers."""
-        return self._index.records_behind(position)
-
-    def vouch(self, number: int) -> None:
-        """Take note that a number lies behind the start; see `EventIndex.vouch`."""
-        self._index.vouch(number)
-
-    @property
-    def lowest(self) -> int | None:
-        """The lowest number that it is known to cover."""
-        return self._index.lowest
-
-    def news_since(self, after: Position) -> float | None:
-        """When the first event behind a position arrived that has records or ends the shard; None if there is no such event."""
-        return self._index.news_since(after)
-
-    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """As many whole events behind a position as stay within both limits; see `EventIndex.portion`."""
-        return self._index.portion(after, max_bytes, max_records, some=some)
-
-    @property
-    def newest(self) -> float:
-        """See `EventIndex`."""
-        return self._index.newest
-
-    def arrived_behind(self, after: Position) -> float | None:
-        """When the first record behind a position arrived in the stream; see `EventIndex.arrived_behind`."""
-        return self._index.arrived_behind(after)
-
-    def portion_before(
-        self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool = False
-    ) -> Portion:
-        """As many records behind a position as stay within the limits and arrived up to a time; see `EventIndex`."""
-        return self._index.portion_before(after, max_bytes, max_records, horizon, some=some)
+        return not self._closed and super().may_cover(position)
 
     def entries_since(self, told: int) -> tuple[list[BufferedEvent], int]:
         """The events after number `told`. The last one is repeated if it is idle, because its position may have grown.
@@ -216,14 +148,13 @@ class ShardBuffer:
         Returns:
             The events, and the number of events so far.
         """
-        index = self._index
-        first = max(0, min(told - index.compacted, len(index) - int(index.idle)))
+        first = max(0, min(told - self.compacted, len(self) - int(self.idle)))
         entries = []
-        for slot in range(first, len(index)):
+        for slot in range(first, len(self)):
             payload = self._payloads[slot]
             last = last_record(payload) if payload is not None else None
-            entries.append(BufferedEvent(index.end_of(slot), *index.sizes(slot), last, index.marks(slot)))
-        return entries, index.compacted + len(index)
+            entries.append(BufferedEvent(self.end_of(slot), *self.sizes(slot), last, self.marks(slot)))
+        return entries, self.compacted + len(self)
 
     # -- reading
 
@@ -251,16 +182,16 @@ class ShardBuffer:
     def commit(self, position: Position) -> None:
         """Drop what lies before a position: Spark will not ask for it again."""
         if self.covers(position):
-            self._evict(self._index.index_after(position))
+            self._evict(self.index_after(position))
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
         """The number of the last record of a range; None if it has none, or it is not known."""
-        index = self._index.index_after(through)
+        index = self.index_after(through)
         payload = self._payloads[index] if index < len(self._payloads) and not through.is_end else None
         if payload is None or (first := first_number(payload)) is None:
-            return self._index.last_up_to(through, after)
+            return super().last_up_to(through, after)
         inside = last_record(payload, through.value) if first <= through.value else None
-        last = self._index.last_before(index, after) if inside is None else inside.number
+        last = self.last_before(index, after) if inside is None else inside.number
         return last if last is not None and after.precedes(last) else None
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:
@@ -271,8 +202,8 @@ class ShardBuffer:
         """
         if position == self.start:
             return self.last_record
-        index = self._index.index_after(position)
-        if position.kind is not PositionKind.AFTER or index != self._index.gone or index == len(self._index):
+        index = self.index_after(position)
+        if position.kind is not PositionKind.AFTER or index != self.gone or index == len(self):
             return None
         payload = self._payloads[index]
         inside = None if payload is None else last_record(payload, position.value)
@@ -281,7 +212,7 @@ class ShardBuffer:
     # -- helpers
 
     def _is_at_end(self, position: Position) -> bool:
-        return self._index.index_after(position) == len(self._index)
+        return self.index_after(position) == len(self)
 
     def _exceed_if_starving(self) -> None:
         if not self._account.waits:
@@ -297,35 +228,34 @@ class ShardBuffer:
             starving = max(cursor.waited(now) for cursor in waiting) >= STARVING_SECONDS
             if self._holds_extra or not starving:
                 return
-            self._extra = self._index.compacted + len(self._index)
+            self._extra = self.compacted + len(self)
         else:
-            self._evict(len(self._index))
+            self._evict(len(self))
         self._account.exceed()
         self._exceeded = True
 
     @property
     def _holds_extra(self) -> bool:
         """Whether an event that came beside what others have not read is still here."""
-        index = self._index
-        return index.gone <= self._extra - index.compacted < len(index)
+        return self.gone <= self._extra - self.compacted < len(self)
 
     def _drop_what_exceeds(self, read: Position) -> None:
         # What came while the budget was full makes room once it is read: it may stand in the way of the next reader.
         if self._exceeded and all(cursor.given_up for cursor in self._cursors):
             self._exceeded = False
-            self._evict(self._index.index_after(read))
+            self._evict(self.index_after(read))
 
     def _evict(self, stop: int) -> None:
-        gone = self._index.gone
+        gone = self.gone
         if stop <= gone:
             return
         last = next((payload for payload in reversed(self._payloads[gone:stop]) if payload is not None), None)
         if last is not None:
             self.last_record = last_record(last) or self.last_record
-        self._account.give_back(self._index.drop(stop))
+        self._account.give_back(self.drop(stop))
         # Payloads are freed at once, their slots only now and then.
         self._payloads[gone:stop] = [None] * (stop - gone)
-        del self._payloads[: self._index.compact()]
+        del self._payloads[: self.compact()]
 
 
 class Cursor:
@@ -408,7 +338,7 @@ class Cursor:
     def passed_over(self) -> list[bytes]:
         """The event that lies behind the last record without having it, if the reader is astray: it may have others of the range."""
         buffer = self._buffer
-        payload = buffer._payloads[buffer._index.index_after(self.position)] if self.astray else None
+        payload = buffer._payloads[buffer.index_after(self.position)] if self.astray else None
         return [] if payload is None else [payload]
 
     def take(self, max_bytes: int) -> list[bytes]:
@@ -427,9 +357,9 @@ class Cursor:
             raise FetcherError(f"shard {buffer.key}: the buffer does not cover {self.position} any more")
         payloads: list[bytes] = []
         size = 0
-        index = buffer._index.index_after(self.position)
-        while index < len(buffer._index) and size < max_bytes and not self.done:
-            payload, end = buffer._payloads[index], buffer._index.end_of(index)
+        index = buffer.index_after(self.position)
+        while index < len(buffer) and size < max_bytes and not self.done:
+            payload, end = buffer._payloads[index], buffer.end_of(index)
             if self._last is not None and not end.precedes(self._last):
                 self._found = payload is not None and has_record(payload, self._last)
                 self.astray = not self._found

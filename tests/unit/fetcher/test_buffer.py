@@ -80,7 +80,7 @@ def test_idle_events_move_the_end_and_take_no_room() -> None:
     b = buffer(limit=10)
     fill(b, *map(idle, range(1, 200)))
     assert b.portion(TRIM_HORIZON, 0, 0) == Portion(after(199), 0, 0)
-    assert len(b) == 1
+    assert len(b) - b.gone == 1
     assert b.news_since(TRIM_HORIZON) is None
 
 
@@ -362,8 +362,8 @@ def test_many_commits_compact_the_columns() -> None:
         fill_one = event(end, size=0)
         b._append(fill_one, EVENT_OVERHEAD, 0.0)
         b.commit(after(end - 3))
-    assert len(b._index) < 3000
-    assert len(b) == 3
+    assert len(b) < 3000
+    assert len(b) - b.gone == 3
     with b.reading(after(5996), after(5999)) as cursor:
         assert len(cursor.take(NO_LIMIT)) == 3
     assert b.portion(after(5996), NO_LIMIT, NO_LIMIT) == Portion(after(5999), 3 * EVENT_OVERHEAD, 3, events=3)

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from kinesis_efo.fetcher.event_index import Portion
+from kinesis_efo.fetcher.event_index import EventIndex, Portion
 from kinesis_efo.fetcher.planning import Buffered
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
@@ -27,26 +27,6 @@ UNHEARD_SECONDS: Final = 60.0
 
 _ROUNDS: Final = 8
 _WORD_SECONDS: Final = 10.0
-
-
-class Timed(Buffered, Protocol):
-    """What is known of the events of a shard: `ShardBuffer`, or `EventIndex`."""
-
-    @property
-    def end(self) -> Position:
-        """Position behind the last event."""
-
-    @property
-    def newest(self) -> float:
-        """When the newest record that came arrived in the stream, epoch milliseconds; `-inf` if that is not known."""
-
-    def arrived_behind(self, after: Position) -> float | None:
-        """When the first record behind a position arrived in the stream, epoch milliseconds."""
-
-    def portion_before(
-        self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool = False
-    ) -> Portion:
-        """As many records behind a position as stay within the limits and arrived up to a time, epoch milliseconds."""
 
 
 class _Front(NamedTuple):
@@ -90,7 +70,7 @@ class Alignment:
         for key in left:
             self._fronts.pop(key, None)
 
-    def saw(self, key: ShardKey, buffer: Timed, position: Position, now: float) -> None:
+    def saw(self, key: ShardKey, buffer: EventIndex, position: Position, now: float) -> None:
         """Take note of how far a shard has come.
 
         Args:
@@ -106,7 +86,7 @@ class Alignment:
 
     def planned(
         self,
-        buffers: Mapping[ShardKey, Timed],
+        buffers: Mapping[ShardKey, EventIndex],
         positions: Mapping[ShardKey, Position],
         plan: Callable[[Mapping[ShardKey, Buffered]], dict[ShardKey, Portion]],
         now: float,
@@ -153,12 +133,14 @@ class Alignment:
             self._say(len(buffers), now)
         return kept
 
-    def _horizon(self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, Timed], others: float) -> float:
+    def _horizon(
+        self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, EventIndex], others: float
+    ) -> float:
         """What arrived later than this must be left, where these portions are taken; epoch milliseconds."""
         left = (self._front(key, buffers[key], portion.through) for key, portion in portions.items())
         return min([others, *left]) + self._most
 
-    def _front(self, key: ShardKey, buffer: Timed, position: Position) -> float:
+    def _front(self, key: ShardKey, buffer: EventIndex, position: Position) -> float:
         """No record behind a position arrived before this, epoch milliseconds; apart from those that came out of order."""
         known = front.at if (front := self._fronts.get(key)) else -inf
         waiting = buffer.arrived_behind(position)
@@ -170,7 +152,7 @@ class Alignment:
         read_until = self._read_until(key, buffer.end)
         return max(known, buffer.newest, -inf if read_until is None else (read_until - CLOCK_SECONDS) * 1000)
 
-    def _slowest_but(self, buffers: Mapping[ShardKey, Timed], now: float) -> float:
+    def _slowest_but(self, buffers: Mapping[ShardKey, EventIndex], now: float) -> float:
         """How far the slowest shard has come of those that have nothing to read here."""
         slowest = inf
         unheard = set()
@@ -214,7 +196,7 @@ class Alignment:
 class _UpTo:
     """A buffer whose records behind a time cannot be seen. The one whose records are the oldest goes first."""
 
-    def __init__(self, buffer: Timed, horizon: float) -> None:
+    def __init__(self, buffer: EventIndex, horizon: float) -> None:
         self._buffer = buffer
         self._horizon = horizon
 

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Protocol
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.fetcher.alignment import Alignment, Timed
+from kinesis_efo.fetcher.alignment import Alignment
 from kinesis_efo.fetcher.budget import Signal
-from kinesis_efo.fetcher.event_index import Portion
+from kinesis_efo.fetcher.event_index import EventIndex, Portion
 from kinesis_efo.fetcher.planning import Buffered, plan
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.room import EVENT_OVERHEAD
@@ -25,7 +25,7 @@ from kinesis_efo.positions import Offset, Position, ShardKey
 class Buffers(Protocol):
     """The buffers of all shards."""
 
-    def buffered(self, key: ShardKey, position: Position) -> Timed | None:
+    def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         """What is buffered of a shard, once everything behind a position is or will be; None while the shard is not read."""
 
     def millis_behind(self, key: ShardKey) -> int | None:

@@ -11,7 +11,7 @@ from kinesis_efo.positions import Position, ShardKey
 
 
 class Buffered(Protocol):
-    """What is known of the events of a shard: `ShardBuffer`, or `EventIndex`."""
+    """What is known of the events of a shard: an `EventIndex`, or a part of one."""
 
     def news_since(self, after: Position) -> float | None:
         """When the first event behind a position arrived that has records or ends the shard."""

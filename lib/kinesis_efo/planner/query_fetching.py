@@ -16,10 +16,11 @@ from kinesis_efo.errors import ConfigurationError, KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.counted_sink import Brought
+from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.planner.apart_reading import ApartReading, ApartRules
-from kinesis_efo.planner.shared import SharedBuffer, SharedBuffers
+from kinesis_efo.planner.shared import SharedBuffers
 from kinesis_efo.planner.standing import Reads
 from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
 
@@ -307,7 +308,7 @@ class QueryFetching:
 
     # -- what the micro-batch planner asks
 
-    def buffered(self, key: ShardKey, position: Position) -> SharedBuffer | None:
+    def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         """See `Buffers`. Decides whether the query shares the buffer of a shard, moves its subscription, or reads apart."""
         shared = self._shared
         if self._group.alone:
@@ -332,9 +333,7 @@ class QueryFetching:
             return self._go_back(key, position)
         return self._read_apart(key, position, buffer)
 
-    def _is_in_front(
-        self, key: ShardKey, position: Position, buffer: SharedBuffer, since: dict[ShardKey, float]
-    ) -> bool:
+    def _is_in_front(self, key: ShardKey, position: Position, buffer: EventIndex, since: dict[ShardKey, float]) -> bool:
         """Whether the query has waited in front of the buffer for so long that the subscription goes forward to it."""
         if not _lies_in_front(position, buffer):
             since.pop(key, None)
@@ -347,7 +346,7 @@ class QueryFetching:
         del since[key]
         return True
 
-    def _read_apart(self, key: ShardKey, position: Position, buffer: SharedBuffer) -> SharedBuffer | None:
+    def _read_apart(self, key: ShardKey, position: Position, buffer: EventIndex) -> EventIndex | None:
         apart, fetcher = self._apart.begin(key, position), self._apart.fetcher
         own, behind = fetcher.buffered(key, position), fetcher.millis_behind(key)
         if own is None or behind is None or behind > NEAR_MILLIS:
@@ -360,12 +359,12 @@ class QueryFetching:
             return self._shared.begin_at(key, position)
         return own
 
-    def _may_go_back_for(self, key: ShardKey, position: Position, buffer: SharedBuffer) -> bool:
+    def _may_go_back_for(self, key: ShardKey, position: Position, buffer: EventIndex) -> bool:
         """Whether the subscription may go back to a position of this query, because the others have all that came."""
         others = self._group.others_at(self, key)
         return not buffer.records and all(other.reaches(position) and _is_number(other) for other in others)
 
-    def _go_back(self, key: ShardKey, position: Position) -> SharedBuffer | None:
+    def _go_back(self, key: ShardKey, position: Position) -> EventIndex | None:
         """Without GetRecords, all wait for the slowest: the subscription goes back for it, if no task reads right now."""
         if not all(other == position or _is_number(other) for other in self._group.others_at(self, key)) or (
             position.kind in (PositionKind.AT_TIMESTAMP, PositionKind.INSIDE)
@@ -460,7 +459,7 @@ class QueryFetching:
         self.failure.raise_if_set()
 
 
-def _lies_in_front(position: Position, buffer: SharedBuffer) -> bool:
+def _lies_in_front(position: Position, buffer: EventIndex) -> bool:
     """Whether a position lies behind all that a buffer has. That cannot be told of times."""
     known = buffer.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
     return known and not buffer.end.reaches(position)

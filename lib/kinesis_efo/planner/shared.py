@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
-from kinesis_efo.fetcher.alignment import Timed
+from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.micro_batches import Buffers
 from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
 
@@ -18,37 +18,16 @@ _RANKS: Final = {
 }
 
 
-class SharedBuffer(Timed, Protocol):
-    """What is buffered of a shard, for whoever asks: `ShardBuffer`, or `EventIndex`."""
-
-    @property
-    def start(self) -> Position:
-        """Position before the oldest event."""
-
-    @property
-    def records(self) -> int:
-        """Kinesis records that it holds."""
-
-    def may_cover(self, position: Position) -> bool:
-        """Whether everything behind a position is here or still to come, or it shows only with the first event whether it is."""
-
-    def held_behind(self, position: Position) -> int:
-        """Bytes of the events behind a position that it covers."""
-
-    def records_behind(self, position: Position) -> int:
-        """Kinesis records in the events behind a position that it covers."""
-
-
 class SharedBuffers(Buffers, Protocol):
     """The buffers of all shards of a run."""
 
-    def buffered(self, key: ShardKey, position: Position) -> SharedBuffer | None:
+    def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         """See `Buffers`. If a shard is read from somewhere else, that begins anew where the position says."""
 
-    def found(self, key: ShardKey) -> SharedBuffer | None:
+    def found(self, key: ShardKey) -> EventIndex | None:
         """What is buffered of a shard, wherever it begins; None while it is not read."""
 
-    def begin_at(self, key: ShardKey, position: Position) -> SharedBuffer | None:
+    def begin_at(self, key: ShardKey, position: Position) -> EventIndex | None:
         """Read a shard anew from a position on; None if that takes a while."""
 
     @property

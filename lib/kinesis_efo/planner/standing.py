@@ -7,8 +7,9 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus
-from kinesis_efo.planner.shared import SharedBuffer, lowest
+from kinesis_efo.planner.shared import lowest
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 
 
@@ -31,8 +32,8 @@ class Reads(NamedTuple):
     """
 
     by: Held
-    buffer: SharedBuffer | None
-    shared: SharedBuffer | None
+    buffer: EventIndex | None
+    shared: EventIndex | None
     claim: Position | None
     apart: bool
 

@@ -329,7 +329,7 @@ class Reading:
             else:
                 pace = partial(pace_of, options.batch_rate)
                 transport = PollingTransport(reader, clock, _AT_TIP_SECONDS, pace)
-                limits = polling_limits(KINESIS_LIMITS)
+                limits = polling_limits(KINESIS_LIMITS, options.batch_rate)
             yield (
                 Stream(
                     ref,

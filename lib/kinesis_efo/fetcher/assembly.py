@@ -80,8 +80,8 @@ async def stream_opener(
     # What is opened later is closed no sooner than the rest: the run, which ends before, still reads with it.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_apart, later, clients, options, clock))
-    polled = polling_limits(limits)
-    limits = polled if options.read_mode == "polling" else limits
+    apart_limits = polling_limits(limits, options.apart_rate)
+    limits = polling_limits(limits) if options.read_mode == "polling" else limits
 
     def open_stream(ref: StreamRef) -> Stream:
         stream = Stream(
@@ -94,7 +94,7 @@ async def stream_opener(
             limits,
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        stream.allow_apart(apart, polled)
+        stream.allow_apart(apart, apart_limits)
         return stream
 
     return open_stream

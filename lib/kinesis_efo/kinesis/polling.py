@@ -49,18 +49,25 @@ ANSWER_BYTES: Final = 1 << 20
 CALLS_FOR_NOTHING: Final = 500
 """Calls a second, all shards together, to shards that had no more records: each takes some 0.7 ms of a core."""
 
+_LARGEST_ANSWER: Final = 10 << 20
 _FIRST_RECORDS: Final = 1_000
 _FIRST_BYTES: Final = 14 << 20
 _USUAL_BYTES: Final = 3 << 19
 _LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
 
 
-def polling_limits(limits: Limits) -> Limits:
-    """The limits for polling: only the five calls per second keep two openings apart."""
+def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
+    """The limits for polling: only the five calls per second keep two openings apart.
+
+    Args:
+        limits: Kinesis' times.
+        rate: Bytes a second, if they are fewer than Kinesis allows: after a large answer, that makes for a pause, which is no silence.
+    """
     return replace(
         limits,
         between_calls=min(limits.between_calls, CALL_SECONDS),
         after_success=min(limits.after_success, CALL_SECONDS),
+        silence=limits.silence + (_LARGEST_ANSWER / rate if rate is not None else 0.0),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ from kinesis_efo.errors import (
     StreamNotFoundError,
 )
 from kinesis_efo.kinesis.events import ChildShard, Event, read_answer
-from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, polling_limits
+from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, apart_pace, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.subscription import ShardSubscription
@@ -56,6 +57,7 @@ class PolledWorld(OpenSink):
         self.has_room = asyncio.Event()
         self.has_room.set()
         self.start = start
+        self.limits = polling_limits(KINESIS_LIMITS)
 
     async def admit(self, event: Event) -> None:
         await self.has_room.wait()
@@ -64,7 +66,7 @@ class PolledWorld(OpenSink):
     def subscribe(self, retry: RetrySettings = RetrySettings(max_retries=10)) -> ShardSubscription:  # noqa: B008
         context = ReadContext(
             REF, "the manifest", self.transport, self.topology,
-            retry, polling_limits(KINESIS_LIMITS), self.clock, lambda: 1.0,
+            retry, self.limits, self.clock, lambda: 1.0,
         )  # fmt: skip
         return ShardSubscription(context, SHARD, self.start, self)
 
@@ -345,6 +347,17 @@ async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
     subscription = await world.run_for(60)
     assert subscription.stats.failures == {"TimeoutError": 1}
     assert world.records == 1
+
+
+@virtual
+async def test_the_pause_after_a_large_answer_is_no_silence_however_slowly_is_read() -> None:
+    rate = 64 << 10
+    world = PolledWorld(*[10_000] * 3000)
+    world.limits = polling_limits(KINESIS_LIMITS, rate)
+    world.transport = PollingTransport(world.client, world.clock, 1.0, partial(apart_pace, rate))
+    subscription = await world.run_for(600)
+    assert world.gaps[0] > 150
+    assert (subscription.stats.failures, world.records) == ({}, 3000)
 
 
 @virtual

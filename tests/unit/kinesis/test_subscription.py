@@ -1080,6 +1080,12 @@ async def test_its_state_says_what_it_waits_for() -> None:
 
 
 @virtual
+async def test_the_time_limits_of_a_former_subscription_end_with_it() -> None:
+    world = ScriptedWorld([payload(1)], [Wait(30), payload(2), Silence()])
+    assert await state_after(world, 40) is State.STREAMING
+
+
+@virtual
 async def test_the_silence_of_a_subscription_begins_when_it_is_run_and_with_each_event_that_was_taken() -> None:
     world = ScriptedWorld([Wait(10)], [END])
     await asyncio.sleep(100)

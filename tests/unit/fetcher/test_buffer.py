@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 
 import pytest
 
@@ -207,6 +209,19 @@ def test_a_closed_buffer_covers_nothing_and_gives_its_bytes_back() -> None:
     assert budget.used == 0
     fill(b, event(20))
     assert budget.used == 0
+
+
+def test_a_closed_buffer_goes_with_its_payloads_before_the_garbage_collector_comes() -> None:
+    gc.disable()
+    try:
+        b = buffer()
+        fill(b, event(10))
+        left = weakref.ref(b)
+        b.close()
+        del b
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_a_full_budget_makes_the_subscription_wait_until_a_commit() -> None:

@@ -154,6 +154,7 @@ _DATA: Final = re.compile(rb'"Data"\s*:\s*"')
 _AGGREGATED: Final = b64encode(MAGIC)[:5]
 _NUMBER_NAME: Final = b'"SequenceNumber"'
 _CONTINUATION_NAME: Final = b'"ContinuationSequenceNumber"'
+_UP_TO_NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*')
 _NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d{1,%d})"' % _MOST_DIGITS)
 
 
@@ -309,7 +310,14 @@ def first_number(payload: bytes) -> int | None:
 
 def has_record(payload: bytes, number: int) -> bool:
     """Whether an event has the record with a number. Quotes within keys and data are escaped, so that it is found in the text."""
-    return re.search(rb'"SequenceNumber"\s*:\s*"%d"' % number, payload) is not None
+    # An expression with the number in it would have to be compiled for each call, which takes longer than the search.
+    quoted, behind = b'"%d"' % number, 0
+    while (at := payload.find(quoted, behind)) >= 0:
+        name = payload.rfind(_NUMBER_NAME, behind, at)
+        if name >= 0 and _UP_TO_NUMBER.fullmatch(payload, name, at):
+            return True
+        behind = at + 1
+    return False
 
 
 def reached(payload: bytes) -> Position:

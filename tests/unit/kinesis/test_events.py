@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from contextlib import suppress
+from itertools import product
 
 import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
@@ -238,6 +240,13 @@ def test_a_record_is_found_by_its_number_and_by_nothing_else() -> None:
     record = {"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "41"}
     payload = json.dumps({"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": [record]}).encode()
     assert [number for number in (4, 41, 42, 50, 420) if has_record(payload, number)] == [42]
+
+
+def test_a_record_is_found_as_an_expression_with_its_number_finds_it() -> None:
+    plain = re.compile(rb'"SequenceNumber"\s*:\s*"42"')
+    parts = (b'"SequenceNumber"', b":", b" \n", b'"42"', b'"', b"42", b'"4"')
+    texts = [b"".join(chosen) for chosen in product(parts, repeat=5)]
+    assert [text for text in texts if has_record(text, 42)] == [text for text in texts if plain.search(text)]
 
 
 def test_what_does_not_say_how_far_it_is_behind_is_at_the_tip() -> None:

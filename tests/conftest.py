@@ -62,6 +62,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for examples in docstrings only where there are any: looking at every test's took a tenth of the time of collecting."""
+    found = yield
+    if b">>>" in file_path.read_bytes():
+        return found
+    return [each for each in found if type(each) is pytest.Module]
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep the garbage collector off what is collected here: it stays, and looking at it again and again took a sixth of the time."""
     gc.disable()

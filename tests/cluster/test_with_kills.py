@@ -10,11 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import psutil
 import pytest
 
 from tests.cluster.test_reading import assert_once_and_in_order
 from tests.support.arriving import arriving
-from tests.support.cluster import DAEMON, EXECUTOR, WORKER, WORKERS, Cluster, executor_of, fetchers, fetchers_on
+from tests.support.cluster import (
+    DAEMON,
+    EXECUTOR,
+    MASTER,
+    READER,
+    WORKER,
+    WORKERS,
+    Cluster,
+    executor_of,
+    fetchers,
+    fetchers_on,
+)
 from tests.support.driven import Driver, Query
 from tests.support.hosts import Hosts
 from tests.support.world import World, wait_until
@@ -23,6 +35,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 MakeWorld = Callable[..., World]
 NewDriver = Callable[..., Driver]
 TWO = {"fetchers": "2"}
+STILL_SECONDS = 60.0
+"""Nobody stands still for longer."""
 
 
 def read_some_more(query: Query, count: list[int]) -> None:
@@ -128,6 +142,73 @@ def test_ten_kills_at_random_with_reshards(
                 reshard(w, random)
         read_some_more(query, count)
     assert_once_and_in_order(query.wait_for_rows(count[0], 300), count[0])
+
+
+class Sink:
+    """One of two queries of a program, with a sink of its own; its planner process may be killed."""
+
+    def __init__(self, driver: Driver, world: World, name: str, directory: Path) -> None:
+        self.name = name
+        self._driver = driver
+        self._world = world
+        self._directory = directory / name
+        self._starts = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start it, or go on from its checkpoint."""
+        self._starts += 1
+        self.query = self._driver.start(f"{self.name}-{self._starts}", self._world, self._directory, options=TWO)
+
+    @property
+    def failed(self) -> bool:
+        return f"FAILED {self.name}-{self._starts} " in self._driver.said()
+
+
+def test_two_queries_of_one_program_outlive_ten_kills(
+    world: MakeWorld, hosts: Hosts, new_driver: NewDriver, tmp_path: Path
+) -> None:
+    """In turn: an executor or a fetcher, the planner that is the host of the run, its guest."""
+    random = Random(1)
+    w = world({"orders": 4})
+    driver = new_driver()
+
+    def planners() -> list[psutil.Process]:
+        return hosts[MASTER].processes(READER)
+
+    with arriving(w, first=0) as count:
+        sinks = [Sink(driver, w, name, tmp_path) for name in ("one", "two")]
+        for number in range(10):
+            for sink in sinks:
+                sink.query.wait_for_rows(count[0] + 1, STILL_SECONDS)
+            wait_until(lambda: fetchers(hosts) == 2, 60, "two fetchers")
+            survivors = list(sinks)
+            if number % 3 == 0:
+                victim = next(host for host in (hosts[name] for name in WORKERS) if fetchers_on(host))
+                for process in victim.processes(EXECUTOR) if number % 2 else fetchers_on(victim)[:1]:
+                    process.kill()
+            else:
+                host = w.reader()
+                assert len(planners()) == 2
+                for process in planners():
+                    if (process == host) == (number % 3 == 1):
+                        process.kill()
+                (failed,) = wait_until(lambda: [sink for sink in sinks if sink.failed], 60, "the end of one query")
+                survivors.remove(failed)
+            if number in (2, 6):
+                reshard(w, random)
+            for sink in survivors:
+                sink.query.wait_for_rows(count[0] + 1, STILL_SECONDS)
+            for sink in sinks:
+                if sink not in survivors:
+                    sink.start()
+        for sink in sinks:
+            sink.query.wait_for_rows(count[0] + 1, STILL_SECONDS)
+    for sink in sinks:
+        assert_once_and_in_order(sink.query.wait_for_rows(count[0], STILL_SECONDS), count[0])
+        sink.query.stop()
+    wait_until(lambda: not planners() and not fetchers(hosts), 60, "the end of all planners and fetchers")
+    assert not [row for row in w.leases().values() if "leaseOwner" in row], "the lease is free"
 
 
 def reshard(w: World, random: Random) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +51,33 @@ def test_a_query_alone_polls_nothing_and_one_that_comes_later_reads_apart_until_
     assert (alone["GetRecords"], alone["GetShardIterator"]) == (0, 0)
     assert asked.counts["GetRecords"] >= 2
     assert len({row.data for row in r.rows}) == len(r.rows) == 200
+
+
+def test_five_queries_ask_kinesis_for_as_much_as_one(faulty: MakeFaulty) -> None:
+    def asked_for(queries: int) -> list[tuple[int, int]]:
+        """Subscriptions and calls of GetRecords: for two shards, and after one of them was split."""
+        asked, found = Asked(), []
+        w = faulty(asked, {"orders": 2})
+        with ExitStack() as stack:
+            first = stack.enter_context(reading(w, leaseTimeout="60s"))
+            every = [first] + [stack.enter_context(beside(first, f"q{n}", first.offset)) for n in range(1, queries)]
+            for rows in (50, 100):
+                if found:
+                    shard = w.shards()[0]["ShardId"]
+                    w.kinesis.split_shard(
+                        StreamName=w.streams["orders"], ShardToSplit=shard, NewStartingHashKey=str(1 << 126)
+                    )
+                    w.wait_active()
+                w.put([(f"k{n}", b"%08d" % n) for n in range(rows - 50, rows)])
+                for each in every:
+                    each.until(rows, commit=False)
+                for each in every:
+                    each.commit()
+                    assert len(each.rows) == len({row.data for row in each.rows}) == rows
+                found.append((asked.counts["SubscribeToShard"], asked.counts["GetRecords"]))
+        return found
+
+    assert asked_for(5) == asked_for(1) == [(2, 0), (4, 0)]
 
 
 @pytest.mark.slow

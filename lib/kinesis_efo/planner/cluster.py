@@ -225,9 +225,10 @@ class Cluster:
                 records[key] = record
         # Children that a later offset has begun are still to be read.
         if left := reached.keys() - positions.keys() - self.sharing.positions().keys():
-            moved = True
             for key in left:
                 self.assignments.end(key)
+            # A query has left before their end: what is open and buffered there is nobody's any more.
+            self.assignments.share()
         if moved:
             self.assignments.tell_all()
         return records

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from kinesis_efo.planner.processed import Processed
+from kinesis_efo.planner.shared import lowest
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 
-PARENT, CHILD = (ShardKey("orders", name) for name in ("a", "b"))
+PARENT, CHILD, GRANDCHILD = (ShardKey("orders", name) for name in ("a", "b", "c"))
 
 
 class Table:
@@ -13,7 +14,8 @@ class Table:
 
     def __init__(self, **rows: int) -> None:
         self.rows = {ShardKey("orders", shard): Position.after(number) for shard, number in rows.items()}
-        self.processed = Processed(lambda key: [PARENT] if key == CHILD else [], self.rows.get)
+        self.parents = {CHILD: [PARENT]}
+        self.processed = Processed(lambda key: self.parents.get(key, []), self.rows.get)
         self._committed: dict[str, Offset] = {}
 
     def begin(self, query: str, **positions: int | Position) -> None:
@@ -48,6 +50,8 @@ def test_a_row_is_where_the_slowest_query_is() -> None:
     assert table.rows == offset({"a": 30, "c": 10})
     table.leave("two")
     assert table.rows == offset({"a": 30, "c": 40})
+    table.commit("one", a=60, c=40)
+    assert table.rows == offset({"a": 60, "c": 40})
 
 
 def test_a_query_that_begins_behind_a_row_holds_it_up_once_it_has_come_as_far() -> None:
@@ -73,6 +77,19 @@ def test_a_child_is_not_begun_while_a_query_reads_its_parent() -> None:
     table.commit("two", a=SHARD_END)
     table.commit("two", b=5)
     assert table.rows == offset({"a": SHARD_END, "b": 5})
+
+
+def test_a_child_is_not_begun_either_once_its_grandparent_is_not_known_any_more() -> None:
+    table = Table()
+    table.begin("one", a=10)
+    table.begin("two", a=10)
+    for query in ("one", "two"):
+        table.commit(query, a=SHARD_END)
+        table.commit(query, b=20)
+    table.parents = {GRANDCHILD: [CHILD]}
+    table.commit("one", b=SHARD_END)
+    table.commit("one", c=30)
+    assert table.rows[GRANDCHILD] == TRIM_HORIZON
 
 
 def test_a_query_that_reads_a_parent_and_is_far_behind_holds_no_child_up() -> None:
@@ -114,3 +131,8 @@ def test_a_query_that_has_left_is_not_counted_again() -> None:
     assert table.rows == offset({"a": 20})
     table.leave("one")
     assert table.rows == offset({"a": 20})
+
+
+def test_behind_a_record_of_an_aggregate_lies_more_than_behind_all_of_it() -> None:
+    inside, after = Position.inside(12, 3), Position.after(12)
+    assert lowest([after, inside]) == lowest([inside, after]) == inside

@@ -13,7 +13,6 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 class _Query:
     """How far a query has come, with the shards that it has ended, and the shards in which it has come as far as the table."""
 
-    offset: Mapping[ShardKey, Position] = field(default_factory=dict)
     done: dict[ShardKey, Position] = field(default_factory=dict)
     counts: set[ShardKey] = field(default_factory=set)
 
@@ -49,7 +48,7 @@ class Processed:
         """Take note of where a query goes on. It has processed everything up to there."""
         known = self._queries[query]
         if not known.done:
-            known.offset, known.done = offset, dict(offset)
+            known.done = dict(offset)
 
     def commit(self, query: object, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
         """Take note of how far a query has come.
@@ -63,7 +62,6 @@ class Processed:
             The shards in which all queries may have come further now, with how far.
         """
         known, moved = self._queries[query], offset.changes_since(before)
-        known.offset = offset
         known.done |= moved
         if len(self._queries) == 1:
             return moved
@@ -81,7 +79,7 @@ class Processed:
         """How far a query has come in a shard; None if it does not count there."""
         position = query.done.get(key)
         if position is None:
-            before = [each for each in self._ancestors(key) if each in query.offset and self._counts(query, each)]
+            before = [each for each in self._ancestors(key) if each in query.done and self._counts(query, each)]
             return TRIM_HORIZON if before else None
         return position if self._counts(query, key) else None
 

@@ -131,10 +131,6 @@ class Sharing:
 
     def follow(self) -> None:
         """See `Group`."""
-        if len(self.queries) == 1 and (offset := self.queries[0].offset) is not None:
-            self._kept.clear()
-            self.shared.follow(offset)
-            return
         positions = self.positions()
         self.shared.follow(positions)
         self._keep([*positions, *self._kept])

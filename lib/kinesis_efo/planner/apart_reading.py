@@ -188,13 +188,13 @@ class ApartReading:
             self._fetcher.let_go([key for key in self.shards if key.stream == stream])
 
     async def read(
-        self, wanted: ShardRange, asked_at: float, kept: Position | None
+        self, wanted: ShardRange, asked_at: float | None, kept: Position | None
     ) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover a range, with GetRecords.
 
         Args:
             wanted: The range.
-            asked_at: When it was asked for, monotonic seconds.
+            asked_at: When it was asked for, monotonic seconds; None: now.
             kept: From where on the shared buffer is kept for the query, which may plan from there.
 
         Raises:
@@ -233,12 +233,12 @@ class _ApartCoordinator:
         return self._run.read_until(shard, position)
 
     def _tell(self) -> None:
-        if self.failure.error is not None and self._run.failure.error is None:
-            self._failed(self.failure.error)
+        if (error := self.failure.error) is not None:
+            self._failed(error)
 
     def _adopt(self) -> None:
-        if self._run.failure.error is not None:
-            self.failure.adopt(self._run.failure.error)
+        if (error := self._run.failure.error) is not None:
+            self.failure.adopt(error)
 
 
 class _Allowed:

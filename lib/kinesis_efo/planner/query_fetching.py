@@ -173,7 +173,6 @@ class QueryFetching:
         """Begin to read a stream that may be read now."""
         shards = {key: position for key, position in (self.offset or {}).items() if key.stream == stream}
         self.expect(shards)
-        self._micro_batches.touch(shards)
         self._apart.allowed()
 
     def end_stream(self, stream: str) -> None:
@@ -341,10 +340,7 @@ class QueryFetching:
         if self._group.together or not self._group.may_read_apart:
             return False
         now = self.now()
-        if now - since.setdefault(key, now) < AHEAD_SECONDS:
-            return False
-        del since[key]
-        return True
+        return now - since.setdefault(key, now) >= AHEAD_SECONDS
 
     def _read_apart(self, key: ShardKey, position: Position, buffer: EventIndex) -> EventIndex | None:
         apart, fetcher = self._apart.begin(key, position), self._apart.fetcher
@@ -444,7 +440,7 @@ class QueryFetching:
         if now - since >= STARVING_SECONDS:
             self._group.relieve(self)
 
-    def read_apart(self, wanted: ShardRange, asked_at: float) -> AsyncGenerator[list[bytes], None]:
+    def read_apart(self, wanted: ShardRange, asked_at: float | None) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover a range, with GetRecords; see `ApartReading.read`."""
         return self._apart.read(wanted, asked_at, self.claim(wanted.key))
 

@@ -33,7 +33,6 @@ class ServingShared:
 
     async def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
         """See `Served`."""
-        asked_at = self._query.now() if asked_at is None else asked_at
         apart = False
         while not wanted.is_over:
             if apart:
@@ -70,4 +69,4 @@ class ServingApart:
 
     def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
         """See `Served`."""
-        return self._query.read_apart(wanted, self._query.now() if asked_at is None else asked_at)
+        return self._query.read_apart(wanted, asked_at)

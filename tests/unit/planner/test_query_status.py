@@ -12,7 +12,7 @@ from kinesis_efo.fetcher.status import QueryShard, QueryStatus
 from kinesis_efo.marks import Mark
 from kinesis_efo.planner.gap import GapWatch
 from kinesis_efo.planner.run import Run
-from kinesis_efo.planner.standing import Reads, slowest, stands
+from kinesis_efo.planner.standing import Reads, slowest, stands, summed_up
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from tests.support.model_stream import ModelShard, ModelStream
 from tests.unit.planner.test_several_queries import Program, horizon, key, scenario, together
@@ -189,6 +189,14 @@ def test_the_slowest_counts_in_each_shard_and_a_child_is_not_begun_while_a_query
     }
 
 
+def test_a_query_is_as_far_behind_as_in_its_worst_shard() -> None:
+    lags = {"a": None, "b": 5, "c": 9, "d": 0}
+    shards = [QueryShard("orders", name, "AFTER:7", 0, 0, millis) for name, millis in lags.items()]
+    found = summed_up(QueryStatus(1, ["orders"]), shards, each=False)
+    assert (found.millis, found.shard) == (9, "c")
+    assert summed_up(QueryStatus(1, ["orders"]), shards[:1], each=False).millis is None
+
+
 # -- the gap
 
 
@@ -241,6 +249,7 @@ def test_a_gap_that_shrinks_or_stays_or_is_over_is_not_told(caplog: pytest.LogCa
     query.gap = 90_000.0
     assert query.passes(60, -20) == []
     assert query.passes(60, 0) == []
+    assert query.passes(60, 0.8) == [], "it may only look so"
     assert query.passes(4, 20) == []
     assert query.passes(4, -20) == [], "a burst"
     assert query.passes(1, 0, apart=False) == []

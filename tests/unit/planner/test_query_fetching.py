@@ -1,0 +1,538 @@
+"""How one query of several comes to its records: from what all share, apart from them, and from one to the other, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from math import floor
+from typing import Any
+
+import pytest
+
+from kinesis_efo.errors import AccessRefusedError, DataLossError, FetcherUnreachableError, RetriesExhaustedError
+from kinesis_efo.options import Bounds
+from kinesis_efo.planner.query_fetching import QueryFetching
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardRange
+from tests.support.model_stream import ModelStream
+from tests.support.transports import refused
+from tests.support.virtual_time import run
+from tests.unit.planner.test_several_queries import NO_LIMIT, Program, Reader, horizon, key, scenario, together
+
+WHOLE = 1 << 20
+
+
+def fetching_of(query: Reader) -> QueryFetching:
+    return query.program.fetching.sharing.named(query.name)
+
+
+def now_of(program: Program) -> Offset:
+    return Offset({key(0): Position.at_timestamp(floor(program.clock.time() * 1000))})
+
+
+def refuse_get_records(program: Program) -> None:
+    def refuse(_: str) -> None:
+        raise refused("AccessDeniedException", "not authorized to perform: kinesis:GetRecords", operation="GetRecords")
+
+    program.polled.faults = refuse
+
+
+async def far_behind(program: Program) -> tuple[Reader, Reader]:
+    """A query that has everything, and one that has just begun to read apart."""
+    first = program.join(horizon(program.stream))
+    await first.until(lambda: first.has_all)
+    second = program.join(horizon(program.stream))
+    second.max_records = 10
+    await second.until(lambda: bool(second.rows))
+    assert second.query.reads_apart
+    return first, second
+
+
+def busy_stream() -> ModelStream:
+    stream = ModelStream(shards=1, event_records=(8,))
+    stream.put(0, *[1000] * 2000)
+    return stream
+
+
+def numbers_of(stream: ModelStream) -> list[int]:
+    return [number for number, _ in stream[0].records]
+
+
+@scenario
+async def test_nothing_is_read_apart_for_a_query_that_has_left_and_its_calls_fail() -> None:
+    async with Program(busy_stream(), 16 * WHOLE) as program:
+        _, second = await far_behind(program)
+        waiting = asyncio.create_task(second.query.poll(second.offset, NO_LIMIT, NO_LIMIT, 3000.0))
+        await second.leave()
+        with pytest.raises(FetcherUnreachableError):
+            await second.query.poll(second.offset, NO_LIMIT, NO_LIMIT, 3000.0)
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert program.budget.limit == 16 * WHOLE
+        calls = len(program.polled.limits_asked)
+        await asyncio.sleep(60)
+        assert len(program.polled.limits_asked) == calls
+
+
+@scenario
+async def test_a_query_that_has_failed_by_itself_does_not_commit() -> None:
+    async with Program(busy_stream()) as program:
+        first, second = await far_behind(program)
+        fetching_of(second).failure.set(DataLossError("a record is gone"))
+        with pytest.raises(DataLossError):
+            await second.query.commit(second.offset)
+        await first.query.commit(first.offset)
+
+
+@scenario
+async def test_the_subscription_goes_forward_although_nothing_happens_in_the_shard() -> None:
+    stream = busy_stream()
+    numbers = numbers_of(stream)
+    async with Program(stream, 32 << 10) as program:
+        behind = program.join(horizon(stream))
+        await behind.poll()
+        await asyncio.sleep(5)
+        front = program.join(Offset({key(0): Position.after(numbers[-10])}))
+        await front.until(lambda: front.has_all, 12)
+        await together(front, behind)
+
+
+@scenario
+async def test_a_query_does_not_starve_that_gets_something_now_and_then() -> None:
+    stream = ModelStream(shards=1)
+    async with Program(stream) as program:
+        asked: list[float] = []
+        sharing = program.fetching.sharing
+        sharing.relieve = lambda _: asked.append(program.clock.monotonic())  # type: ignore[method-assign]
+        first, second = program.join(horizon(stream)), program.join(horizon(stream))
+        await together(first, second)
+        for _ in range(10):
+            stream.put(0, 30)
+            await first.until(lambda: first.has_all)
+            for _ in range(5):
+                await first.batch()
+        assert not asked
+        began = program.clock.monotonic()
+        for _ in range(20):
+            await first.batch()
+        assert asked
+        assert asked[0] - began >= 0.9
+
+
+@pytest.mark.parametrize("fetchers", [0, 2])
+def test_a_shard_without_parents_that_appears_is_read_for_all(fetchers: int) -> None:
+    async def main() -> None:
+        stream = ModelStream(shards=1)
+        async with Program(stream, fetchers=fetchers) as program:
+            first, second = program.join(horizon(stream)), program.join(horizon(stream))
+            await first.batch()
+            await second.batch()
+            stream._add((0, 1))
+            stream.put(1, 30)
+            for query in (first, second):
+                await query.until(lambda query=query: bool(query.rows))  # type: ignore[misc]
+
+    run(asyncio.wait_for(main(), 3600))
+
+
+# -- the lease
+
+
+@scenario
+async def test_what_a_query_reads_stops_with_the_lease_and_goes_on_with_it() -> None:
+    stream = busy_stream()
+    async with Program(stream, 16 * WHOLE) as program:
+        first, second = await far_behind(program)
+        program.run.lease_lost("orders", None)
+        program.run.leases.is_held = lambda _: False  # type: ignore[method-assign]
+        await asyncio.sleep(1)
+        calls = len(program.polled.limits_asked)
+        task = asyncio.create_task(program.payloads(second.name, range_of(second, stream[0].records[1010][0])))
+        await asyncio.sleep(61)
+        assert len(program.polled.limits_asked) == calls
+        assert not stream.open[key(0).shard]
+        assert not task.done()
+        del program.run.leases.is_held  # type: ignore[method-assign]
+        began = program.clock.monotonic()
+        program.run.lease_taken("orders", {})
+        # Nobody polls yet.
+        await task
+        assert program.clock.monotonic() - began < 3
+        await asyncio.sleep(0.1)
+        assert stream.open[key(0).shard]
+        second.max_records = NO_LIMIT
+        await together(first, second)
+
+
+def range_of(query: Reader, last: int) -> ShardRange:
+    return ShardRange(key(0), query.offset[key(0)], Position.after(last), last)
+
+
+# -- where a query begins that begins now
+
+
+@scenario
+async def test_where_a_query_begins_now_is_kept_for_it_before_it_polls() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30)
+    async with Program(stream) as program:
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+        await first.batch()
+        second = program.join(now_of(program), now=True)
+        stream.put(0, 30, 30)
+        await first.until(lambda: first.has_all)
+        await together(first, second)
+        assert len(second.rows) == 2
+        assert not program.polled.opened
+
+
+@scenario
+async def test_a_query_that_begins_now_does_not_begin_where_others_are_behind() -> None:
+    async with Program(busy_stream(), 32 << 10) as program:
+        first = program.join(horizon(program.stream))
+        await first.batch()
+        assert (program.fetching.millis_behind(key(0)) or 0) > 0  # type: ignore[union-attr]
+        at = now_of(program)
+        assert program.join(at, now=True).begins == at
+
+
+@scenario
+async def test_queries_that_begin_now_on_an_idle_shard_begin_at_the_same_time() -> None:
+    stream = ModelStream(shards=1)
+    async with Program(stream) as program:
+        first = program.join(now_of(program), now=True)
+        await first.batch()
+        await asyncio.sleep(1)
+        second = program.join(now_of(program), now=True)
+        assert second.begins == first.begins
+
+
+# -- where a query ends that reads what is there
+
+
+@scenario
+async def test_a_query_that_joins_others_is_told_where_shards_end_by_the_subscriptions_that_are_open() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30, 30)
+    async with Program(stream) as program:
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+        second = program.join(horizon(stream), ends=Bounds())
+        stream.put(0, 30)
+        last = stream[0].records[-1][0]
+        while (tips := await second.query.tips(second.offset, 1.0)) is None:
+            await first.batch()
+        assert tips[key(0)].reaches(Position.after(last))
+        assert len(stream.subscribed) <= 2
+        assert not stream.collisions
+
+
+@scenario
+async def test_a_query_that_joins_others_asks_for_an_end_at_a_time_apart() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30, 30, arrived=1_700_000_990.0)
+    for joins, subscriptions in ((False, 1), (True, 1)):
+        async with Program(stream) as program:
+            stream.subscribed.clear()
+            end = Bounds(everywhere=Position.at_timestamp(1_700_000_995_000))
+            if joins:
+                first = program.join(horizon(stream))
+                await first.until(lambda: first.has_all)  # noqa: B023
+            second = program.join(horizon(stream), ends=end)
+            while await second.query.ends(second.offset, 1.0) is None:
+                pass
+            assert len(stream.subscribed) == subscriptions
+            assert bool(program.polled.opened) == joins
+            assert not stream.collisions
+
+
+# -- what others starve for
+
+
+@scenario
+async def test_a_query_holds_up_by_what_another_one_has_read_and_it_has_not() -> None:
+    stream = ModelStream(shards=1, event_records=(1,))
+    stream.put(0, 1000, 1000, 1000, 1000)
+    numbers = numbers_of(stream)
+    async with Program(stream) as program:
+        slow, fast, last = (program.join(horizon(stream)) for _ in range(3))
+        await slow.poll()
+        await last.poll()
+        await asyncio.sleep(1)
+        size = program.budget.used / 4
+        assert fetching_of(slow).lag_behind(fetching_of(fast)) == {}, "it has not begun"
+        fast.max_records = 3
+        await fast.batch()
+        assert fast.offset[key(0)] == Position.after(numbers[2])
+        (lag,) = fetching_of(slow).lag_behind(fetching_of(fast)).values()
+        assert round(lag / size, 1) == 3
+        assert fetching_of(fast).lag_behind(fetching_of(slow)) == {}
+        assert fetching_of(slow).lag_behind(fetching_of(last)) == {}
+        slow.max_records = 3
+        await slow.batch()
+        await slow.query.commit(Offset({key(0): Position.after(numbers[2] + 1)}))
+        assert fetching_of(slow).lag_behind(fetching_of(fast)) == {}
+        assert fetching_of(fast).lag_behind(fetching_of(slow)) == {}, "no record lies between"
+
+
+@scenario
+async def test_without_get_records_a_query_that_is_behind_goes_on_although_nothing_happens_in_the_shard() -> None:
+    stream = busy_stream()
+    async with Program(stream, 32 << 10) as program:
+        first = program.join(horizon(stream))
+        first.max_records = 200
+        await first.until(lambda: len(first.rows) > 200)
+        await first.poll()
+        await asyncio.sleep(5)
+        refuse_get_records(program)
+        second = program.join(horizon(stream))
+        began = program.clock.monotonic()
+        reply = await second.query.poll(second.offset, NO_LIMIT, NO_LIMIT, 3000.0)
+        assert any(shard.records for shard in reply.shards)
+        assert program.clock.monotonic() - began < 10
+
+
+@scenario
+async def test_the_subscription_goes_back_for_a_query_that_reads_apart_once_nobody_else_uses_it() -> None:
+    async with Program(busy_stream(), 256 << 10) as program:
+        first, second = await far_behind(program)
+        await first.leave()
+        second.max_records = NO_LIMIT
+        await second.batch()
+        calls = len(program.polled.limits_asked)
+        await second.until(lambda: second.has_all)
+        await second.batch()
+        await second.batch()
+        assert len(program.polled.limits_asked) <= calls + 1
+        assert not second.query.reads_apart
+        assert program.fetching.sharing.alone
+
+
+@scenario
+async def test_a_task_that_reads_apart_is_told() -> None:
+    async with Program(busy_stream(), 256 << 10) as program:
+        _, second = await far_behind(program)
+        assert not program.fetching.reading
+        serving: Any = program.fetching.of(second.name)  # type: ignore[union-attr]
+        wanted = range_of(second, program.stream[0].records[-1][0])
+        async with aclosing(serving.read(wanted)) as chunks:
+            async for _ in chunks:
+                assert program.fetching.reading
+                break
+        assert not program.fetching.reading
+
+
+@scenario
+async def test_a_query_waits_in_front_for_some_seconds_each_time_before_the_subscription_goes_to_it() -> None:
+    stream = busy_stream()
+    numbers = numbers_of(stream)
+    async with Program(stream, 32 << 10) as program:
+        behind = program.join(horizon(stream))
+        await behind.poll()
+        front = program.join(Offset({key(0): Position.after(numbers[-10])}))
+        fetching = fetching_of(front)
+        fetching.follow(front.offset)
+        for seconds in (3.0, 3.0):
+            fetching.buffered(key(0), front.offset[key(0)])
+            await asyncio.sleep(seconds)
+            fetching.buffered(key(0), Position.after(numbers[1]))
+        assert len(stream.subscribed) == 1
+        fetching.buffered(key(0), front.offset[key(0)])
+        await asyncio.sleep(5)
+        fetching.buffered(key(0), front.offset[key(0)])
+        await asyncio.sleep(0.1)
+        assert len(stream.subscribed) == 2
+
+
+@scenario
+async def test_a_query_in_front_waits_for_others_if_queries_stay_together() -> None:
+    stream = ModelStream(shards=1, event_records=(8,))
+    stream.put(0, *[1000] * 200)
+    numbers = numbers_of(stream)
+    async with Program(stream, 32 << 10, together=True) as program:
+        behind = program.join(horizon(stream))
+        await behind.poll()
+        front = program.join(Offset({key(0): Position.after(numbers[-10])}))
+        for _ in range(60):
+            await front.batch()
+        assert not front.rows
+        await together(front, behind)
+        assert len(stream.subscribed) == 1
+        assert not program.polled.opened
+
+
+@scenario
+async def test_nothing_is_kept_for_a_query_that_is_far_behind() -> None:
+    stream = busy_stream()
+    async with Program(stream, 64 << 10) as program:
+        program.polled.behind = lambda *_: 600_000
+        first, second = await far_behind(program)
+        await second.until(lambda: len(second.rows) > 100)
+        stream.put(0, *[30] * 10)
+        await first.until(lambda: first.has_all)
+        assert program.budget.used == 0
+        second.max_records = NO_LIMIT
+        await together(first, second)
+
+
+@scenario
+async def test_a_query_that_reads_apart_meets_the_others_although_records_come_all_the_time() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[30] * 200)
+    async with Program(stream) as program:
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+
+        async def write() -> None:
+            while True:
+                stream.put(0, 30)
+                await asyncio.sleep(0.3)
+
+        writing = asyncio.create_task(write())
+        second = program.join(horizon(stream))
+        began = program.clock.monotonic()
+        await second.until(lambda: bool(second.rows))
+        while second.query.reads_apart:
+            assert program.clock.monotonic() - began < 20
+            await first.batch()
+            await second.batch()
+        writing.cancel()
+        await together(first, second)
+        assert len(stream.subscribed) == 1
+
+
+@scenario
+async def test_where_the_subscription_goes_back_nothing_is_told_to_be_read_apart_any_more() -> None:
+    stream = ModelStream(shards=1)
+    async with Program(stream) as program:
+        first = program.join(horizon(stream))
+        for _ in range(100):
+            await first.batch()
+        second = program.join(horizon(stream))
+        while len(stream.subscribed) < 2:
+            await second.poll()
+        assert not second.query.reads_apart
+
+
+@scenario
+async def test_without_get_records_two_queries_may_begin_behind_the_others_at_once() -> None:
+    stream = busy_stream()
+    async with Program(stream) as program:
+        refuse_get_records(program)
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+        await together(first, program.join(horizon(stream)), program.join(horizon(stream)))
+
+
+@scenario
+async def test_a_query_may_read_one_shard_apart_and_share_another_one() -> None:
+    stream = ModelStream(shards=2, event_records=(8,))
+    stream.put(0, *[1000] * 500)
+    stream.put(1, 30)
+    async with Program(stream, WHOLE) as program:
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+        second = program.join(Offset({key(0): TRIM_HORIZON, key(1): first.offset[key(1)]}))
+        await second.batch()
+        fetching = fetching_of(second)
+        budgets = [(set(keys), limit) for keys, limit in fetching.budgets([key(0), key(1)])]
+        assert budgets == [({key(0)}, WHOLE // 4), ({key(1)}, WHOLE * 3 // 4)]
+        own, shared = fetching.reads(key(0)), fetching.reads(key(1))
+        assert (own.apart, shared.apart) == (True, False)
+        for number, reads in enumerate((own, shared)):
+            assert reads.buffer is not None
+            by: Any = reads.by
+            until = fetching.read_until(key(number), reads.buffer.end)
+            assert until == by.read_until(key(number), reads.buffer.end)
+            assert until is not None
+
+
+# -- its tasks
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+def test_a_task_that_loses_a_record_fails_the_run_only_if_its_query_is_alone(queries: int) -> None:
+    async def main() -> None:
+        stream = ModelStream(shards=1)
+        stream.put(0, 30)
+        async with Program(stream) as program:
+            readers = [program.join(horizon(stream)) for _ in range(queries)]
+            for reader in readers:
+                await reader.poll()
+            last = stream[0].records[0][0] + 1
+            wanted = ShardRange(key(0), TRIM_HORIZON, Position.after(last), last)
+            with pytest.raises(DataLossError):
+                await program.payloads(readers[0].name, wanted)
+            assert (program.run.failure.error is not None) == (queries == 1)
+
+    run(asyncio.wait_for(main(), 3600))
+
+
+@scenario
+async def test_a_task_starves_if_it_gets_nothing_for_a_while_as_a_poll_does() -> None:
+    stream = ModelStream(shards=1)
+    async with Program(stream) as program:
+        asked: list[float] = []
+        sharing = program.fetching.sharing
+        sharing.relieve = lambda _: asked.append(program.clock.monotonic())  # type: ignore[method-assign]
+        first, second = program.join(horizon(stream)), program.join(horizon(stream))
+        await first.poll()
+        await second.poll()
+        last = Position.after(1 << 60)
+        task = asyncio.create_task(program.payloads(first.name, ShardRange(key(0), TRIM_HORIZON, last, last.value)))
+        for _ in range(20):
+            stream.put(0, 30)
+            await asyncio.sleep(0.9)
+        assert not asked
+        await asyncio.sleep(4)
+        task.cancel()
+        assert asked
+
+
+@scenario
+async def test_the_subscription_goes_forward_to_a_task_that_waits_in_front() -> None:
+    stream = busy_stream()
+    numbers = numbers_of(stream)
+    async with Program(stream, 32 << 10) as program:
+        behind = program.join(horizon(stream))
+        await behind.poll()
+        front = program.join(Offset({key(0): Position.after(numbers[-17])}))
+        wanted = ShardRange(key(0), front.offset[key(0)], Position.after(numbers[-1]), numbers[-1])
+        began = program.clock.monotonic()
+        assert len(await program.payloads(front.name, wanted)) == 2
+        assert program.clock.monotonic() - began < 10
+        await together(front, behind)
+
+
+@pytest.mark.parametrize("fetchers", [0, 2])
+def test_without_get_records_the_subscription_goes_back_for_a_task(fetchers: int) -> None:
+    async def main() -> None:
+        stream = busy_stream()
+        async with Program(stream, fetchers=fetchers) as program:
+            first = program.join(horizon(stream))
+            await first.until(lambda: first.has_all)
+            program.fetching.sharing.forbid_apart(AccessRefusedError("GetRecords is not allowed"))
+            second = program.join(horizon(stream))
+            last = numbers_of(stream)[-1]
+            wanted = ShardRange(key(0), TRIM_HORIZON, Position.after(last), last)
+            assert len(await asyncio.wait_for(program.payloads(second.name, wanted), 60)) == 250
+            assert not program.polled.opened
+
+    run(asyncio.wait_for(main(), 3600))
+
+
+@scenario
+async def test_a_query_fails_alone_if_what_it_reads_apart_cannot_be_read() -> None:
+    async with Program(busy_stream()) as program:
+        first, second = await far_behind(program)
+
+        def fail(_: str) -> None:
+            raise refused("InternalFailure", "try again", operation="GetRecords")
+
+        program.polled.faults = fail
+        second.offset = Offset({key(0): Position.after(numbers_of(program.stream)[999])})
+        waiting = asyncio.create_task(second.query.poll(second.offset, NO_LIMIT, NO_LIMIT, 3000.0))
+        await asyncio.wait({waiting}, timeout=1000)
+        assert isinstance(waiting.exception(), RetriesExhaustedError)
+        with pytest.raises(RetriesExhaustedError):
+            await second.poll()
+        await first.poll()

@@ -277,7 +277,6 @@ class QueryFetching:
         """Read some shards apart from now on: another query starves for what is kept for this one."""
         for key in shards:
             self._apart.go(key, self.now() + _AGAIN_SECONDS)
-        self._micro_batches.touch(shards)
 
     def come_back(self) -> None:
         """Read nothing apart any more: it is not allowed."""

@@ -344,6 +344,45 @@ async def test_a_query_waits_in_front_for_some_seconds_each_time_before_the_subs
 
 
 @scenario
+async def test_a_query_that_the_subscription_went_to_reads_nothing_apart_and_has_the_buffer_kept() -> None:
+    stream = busy_stream()
+    async with Program(stream, 32 << 10) as program:
+        behind = program.join(horizon(stream))
+        await behind.poll()
+        at = Position.after(numbers_of(stream)[-10])
+        front = program.join(Offset({key(0): at}))
+        fetching = fetching_of(front)
+        fetching.follow(front.offset)
+        # As if another one had found no room.
+        fetching.go_apart([key(0)])
+        fetching.buffered(key(0), at)
+        assert (fetching.plans_apart, fetching.claim(key(0))) == (True, None)
+        await asyncio.sleep(5)
+        fetching.buffered(key(0), at)
+        assert (fetching.plans_apart, fetching.claim(key(0))) == (False, at)
+
+
+@scenario
+async def test_nothing_is_kept_for_some_seconds_for_a_query_that_others_have_starved_for() -> None:
+    stream = busy_stream()
+    async with Program(stream, 16 * WHOLE) as program:
+        first, second = await far_behind(program)
+        fetching, at = fetching_of(second), second.offset[key(0)]
+        kept = fetching.claim(key(0))
+        assert kept is not None
+        await asyncio.sleep(1)
+        stream.put(0, 30)
+        await first.until(lambda: first.has_all)
+        fetching.buffered(key(0), at)
+        assert fetching.claim(key(0)) == kept, "it would not meet what moves on"
+        fetching.go_apart([key(0)])
+        for seconds, is_kept in ((9.0, False), (1.0, True)):
+            await asyncio.sleep(seconds)
+            fetching.buffered(key(0), at)
+            assert (fetching.claim(key(0)) is not None) == is_kept
+
+
+@scenario
 async def test_a_query_in_front_waits_for_others_if_queries_stay_together() -> None:
     stream = ModelStream(shards=1, event_records=(8,))
     stream.put(0, *[1000] * 200)
@@ -372,6 +411,18 @@ async def test_nothing_is_kept_for_a_query_that_is_far_behind() -> None:
         assert program.budget.used == 0
         second.max_records = NO_LIMIT
         await together(first, second)
+
+
+@pytest.mark.parametrize(("millis", "is_kept"), [(5_000, True), (5_001, False)])
+def test_the_buffer_is_kept_for_a_query_that_is_near(millis: int, is_kept: bool) -> None:
+    async def main() -> None:
+        async with Program(busy_stream(), 64 << 10) as program:
+            program.polled.behind = lambda *_: millis
+            _, second = await far_behind(program)
+            await second.poll()
+            assert (fetching_of(second).claim(key(0)) is not None) == is_kept
+
+    run(asyncio.wait_for(main(), 3600))
 
 
 @scenario

@@ -173,6 +173,7 @@ class QueryFetching:
         """Begin to read a stream that may be read now."""
         shards = {key: position for key, position in (self.offset or {}).items() if key.stream == stream}
         self.expect(shards)
+        self._micro_batches.touch(shards)
         self._apart.allowed()
 
     def end_stream(self, stream: str) -> None:
@@ -277,6 +278,7 @@ class QueryFetching:
         """Read some shards apart from now on: another query starves for what is kept for this one."""
         for key in shards:
             self._apart.go(key, self.now() + _AGAIN_SECONDS)
+        self._micro_batches.touch(shards)
 
     def come_back(self) -> None:
         """Read nothing apart any more: it is not allowed."""
@@ -339,7 +341,11 @@ class QueryFetching:
         if self._group.together or not self._group.may_read_apart:
             return False
         now = self.now()
-        return now - since.setdefault(key, now) >= AHEAD_SECONDS
+        if now - since.setdefault(key, now) < AHEAD_SECONDS:
+            return False
+        # It may be taken back for others, who then have as long.
+        del since[key]
+        return True
 
     def _read_apart(self, key: ShardKey, position: Position, buffer: EventIndex) -> EventIndex | None:
         apart, fetcher = self._apart.begin(key, position), self._apart.fetcher

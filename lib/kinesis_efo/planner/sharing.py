@@ -131,6 +131,11 @@ class Sharing:
 
     def follow(self) -> None:
         """See `Group`."""
+        if len(self.queries) == 1 and (offset := self.queries[0].offset) is not None:
+            # A query alone does not pay for what others need: some ms at 8,000 shards.
+            self._kept.clear()
+            self.shared.follow(offset)
+            return
         positions = self.positions()
         self.shared.follow(positions)
         self._keep([*positions, *self._kept])

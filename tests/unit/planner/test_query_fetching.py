@@ -554,6 +554,29 @@ async def test_the_subscription_goes_forward_to_a_task_that_waits_in_front() -> 
         await together(front, behind)
 
 
+@scenario
+async def test_a_task_waits_in_front_as_long_again_once_the_subscription_was_taken_back() -> None:
+    stream = busy_stream()
+    at = Position.after(numbers_of(stream)[-10])
+    async with Program(stream, 32 << 10) as program:
+        behind = program.join(horizon(stream))
+        await behind.poll()
+        front = program.join(Offset({key(0): at}))
+        fetching = fetching_of(front)
+        for _ in range(2):
+            fetching.reads_shared(key(0), at)
+            await asyncio.sleep(3)
+            fetching.reads_shared(key(0), at)
+            before = len(stream.subscribed)
+            await asyncio.sleep(3)
+            assert len(stream.subscribed) == before
+            fetching.reads_shared(key(0), at)
+            await asyncio.sleep(10)
+            assert len(stream.subscribed) == before + 1
+            program.fetching.begin_at(key(0), TRIM_HORIZON)
+            await asyncio.sleep(10)
+
+
 @pytest.mark.parametrize("fetchers", [0, 2])
 def test_without_get_records_the_subscription_goes_back_for_a_task(fetchers: int) -> None:
     async def main() -> None:

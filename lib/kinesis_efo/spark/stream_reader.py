@@ -307,7 +307,8 @@ class KinesisStreamReader(StreamReaderBase):
     def _started(self) -> RunAccess:
         if self._runtime is None:
             # Tasks import this module, too, and the AWS SDK alone would delay each new worker by 0.3 s.
-            from kinesis_efo.spark.run_of_program import run_of_program
+            with latency.without_collections():
+                from kinesis_efo.spark.run_of_program import run_of_program
 
             runtime = run_of_program(self._manifest, self._options)
             # Who asks this process to end does not wait until AWS answers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import socket
@@ -59,6 +60,19 @@ def test_the_garbage_collector_leaves_alone_what_a_process_holds_at_its_first_ta
     leave_imports_alone()
     assert gc.get_freeze_count() <= frozen, "what came later is collected"
     del later
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_nothing_is_collected_while_modules_are_imported_and_then_it_is_as_before(collects: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        with contextlib.suppress(ImportError), latency.without_collections():
+            assert not gc.isenabled()
+            raise ImportError
+        assert gc.isenabled() is collects
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such option")

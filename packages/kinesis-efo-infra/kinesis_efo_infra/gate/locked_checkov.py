@@ -20,6 +20,9 @@ ENVIRONMENT = Path(".venv-checkov")
 """Where it is installed, in the directory that a pipeline runs in."""
 LONGEST_SCAN = 600.0
 """Seconds; our own stacks take less than ten."""
+_CHECKOV = "import gc, runpy; gc.disable(); runpy.run_module('checkov.main', run_name='__main__', alter_sys=True)"
+"""As `-m checkov.main`, but without collecting garbage: most of what it holds is its own modules, and a sixth of its time went into
+looking at them. Memory stays the same, within a few percent."""
 _STEERS_UV = {"VIRTUAL_ENV", "UV_PROJECT", "UV_PROJECT_ENVIRONMENT", "UV_FROZEN"}
 
 
@@ -58,7 +61,7 @@ def run(arguments: Sequence[str], scratch: str, timeout: float = LONGEST_SCAN) -
     """
     try:
         return subprocess.run(
-            [str(install()), "-m", "checkov.main", "--skip-download", *arguments],
+            [str(install()), "-c", _CHECKOV, "--skip-download", *arguments],
             env=_visible(os.environ, scratch),
             capture_output=True,
             text=True,

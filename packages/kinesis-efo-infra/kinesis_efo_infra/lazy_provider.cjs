@@ -4,8 +4,9 @@ const fs = require("node:fs");
 const Module = require("node:module");
 
 const INDEX = /[\\/]provider-aws[\\/]lib[\\/]index\.js$/;
-const RESOURCE = /^exports\.(\w+) = require\((".+?")\);$/gm;
-const WHEN_USED = 'Object.defineProperty(exports, "$1", { enumerable: true, configurable: true, get: () => require($2) });';
+// CDK Terrain's has a helper of the compiler around each.
+const RESOURCE = /^exports\.(\w+) = (require\(".+?"\)|__importStar\(require\(".+?"\)\));$/gm;
+const WHEN_USED = 'Object.defineProperty(exports, "$1", { enumerable: true, configurable: true, get: () => $2 });';
 
 const load = Module._extensions[".js"];
 Module._extensions[".js"] = (module, filename) =>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -91,7 +92,15 @@ def test_make_compares_the_environments_that_it_is_given() -> None:
     assert "scripts/setup venv .venv-cdktn" in said or (ROOT / ".venv-cdktn/.full").exists()
 
 
-def test_its_provider_knows_warm_throughput(tmp_path: Path) -> None:
+COUNTING = """
+const loaded = () => Object.keys(require.cache).filter(file => file.includes("provider-aws")).length;
+process.on("exit", () => require("node:fs").appendFileSync(process.env.COUNTED, `${loaded()} `));
+"""
+
+
+def test_its_provider_knows_warm_throughput_and_loads_no_resources_but_those_that_are_used(tmp_path: Path) -> None:
+    (counting := tmp_path / "counting.cjs").write_text(COUNTING, encoding="utf-8")
+    counted = tmp_path / "counted"
     script = f"""
 from kinesis_efo_infra import Stream
 from cdktf import App, TerraformStack
@@ -102,11 +111,15 @@ AwsProvider(stack, "aws", region="eu-west-1")
 Stream(stack, "orders", name="orders", warm_throughput_mib=100, encryption_key="aws-managed")
 app.synth()
 """
-    subprocess.run([fork(), "-c", script], cwd=ROOT, check=True)
+    counts = {"NODE_OPTIONS": f"--require {counting}", "COUNTED": str(counted)}
+    subprocess.run([fork(), "-c", script], cwd=ROOT, check=True, env={**os.environ, **counts})
     stack = json.loads((tmp_path / "stacks" / "warm" / "cdk.tf.json").read_text(encoding="utf-8"))
     (stream,) = stack["resource"]["aws_kinesis_stream"].values()
     assert stream["warm_throughput_mib_ps"] == 100
     assert stream["stream_mode_details"] == {"stream_mode": "ON_DEMAND"}
+    assert 0 < max(map(int, counted.read_text(encoding="utf-8").split())) < 100, (
+        "files of 2,300 resources and data sources"
+    )
 
 
 def test_schemas_are_those_of_the_wheel() -> None:

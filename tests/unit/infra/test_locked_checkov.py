@@ -93,6 +93,23 @@ def test_a_package_that_is_not_the_locked_one_is_not_installed(tmp_path: Path) -
     assert not list(tmp_path.glob("environment/lib/*/site-packages/checkov"))
 
 
+def test_modules_are_compiled_when_they_are_installed_and_not_looked_at_again_for_each_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv = tmp_path / "uv"
+    said = tmp_path / "said"
+    made = "$UV_PROJECT_ENVIRONMENT/bin"
+    uv.write_text(f'#!/bin/sh\necho "$@" >> {said}\nmkdir -p "{made}"\ntouch "{made}/python"\n')
+    uv.chmod(0o755)
+    monkeypatch.setattr(locked_checkov, "find_uv", lambda: str(uv))
+    for _ in range(2):
+        assert locked_checkov.install(environment=tmp_path / "it") == tmp_path / "it" / "bin" / "python"
+    first, second = said.read_text().splitlines()
+    assert first == second.replace("--quiet", "--quiet --compile-bytecode") != second
+    assert second.startswith("sync ")
+    assert " --locked " in second
+
+
 def test_a_lock_of_another_version_is_refused(tmp_path: Path) -> None:
     project = tmp_path / "checkov"
     shutil.copytree(locked_checkov.LOCKED, project)

@@ -312,9 +312,8 @@ def has_record(payload: bytes, number: int) -> bool:
     """Whether an event has the record with a number. Quotes within keys and data are escaped, so that it is found in the text."""
     # An expression with the number in it would have to be compiled for each call, which takes longer than the search.
     quoted, behind = b'"%d"' % number, 0
-    while (at := payload.find(quoted, behind)) >= 0:
-        name = payload.rfind(_NUMBER_NAME, behind, at)
-        if name >= 0 and _UP_TO_NUMBER.fullmatch(payload, name, at):
+    while (at := payload.find(quoted, behind)) != -1:
+        if _UP_TO_NUMBER.fullmatch(payload, payload.rfind(_NUMBER_NAME, behind, at), at):
             return True
         behind = at + 1
     return False

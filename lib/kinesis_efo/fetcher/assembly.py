@@ -68,7 +68,7 @@ async def stream_opener(
         source: Where the manifest came from, for messages.
         options: The options of the query.
         budget: The bytes that all shards share.
-        clock: Follows the answers of the clients that are opened.
+        clock: Follows the answers of the clients that are opened at once.
         limits: Kinesis' times.
 
     Returns:
@@ -120,8 +120,8 @@ async def _open_apart(
 ) -> Transport:
     """What a query reads with that is behind others of its run; see `Stream.apart`."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
+    # The clock need not follow this client: each run lists its streams before it reads, and once a minute.
     client = await stack.enter_async_context(await clients.open("kinesis", config))
-    clock.watch(client)
     return PollingTransport(client, clock, options.polling_interval, partial(apart_pace, options.apart_rate))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -44,6 +44,7 @@ class ModelStream:
     Args:
         shards: Number of shards at first.
         event_records: Number of records of each event, repeated for ever.
+        timed: Whether numbers grow with time, for readers that begin now. Else each is ten more than the one before.
 
     Attributes:
         subscribed: (shard id, position) of every subscription.
@@ -54,8 +55,8 @@ class ModelStream:
         gives_last_number: Whether events go on at the number of the last record, also where an earlier one went on higher.
     """
 
-    def __init__(self, shards: int = 1, event_records: Iterable[int] = (2,)) -> None:
-        self._numbers = count(1000, 10)
+    def __init__(self, shards: int = 1, event_records: Iterable[int] = (2,), *, timed: bool = False) -> None:
+        self._numbers = _timed_numbers() if timed else count(1000, 10)
         self._event_records = list(event_records)
         self._grown = asyncio.Event()
         self.shards_by_id: dict[str, ModelShard] = {}
@@ -122,6 +123,11 @@ class ModelStream:
             shard.children = [child]
         self._grow()
 
+    def cut(self, shard_id: str) -> None:
+        """Break the connection of the subscription to a shard, if there is one."""
+        if self.open.get(shard_id):
+            self._events[shard_id].close()
+
     def _add(self, hashes: tuple[int, int], parents: tuple[str, ...] = ()) -> ModelShard:
         shard = ModelShard(f"shardId-{len(self.shards_by_id):012d}", next(self._numbers), hashes, parents)
         self.shards_by_id[shard.shard_id] = shard
@@ -168,6 +174,13 @@ class ModelStream:
         opened()
         await asyncio.sleep(IDLE_SECONDS)
         return Position.after(next(self._numbers))
+
+
+def _timed_numbers() -> Iterator[int]:
+    number = 1000
+    while True:
+        yield number
+        number = max(number + 1, round(asyncio.get_running_loop().time() * 1000) - (BEGAN_MS - 1_700_000_000_000))
 
 
 class ModelEvents:

@@ -153,6 +153,9 @@ class Sharing:
     def _keep(self, shards: Iterable[ShardKey]) -> None:
         for key in shards:
             claims = [claim for query in self.queries if (claim := query.claim(key)) is not None]
+            if claims and (buffer := self.shared.found(key)) is not None:
+                # Who is behind the buffer needs nothing of it: once it asks, it reads apart, or the buffer begins anew.
+                claims = [claim for claim in claims if buffer.may_cover(claim)] or [buffer.end]
             if claims:
                 self._kept[key] = lowest(claims)
             else:
@@ -202,6 +205,7 @@ class Sharing:
         """See `Group`."""
         if self.together or self._apart is None or not self.shared.wants_room(STARVING_SECONDS):
             return
+        self.commit(self.positions())
         others = [other for other in self.queries if other is not query]
         lags = {other: other.lag_behind(query) for other in others}
         slowest = max(lags, key=lambda other: sum(lags[other].values()), default=None)

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from math import floor
+from math import floor, inf
 from random import Random
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from kinesis_efo.errors import ConfigurationError, DataLossError, FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.sharer import ElsewhereError
 from kinesis_efo.fetcher.streams import Streams
@@ -400,6 +401,39 @@ async def test_the_subscription_goes_forward_to_a_query_in_front() -> None:
         behind.check()
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_nothing_is_kept_for_queries_behind_the_buffer_that_do_not_ask(leaves: bool) -> None:
+    """Their tasks may be waiting for the very room that would be kept."""
+
+    async def main() -> None:
+        stream = ModelStream(shards=1, event_records=(1,))
+        stream.put(0, *[1000] * 60)
+        numbers = [number for number, _ in stream[0].records]
+        async with Program(stream, buffer_bytes=16 << 10) as program:
+            behind, another = program.join(horizon(stream)), program.join(horizon(stream))
+            for query in (behind, another):
+                query.max_records = 10
+                await query.batch()
+            front = program.join(Offset({key(0): Position.after(numbers[29])}))
+            sharing = program.fetching.sharing
+            sharing.shared.begin_at(key(0), front.offset[key(0)])
+            if leaves:
+                await front.leave()
+                for _ in range(12):
+                    await asyncio.sleep(STARVING_SECONDS + 1)
+                    assert [query.name for query in sharing.queries] == [behind.name, another.name]
+                    sharing.relieve(sharing.queries[0])
+            else:
+                await front.until(lambda: front.has_all, 20)
+                assert program.budget.used == 0
+            buffer = sharing.shared.found(key(0))
+            assert buffer is not None
+            assert buffer.end.reaches(Position.after(numbers[-1])), "it does not wait for room for ever"
+            await together(behind, another)
+
+    run(asyncio.wait_for(main(), 3600))
+
+
 @scenario
 async def test_queries_that_begin_now_begin_at_the_same_record() -> None:
     stream = ModelStream(shards=1)
@@ -526,14 +560,17 @@ async def test_a_query_that_fails_by_itself_fails_alone() -> None:
         assert program.run.failure.error is None
 
 
-@pytest.mark.parametrize(("seed", "fetchers"), [*((seed, 0) for seed in range(30)), *((seed, 2) for seed in range(10))])
-def test_whatever_queries_do_each_reads_every_record_once_and_nobody_stands_still(seed: int, fetchers: int) -> None:
-    """Up to four queries that join, leave, restart, fail and dawdle, on a stream that is resharded."""
-    run(asyncio.wait_for(search(Random(seed), fetchers), 36_000))
+@pytest.mark.parametrize(("seed", "fetchers"), [*((seed, 0) for seed in range(20)), *((seed, 2) for seed in range(6))])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_whatever_queries_do_each_reads_every_record_once_and_nobody_stands_still(
+    seed: int, fetchers: int, wrong: bool
+) -> None:
+    """Up to four queries that join, leave, restart, fail and dawdle, on a stream that is resharded and may answer wrongly."""
+    run(asyncio.wait_for(search(Random(seed), fetchers, wrong=wrong), 36_000))
 
 
-async def search(random: Random, fetchers: int = 0) -> None:
-    stream = ModelStream(shards=random.randint(1, 3), event_records=random.choice([(1,), (2, 5), (8,)]))
+async def search(random: Random, fetchers: int = 0, *, wrong: bool = False) -> None:
+    stream = ModelStream(random.randint(1, 3), random.choice([(1,), (2, 5), (8,)]), timed=True)
     buffer_bytes = random.choice([16 << 10, 64 << 10, 1 << 20])
     async with Program(stream, buffer_bytes, together=random.random() < 0.1, fetchers=fetchers) as program:
         if random.random() < 0.15:
@@ -545,10 +582,12 @@ async def search(random: Random, fetchers: int = 0) -> None:
 
             program.polled.faults = refuse
         writing = asyncio.create_task(write(stream, random))
+        disturbing = asyncio.create_task(disturb(program, Random(random.random()), writing)) if wrong else writing
         readers: list[Reader] = []
         running = [asyncio.create_task(live(program, readers, random, writing)) for _ in range(random.randint(1, 4))]
         watching = asyncio.create_task(watch(program, readers))
-        done, _ = await asyncio.wait({watching, asyncio.gather(writing, *running)}, return_when=asyncio.FIRST_COMPLETED)
+        living = asyncio.gather(writing, disturbing, *running)
+        done, _ = await asyncio.wait({watching, living}, return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()
         for task in done:
             task.result()
@@ -570,6 +609,37 @@ async def write(stream: ModelStream, random: Random) -> None:
             else:
                 stream.merge(*random.sample(open_shards, 2))
         await asyncio.sleep(random.choice([0.0, 0.2, 1.0, 6.0]))
+
+
+async def disturb(program: Program, random: Random, writing: asyncio.Task[None]) -> None:
+    """Let Kinesis answer wrongly, refuse calls and cut subscriptions, until everything is written. It goes on saying that readers are behind."""
+    stream, polled = program.stream, program.polled
+    refuse, throttled_until = polled.faults, -inf
+
+    def throttle(shard: str) -> None:
+        refuse(shard)
+        if program.clock.monotonic() < throttled_until:
+            raise refused("ProvisionedThroughputExceededException", "Rate exceeded", operation="GetRecords")
+
+    polled.faults = throttle
+    stream.gives_last_number = random.random() < 0.3
+    polled.end_with_records = random.random() < 0.5
+    while not writing.done():
+        match random.choice(["quiet", "quiet", "behind", "throttled", "cut", "cut all"]):
+            case "quiet":
+                stream.hidden, polled.hidden = random.randint(0, 4), random.randint(0, 4)
+            case "behind":
+                stream.lag = random.choice([0, 1_000, 60_000])
+                polled.lag = [] if random.random() < 0.3 else [random.choice([1_000, 60_000])]
+            case "throttled":
+                throttled_until = program.clock.monotonic() + random.uniform(0, 10)
+            case "cut":
+                stream.cut(random.choice(list(stream.shards_by_id)))
+            case "cut all":
+                for shard in stream.shards_by_id:
+                    stream.cut(shard)
+        await asyncio.sleep(random.choice([0.1, 1.0, 5.0, 20.0]))
+    stream.hidden = polled.hidden = 0
 
 
 async def live(program: Program, readers: list[Reader], random: Random, writing: asyncio.Task[None]) -> None:

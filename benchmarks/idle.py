@@ -1,4 +1,4 @@
-"""The cost of a query that has nothing to read: of one trigger, and of the fetcher's process over time.
+"""The cost of a query that has nothing to read: of one trigger, and of the fetcher's process over time; of a query that shares a run, too.
 
 Calls the stream reader as Spark does, with a real fetcher on the local AWS (another process). Every shard is subscribed, and
 sends an empty event every 5 s, as Kinesis does.
@@ -6,22 +6,31 @@ sends an empty event every 5 s, as Kinesis does.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
-from benchmarks.figures import Figure
-from benchmarks.machine import AwsProcess
+from benchmarks.figures import Figure, Goal
+from benchmarks.machine import AwsProcess, process_of
 from kinesis_efo.aws import SyncClients
+from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.local import Settings
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.program import Program
+from kinesis_efo.planner.runtime import PlannerRuntime
+from kinesis_efo.planner.shared_run import SharedRun
+from kinesis_efo.processes import Process
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from tests.support.world import make_world, wait_until
 
 SHARDS: Final = (1, 16, 64, 256)
+SHARED_SHARDS: Final = 1000
 RUNS: Final = 5
 CALLS: Final = 40
 IDLE_SECONDS: Final = 2.0
@@ -39,7 +48,7 @@ def run() -> list[Figure]:
             world = make_world(aws, Path(place), {"orders": shards})
             options = {"manifest": str(world.manifest), "endpointUrl": aws.endpoint_url}
             figures += _measured(SourceOptions.parse(options), shards)
-    return figures
+    return figures + _shared()
 
 
 def _measured(options: SourceOptions, shards: int) -> list[Figure]:
@@ -69,6 +78,54 @@ def _measured(options: SourceOptions, shards: int) -> list[Figure]:
         Figure(case, "  CPU of it", "ms", tuple(cpu)),
         Figure(case, "query, all of its process", "% of a core", tuple(share)),
     ]
+
+
+def _shared() -> list[Figure]:
+    """Two queries of one program, in a process each."""
+    with (
+        AwsProcess(settings=Settings(consumer_creating_seconds=0.0)) as aws,
+        tempfile.TemporaryDirectory() as place,
+    ):
+        world = make_world(aws, Path(place), {"orders": SHARED_SHARDS})
+        # The process that serves 1,000 subscriptions at once is the lease table's, too.
+        options = {"manifest": str(world.manifest), "endpointUrl": aws.endpoint_url, "leaseTimeout": "60s"}
+        program = Program(Path(place, "program"), Process.of(os.getpid()), "")
+        times: list[list[float]] = [[], []]
+        with process_of(_share, options, program) as host:
+            host.recv()
+            with process_of(_share, options, program) as guest:
+                guest.recv()
+                for _ in range(RUNS):
+                    for query, found in zip((host, guest), times, strict=True):
+                        query.send(CALLS)
+                        found.append(query.recv())
+    case, more = f"{SHARED_SHARDS:,} shards, two queries", tuple(b - a for a, b in zip(*times, strict=True))
+    return [
+        Figure(case, "latestOffset, not waiting, the host's", "ms", tuple(times[0])),
+        Figure(case, "  the guest's: more than that", "ms", more, goal=Goal(1.0, least=False)),
+    ]
+
+
+def _share(pipe: Connection, given: dict[str, str], program: Program) -> None:
+    options = SourceOptions.parse(given)
+    manifest = resolve_manifest(options, SyncClients(options.aws))
+
+    def begin(secret: str | None, name: str) -> PlannerRuntime:
+        return PlannerRuntime(manifest, options, Listening(), secret=secret, name=name, shared=True)
+
+    run = SharedRun(program, manifest, options, Listening(), begin, lambda: False, lambda _: None)
+    run.start()
+    reader = KinesisStreamReader(replace(options, poll_timeout=0.0), manifest)
+    reader._runtime = run
+    start = _settled(reader, SHARED_SHARDS)
+    pipe.send("settled")
+    while True:
+        taken = []
+        for _ in range(pipe.recv()):
+            began = time.monotonic()
+            assert reader.latestOffset(start) == start
+            taken.append(time.monotonic() - began)
+        pipe.send(median(taken) * 1000)
 
 
 def _settled(reader: KinesisStreamReader, shards: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The age of a record when the user's `foreachBatch` function has it, at 1,000 records/s.
 
 A separate process puts ten records every 10 ms, each with its time of sending. Spark runs with the defaults, a 0-second trigger
-and a checkpoint on local disk, and again with what `low_latency` sets, then with more shards. The first half minute of each query
-does not count: the JVM compiles what runs often.
+and a checkpoint on local disk, and again with what `low_latency` sets, then with more shards, and with a second query that shares the
+run. The first half minute of each query does not count: the JVM compiles what runs often.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import quantiles
@@ -25,7 +25,7 @@ import kinesis_efo
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import CREDENTIALS, AwsProcess, spark_session
 from kinesis_efo.local import LocalAws, Settings
-from tests.support.world import World, make_world
+from tests.support.world import World, make_world, wait_until
 
 SHARDS: Final = 4
 RECORDS_PER_SECOND: Final = 1_000
@@ -47,40 +47,60 @@ def run() -> list[Figure]:
         spark_session() as spark,
     ):
         figures = _measured(spark, aws, Path(place, "defaults"), "Spark's defaults", SHARDS, (150, 300))
-        tuned, many = Path(place, "tuned"), Path(place, "many")
+        tuned, many, two = Path(place, "tuned"), Path(place, "many"), Path(place, "two")
         kinesis_efo.low_latency(spark, checkpoint=tuned)
         figures += _measured(spark, aws, tuned, "low_latency", SHARDS, (60, 150))
-        return figures + _measured(spark, aws, many, f"low_latency, {MANY_SHARDS} shards", MANY_SHARDS, (100, 250))
+        figures += _measured(spark, aws, many, f"low_latency, {MANY_SHARDS} shards", MANY_SHARDS, (100, 250))
+        return figures + _measured(
+            spark, aws, two, "low_latency, two queries", SHARDS, queries=("the host's", "the guest's")
+        )
 
 
 def _measured(
-    spark: SparkSession, aws: LocalAws, place: Path, case: str, shards: int, goals: tuple[float, float]
+    spark: SparkSession,
+    aws: LocalAws,
+    place: Path,
+    case: str,
+    shards: int,
+    goals: tuple[float, float] | None = None,
+    queries: Sequence[str] = ("",),
 ) -> list[Figure]:
     place.mkdir()
     world = make_world(aws, place, {"orders": shards})
-    medians, tails = [], []
-    for ages in _windows(spark, aws, world, place):
-        cuts = quantiles(ages, n=100)
-        medians.append(cuts[49])
-        tails.append(cuts[98])
-    p50, p99 = (Goal(goal, least=False) for goal in goals)
-    return [Figure(case, "p50", "ms", tuple(medians), goal=p50), Figure(case, "p99", "ms", tuple(tails), goal=p99)]
+    p50, p99 = (Goal(goal, least=False) for goal in goals) if goals else (None, None)
+    figures = []
+    for name, windows in zip(queries, _windows(spark, aws, world, place, len(queries)), strict=True):
+        medians, tails = zip(
+            *((cuts[49], cuts[98]) for cuts in (quantiles(ages, n=100) for ages in windows)), strict=True
+        )
+        figures.append(Figure(case, f"p50 {name}".strip(), "ms", medians, goal=p50))
+        figures.append(Figure(case, f"p99 {name}".strip(), "ms", tails, goal=p99))
+    return figures
 
 
-def _windows(spark: SparkSession, aws: LocalAws, world: World, place: Path) -> list[list[float]]:
-    """The ages of the records, in milliseconds, run by run."""
-    seen: list[tuple[float, float]] = []
-    query = started(spark, aws, world, place, seen)
+def _windows(spark: SparkSession, aws: LocalAws, world: World, place: Path, queries: int) -> list[list[list[float]]]:
+    """The ages of the records, in milliseconds, query by query and run by run."""
+    seen: list[list[tuple[float, float]]] = [[] for _ in range(queries)]
+    running: list[StreamingQuery] = []
     try:
+        for number, ages in enumerate(seen):
+            running.append(started(spark, aws, world, place / str(number), ages))
+            wait_until(world.leases, 60, "a run, whose host is the first query")
         with sending(aws, world):
             time.sleep(WARM_UP_SECONDS)
             first = time.time()
             time.sleep(RUNS * RUN_SECONDS)
         time.sleep(2)
     finally:
-        query.stop()
-    if (error := query.exception()) is not None:
-        raise error
+        for query in running:
+            query.stop()
+    for query in running:
+        if (error := query.exception()) is not None:
+            raise error
+    return [_by_run(ages, first) for ages in seen]
+
+
+def _by_run(seen: list[tuple[float, float]], first: float) -> list[list[float]]:
     windows: list[list[float]] = [[] for _ in range(RUNS)]
     for sent, now in seen:
         window = int((sent - first) // RUN_SECONDS)

@@ -128,7 +128,8 @@ def test_a_shard_without_parents_that_appears_is_read_for_all(fetchers: int) -> 
             stream._add((0, 1))
             stream.put(1, 30)
             for query in (first, second):
-                await query.until(lambda query=query: bool(query.rows))  # type: ignore[misc]
+                await query.until(lambda query=query: key(1) in query.offset)  # type: ignore[misc]
+                await query.until(lambda query=query: bool(query.rows), 2)  # type: ignore[misc]
 
     run(asyncio.wait_for(main(), 3600))
 
@@ -296,6 +297,8 @@ async def test_the_subscription_goes_back_for_a_query_that_reads_apart_once_nobo
     async with Program(busy_stream(), 256 << 10) as program:
         first, second = await far_behind(program)
         await first.leave()
+        fetching_of(second).buffered(key(0), second.offset[key(0)])
+        assert not second.query.reads_apart
         second.max_records = NO_LIMIT
         await second.batch()
         calls = len(program.polled.limits_asked)
@@ -335,9 +338,10 @@ async def test_a_query_waits_in_front_for_some_seconds_each_time_before_the_subs
             fetching.buffered(key(0), front.offset[key(0)])
             await asyncio.sleep(seconds)
             fetching.buffered(key(0), Position.after(numbers[1]))
-        assert len(stream.subscribed) == 1
         fetching.buffered(key(0), front.offset[key(0)])
-        await asyncio.sleep(5)
+        await asyncio.sleep(4.9)
+        assert len(stream.subscribed) == 1
+        await asyncio.sleep(0.1)
         fetching.buffered(key(0), front.offset[key(0)])
         await asyncio.sleep(0.1)
         assert len(stream.subscribed) == 2

@@ -83,7 +83,6 @@ class ApartReading:
 
     async def stop(self) -> None:
         """Read nothing apart any more."""
-        self.shards.clear()
         if (fetcher := self._fetcher) is not None:
             self._fetcher = None
             self._rules.end_apart(fetcher)

@@ -422,7 +422,13 @@ class QueryFetching:
         return self.now()
 
     def reads_shared(self, key: ShardKey, position: Position) -> bool:
-        """See `Sharer`. As `buffered` decides, but it changes nothing of where the query plans."""
+        """See `Sharer`. As `buffered` decides, but it changes nothing of where the query plans.
+
+        Raises:
+            FetcherUnreachableError: The query has left: nothing is fetched for its tasks any more.
+            KinesisEfoError: The query has failed by itself.
+        """
+        self.failure.raise_if_set()
         if self._group.alone or (buffer := self._shared.found(key)) is None:
             return True
         if buffer.may_cover(position):

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseTableError
+from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError, LeaseTableError
 from kinesis_efo.failure import Failure
 from kinesis_efo.planner.apart_reading import ApartReading, ApartShard
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
 from tests.support.model_stream import ModelStream
+from tests.support.virtual_time import run
 from tests.unit.planner.test_query_fetching import busy_stream, far_behind, fetching_of, numbers_of
 from tests.unit.planner.test_several_queries import NO_LIMIT, Program, horizon, key, scenario, together
 
@@ -141,16 +142,41 @@ class Started:
 
 
 def test_what_reads_apart_asks_the_run() -> None:
-    run: Any = Started()
+    rules: Any = Started()
     failed: list[KinesisEfoError] = []
-    assert ApartReading(run, run, failed.append).fetcher is run
-    asked = run.started_with
+    assert ApartReading(rules, rules, failed.append).fetcher is rules
+    asked = rules.started_with
     assert (asked.may_read(key(0)), asked.may_read(key(1))) == (True, False)
     assert str(asked.refusal(key(0), 5.0)) == f"{key(0)} 5.0"
     assert asked.read_until(key(0), Position.after(3)) == 80.0
     error = LeaseTableError("the table is gone")
-    run.failure.set(error)
+    rules.failure.set(error)
     assert asked.failure.error is error
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_nothing_is_fetched_for_a_task_whose_query_has_left(others: int) -> None:
+    async def main() -> None:
+        stream = busy_stream()
+        async with Program(stream, 256 << 10) as program:
+            first, *_ = (program.join(horizon(stream)) for _ in range(others))
+            await first.poll()
+            second = program.join(horizon(stream))
+            await second.poll()
+            serving: Any = program.fetching.of(second.name)  # type: ignore[union-attr]
+            last = numbers_of(stream)[-1]
+            chunks = serving.read(ShardRange(key(0), TRIM_HORIZON, Position.after(last), last))
+            await anext(chunks)
+            await second.leave()
+            await first.until(lambda: first.has_all)
+            calls = len(stream.subscribed), len(program.polled.opened)
+            with pytest.raises(FetcherUnreachableError):
+                async for _ in chunks:
+                    pass
+            assert (len(stream.subscribed), len(program.polled.opened)) == calls
+            assert program.budget.limit == 256 << 10
+
+    run(asyncio.wait_for(main(), 3600))
 
 
 @scenario

@@ -94,8 +94,9 @@ class _FirstBytes(asyncio.Protocol):
         self._transport = transport
         self._undecided.add(self)
         tls = transport.get_extra_info("ssl_object")
-        if tls is not None:
-            self._become(self._http2() if tls.selected_alpn_protocol() == "h2" else self._http1())
+        # The SDK for Java begins with HTTP/2 over TLS without ALPN, as it does in the clear.
+        if tls is not None and (agreed := tls.selected_alpn_protocol()) is not None:
+            self._become(self._http2() if agreed == "h2" else self._http1())
 
     def data_received(self, data: bytes) -> None:
         self._seen += data

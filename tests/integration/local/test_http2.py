@@ -172,6 +172,25 @@ def test_tls_takes_the_versions_that_sdks_have_and_any_name_of_this_machine(run:
                     assert client.selected_alpn_protocol() == chosen
 
 
+@pytest.mark.parametrize("begins", [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\nHost: local\r\n\r\n"])
+def test_over_tls_without_alpn_the_first_bytes_tell_the_version(run: Run, begins: bytes) -> None:
+    """The SDK for Java speaks HTTP/2 so, the KCL and Flink with it."""
+    bench = run(tls_port=0)
+    context = ssl.create_default_context(cafile=bench.aws.ca_path)
+    with (
+        socket.create_connection(
+            ("localhost", int(bench.aws.tls_endpoint_url.rpartition(":")[2])), timeout=20
+        ) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as client,
+    ):
+        client.sendall(begins)
+        answered = client.recv(9)
+        if begins.startswith(b"PRI"):
+            assert answered[3:5] == b"\x04\x00"  # SETTINGS
+        else:
+            assert answered.startswith(b"HTTP/1.1 ")
+
+
 # -- requests
 
 

@@ -20,11 +20,13 @@ from rich.table import Table
 
 from benchmarks.figures import STEADY, Figure
 from benchmarks.machine import CREDENTIALS
+from benchmarks.peers.table import table
 
 BENCHMARKS: Final = {
     "decoding": ("benchmarks.decoded", "Frames to Arrow batches"),
     "fetching": ("benchmarks.fetching", "Loopback HTTP to the fetcher's buffer"),
     "consumers": ("benchmarks.consumers", "Events to records, beside AWS' SDKs"),
+    "peers": ("benchmarks.peers.measured", "Beside AWS' and Flink's readers"),
     "memory": ("benchmarks.memory", "The memory of a fetcher whose reader stands still"),
     "http2": ("benchmarks.http2", "HTTP/2 against HTTP/1.1"),
     "connecting": ("benchmarks.connecting", "300 subscriptions, 50 ms away"),
@@ -51,10 +53,14 @@ def main(arguments: list[str]) -> None:
     """Run the benchmarks that the command line names, and print their figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="The benchmarks, as one table.")
     parser.add_argument("names", nargs="*", help=f"any of {', '.join(BENCHMARKS)}; all by default")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    form.add_argument("--page", action="store_true", help="print what docs/how-it-compares.md has of them; peers only")
     wanted = parser.parse_args(arguments)
     if unknown := [name for name in wanted.names if name not in BENCHMARKS]:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    if wanted.page and wanted.names != ["peers"]:
+        parser.error("no page has the table of others than peers")
     os.environ.update(CREDENTIALS)
     progress = Console(stderr=True)
     found: dict[str, list[Figure]] = {}
@@ -64,7 +70,9 @@ def main(arguments: list[str]) -> None:
         run: Callable[[], list[Figure]] = import_module(module).run
         found[name] = run()
         progress.print(f"{name}: {title.lower()}, measured in {time.monotonic() - begin:.0f} s", highlight=False)
-    if wanted.json:
+    if wanted.page:
+        print(table(found["peers"]))
+    elif wanted.json:
         print(json.dumps({name: [figure.as_dict() for figure in figures] for name, figures in found.items()}, indent=1))
     else:
         console = Console()

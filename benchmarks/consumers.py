@@ -1,8 +1,7 @@
 """Four shards, read as fast as they come until every record is at hand: by this library and by AWS' SDKs, in CPU time.
 
-The others end with an object for each record, the library with Arrow batches for Spark. The SDK for Java, on which the KCL and
-Spark's other connectors stand, comes from no registry that the set-up uses. `BareReader.java` takes its place: what is needed
-to read on a JVM and nothing more, so that no consumer there takes less.
+The others end with an object for each record, the library with Arrow batches for Spark. `BareReader.java` is what is needed to
+read on a JVM and nothing more, so that no consumer there takes less. The SDK for Java, the KCL and others are in `benchmarks.peers`.
 """
 
 from __future__ import annotations

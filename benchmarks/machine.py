@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "
 class AwsProcess(LocalAws):
     """The local AWS in a separate process, so that its work is not measured; its clients are in this one."""
 
+    _pem = ""
+
     def __enter__(self) -> AwsProcess:
         return self.start()
 
@@ -30,13 +32,18 @@ class AwsProcess(LocalAws):
         """See `LocalAws`."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self.settings), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, self.settings, self._wanted_tls_port), daemon=True)
         self._process.start()
         theirs.close()
         if not self._pipe.poll(60):
             raise RuntimeError("the local AWS did not start within 60 s")
-        self._port = self._pipe.recv()
+        self._port, self._tls_port, self._pem = self._pipe.recv()
         return self
+
+    @property
+    def ca_path(self) -> str:
+        """See `LocalAws`."""
+        return self._pem
 
     @property
     def cpu_seconds(self) -> float:
@@ -60,16 +67,23 @@ def anonymous_memory(pid: int) -> int:
     raise RuntimeError("/proc names no RssAnon: this benchmark needs Linux")
 
 
-def _serve(ready: Connection, settings: Settings) -> None:
-    with LocalAws(settings=settings) as aws:
-        ready.send(aws.port)
+def _serve(ready: Connection, settings: Settings, tls_port: int | None) -> None:
+    with LocalAws(settings=settings, tls_port=tls_port) as aws:
+        encrypted = (0, "") if tls_port is None else (int(aws.tls_endpoint_url.rpartition(":")[2]), aws.ca_path)
+        ready.send((aws.port, *encrypted))
         with contextlib.suppress(EOFError):
             ready.recv()
 
 
 @contextlib.contextmanager
-def spark_session(cores: int = 2) -> Iterator[SparkSession]:
-    """A session on `local[cores]`. The processes that Spark starts have this repository on their path, and dummy credentials."""
+def spark_session(cores: int = 2, memory: str = "2g", settings: Mapping[str, str] = {}) -> Iterator[SparkSession]:
+    """A session on `local[cores]`. The processes that Spark starts have this repository on their path, and dummy credentials.
+
+    Args:
+        cores: How many tasks run at once.
+        memory: Of the JVM's heap, at most.
+        settings: More of Spark's.
+    """
     os.environ.update(
         PYSPARK_PYTHON=sys.executable,
         PYSPARK_DRIVER_PYTHON=sys.executable,
@@ -80,10 +94,11 @@ def spark_session(cores: int = 2) -> Iterator[SparkSession]:
         .appName("kinesis-efo benchmarks")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "2g")
+        .config("spark.driver.memory", memory)
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.log.level", "ERROR")
+        .config(map=dict(settings))
         .getOrCreate()
     )
     try:

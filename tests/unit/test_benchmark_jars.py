@@ -1,0 +1,102 @@
+"""The jars of the readers that benchmarks compare: only those of the lock, from where the user's Maven has them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.jars import CENTRAL, LOCK, Jar, Locked, fetch, read_lock, repository, write_lock
+
+DIGEST = hashlib.sha256(b"a jar").hexdigest()
+JAR = Jar("org.example.group:some-artifact:1.2.3", DIGEST)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Path:
+    """A repository that has the jar."""
+    path = tmp_path / "served" / JAR.path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"a jar")
+    return tmp_path / "served"
+
+
+def test_the_lock_of_this_repository_is_as_it_is_written() -> None:
+    text = LOCK.read_text()
+    locked = read_lock(text)
+    assert write_lock(locked) == text
+    for entry in locked.values():
+        assert set(entry.wanted) <= {jar.coordinates for jar in entry.jars}
+    assert locked["kcl"].version("amazon-kinesis-client").startswith("3.")
+
+
+def test_a_lock_is_read_as_it_was_written() -> None:
+    locked = {"kcl": Locked((JAR.coordinates,), (JAR, Jar("z:z:1", DIGEST))), "flink": Locked(("a:b:1",), ())}
+    assert read_lock(write_lock(locked)) == locked
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "digest", "said"),
+    [
+        ("org.example:artifact", DIGEST, "is not group:artifact:version"),
+        ("org.example:../../etc:1", DIGEST, "is not group:artifact:version"),
+        ("org.example:a/b:1", DIGEST, "is not group:artifact:version"),
+        (JAR.coordinates, DIGEST[:-1], "is not the SHA-256 of org.example.group"),
+        (JAR.coordinates, "g" * 64, "is not the SHA-256 of org.example.group"),
+    ],
+)
+def test_a_wrong_lock_is_refused(coordinates: str, digest: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read_lock(write_lock({"kcl": Locked((), (Jar(coordinates, digest),))}))
+
+
+def test_two_versions_of_an_artifact_are_no_version() -> None:
+    both = Locked((), (JAR, Jar("org.example.group:some-artifact:2", DIGEST)))
+    with pytest.raises(ValueError, match="too many"):
+        both.version("some-artifact")
+
+
+def mirrors(*given: tuple[str, str], namespace: str = ' xmlns="http://maven.apache.org/SETTINGS/1.2.0"') -> str:
+    inner = "".join(f"<mirror><mirrorOf>{of}</mirrorOf><url> {url}/ </url></mirror>" for of, url in given)
+    return f"<settings{namespace}><mirrors>{inner}</mirrors></settings>"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (None, CENTRAL),
+        ("<settings/>", CENTRAL),
+        (mirrors(("*", "https://one")), "https://one"),
+        (mirrors(("*", "https://one"), namespace=""), "https://one"),
+        (mirrors(("other", "https://one"), ("releases, central", "https://two")), "https://two"),
+        (mirrors(("external:*", "https://one"), ("*", "https://two")), "https://one"),
+        (mirrors(("*,!central", "https://one")), CENTRAL),
+        (mirrors(("external:http:*", "http://blocked")), CENTRAL),
+    ],
+)
+def test_the_repository_is_the_one_that_maven_would_ask(settings: str | None, expected: str) -> None:
+    assert repository(settings) == expected
+
+
+def test_a_jar_is_fetched_once(tmp_path: Path, served: Path) -> None:
+    kept = tmp_path / "kept"
+    (path,) = fetch([JAR], kept, served.as_uri())
+    assert path == kept / "org" / "example" / "group" / "some-artifact" / "1.2.3" / "some-artifact-1.2.3.jar"
+    assert path.read_bytes() == b"a jar"
+    assert fetch([JAR], kept, (tmp_path / "nowhere").as_uri()) == [path]
+    path.write_bytes(b"half a j")
+    assert fetch([JAR], kept, served.as_uri()) == [path]
+    assert path.read_bytes() == b"a jar"
+
+
+def test_a_jar_that_is_another_one_is_not_kept(tmp_path: Path, served: Path) -> None:
+    (served / JAR.path).write_bytes(b"another")
+    with pytest.raises(ValueError, match="has the SHA-256"):
+        fetch([JAR], tmp_path / "kept", served.as_uri())
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_jar_that_is_not_within_reach_is_an_error_of_the_system(tmp_path: Path, served: Path) -> None:
+    with pytest.raises(OSError, match="nothing"):
+        fetch([Jar("a:nothing:1", DIGEST)], tmp_path / "kept", served.as_uri())

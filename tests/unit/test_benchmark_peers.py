@@ -1,0 +1,45 @@
+"""The table of readers beside this library, as the page has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks.figures import Figure
+from benchmarks.peers.table import CPU, MEMORY, P50, P99, table
+
+
+def figures(name: str, shards: int, p50: tuple[float, ...], jvm: float, python: float = 0.0) -> Iterator[Figure]:
+    case = f"{name}, {shards} shards"
+    yield Figure(case, P50, "ms", p50)
+    yield Figure(case, P99, "ms", (1234.0,))
+    yield Figure(case, f"{CPU}, JVM", "s/GB", (jvm,))
+    yield Figure(case, f"{CPU}, Python", "s/GB", (python,))
+    yield Figure(case, MEMORY, "MB", (700.4,))
+
+
+def test_a_row_has_medians_of_one_reader_by_the_number_of_shards() -> None:
+    found = [
+        *figures("ours, Spark 4", 4, (70.0, 500.0, 60.0), 5.25, 4.0),
+        *figures("theirs", 4, (2.0,), 9.0),
+        *figures("ours, Spark 4", 64, (80.0,), 6.0, 5.0),
+    ]
+    head, rule, *rows = table(found).splitlines()
+    assert head == (
+        "|  | 4 shards: p50 / p99, ms | 4 shards: CPU s for a GB | 4 shards: memory, MB "
+        "| 64 shards: p50 / p99, ms | 64 shards: CPU s for a GB | 64 shards: memory, MB |"
+    )
+    assert rule == "| --- | --- | --- | --- | --- | --- | --- |"
+    assert rows == [
+        "| ours, Spark 4 | 70 / 1,234 | 9.2 (JVM 5.2, Python 4.0) | 700 | 80 / 1,234 | 11.0 (JVM 6.0, Python 5.0) | 700 |",
+        "| theirs | 2 / 1,234 | 9.0 | 700 | - | - | - |",
+    ]
+
+
+@pytest.mark.parametrize("names", [[], ["latency"], ["peers", "latency"]])
+def test_no_other_benchmark_has_a_page(names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        program.main([*names, "--page"])
+    assert "no page has the table of others than peers" in capsys.readouterr().err

@@ -343,7 +343,7 @@ class QueryFetching:
         now = self.now()
         if now - since.setdefault(key, now) < AHEAD_SECONDS:
             return False
-        # It may be taken back for others, who then have as long.
+        # If others take it back at once, it must not go to and fro without any time between.
         del since[key]
         return True
 

@@ -345,6 +345,12 @@ async def test_a_query_waits_in_front_for_some_seconds_each_time_before_the_subs
         fetching.buffered(key(0), front.offset[key(0)])
         await asyncio.sleep(0.1)
         assert len(stream.subscribed) == 2
+        # The others take it back.
+        program.fetching.begin_at(key(0), TRIM_HORIZON)  # type: ignore[union-attr]
+        fetching.buffered(key(0), front.offset[key(0)])
+        buffer = program.fetching.found(key(0))  # type: ignore[union-attr]
+        assert buffer is not None
+        assert buffer.start == TRIM_HORIZON
 
 
 @scenario

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
 from kinesis_efo.errors import FetcherUnreachableError, LeaseTableError
-from kinesis_efo.positions import TRIM_HORIZON, Offset
+from kinesis_efo.leases.row import LeaseInfo
+from kinesis_efo.positions import TRIM_HORIZON, Offset, ShardKey
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import run
+from tests.unit.planner.test_query_fetching import busy_stream
 from tests.unit.planner.test_several_queries import NO_LIMIT, Program, Reader, horizon, key, scenario
 
 WHOLE = 1 << 20
@@ -169,3 +172,46 @@ async def test_who_holds_what_nobody_else_reads_makes_room_for_a_query_that_star
         await starves.until(lambda: starves.has_all, 60)
         await holds.until(lambda: holds.has_all)
         holds.check()
+
+
+# -- what the lease table is told
+
+
+@scenario
+async def test_a_row_does_not_pass_a_query_that_has_begun_and_not_committed() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[30] * 10)
+    async with Program(stream) as program:
+        first, second = program.join(horizon(stream)), program.join(horizon(stream))
+        await second.poll()
+        await first.until(lambda: first.has_all)
+        await asyncio.sleep(30)
+        assert program.row(0) == TRIM_HORIZON
+        await second.leave()
+    assert program.row(0) == first.offset[key(0)], "the last checkpoints are written when the run stops"
+
+
+@scenario
+async def test_rows_are_kept_of_the_shards_that_some_query_reads() -> None:
+    stream = busy_stream()
+    async with Program(stream, 32 << 10) as program:
+        wanted: list[set[ShardKey]] = []
+        want = program.run._checkpoints.want
+
+        def noted(shards: Mapping[ShardKey, LeaseInfo]) -> None:
+            wanted.append(set(shards))
+            want(shards)
+
+        program.run._checkpoints.want = noted  # type: ignore[method-assign, assignment]
+        first, second = program.join(horizon(stream)), program.join(horizon(stream))
+        second.max_records = 8
+        await second.batch()
+        stream.split(0)
+        await first.until(lambda: first.has_all and key(0) not in first.offset)
+        await first.batch()
+        assert wanted[-1] == {key(0), key(1), key(2)}
+        await second.leave()
+        assert wanted[-1] == {key(1), key(2)}
+        times = len(wanted)
+        await first.leave()
+        assert len(wanted) == times, "rows stay where nobody reads any more"

@@ -53,7 +53,6 @@ class Query:
         max_skew: float | None = None,
         streams: Collection[str] | None = None,
     ) -> None:
-        self.name: Final = name
         self._run = run
         self._streams = streams
         self._fetching = run.fetching.join(name, max_skew)

@@ -226,6 +226,26 @@ async def test_a_query_that_joins_others_is_told_where_shards_end_by_the_subscri
 
 
 @scenario
+async def test_a_query_that_shares_with_others_is_told_where_shards_end_since_it_has_asked() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30, 30)
+    async with Program(stream) as program:
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+        second = program.join(first.offset, ends=Bounds())
+        await second.poll()
+        stream.put(0, 30)
+        for _ in range(60):
+            await first.batch()
+            if (tips := await second.query.tips(second.offset, 0.2)) is not None:
+                break
+        assert tips is not None
+        assert tips[key(0)].reaches(Position.after(stream[0].records[-1][0]))
+        assert len(stream.subscribed) == 1
+        assert not program.polled.opened
+
+
+@scenario
 async def test_a_query_that_joins_others_asks_for_an_end_at_a_time_apart() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, 30, 30, arrived=1_700_000_990.0)
@@ -242,6 +262,27 @@ async def test_a_query_that_joins_others_asks_for_an_end_at_a_time_apart() -> No
             assert len(stream.subscribed) == subscriptions
             assert bool(program.polled.opened) == joins
             assert not stream.collisions
+
+
+@scenario
+async def test_where_a_query_ends_is_not_asked_any_more_once_it_has_left() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30, 30, arrived=1_700_000_990.0)
+    async with Program(stream) as program:
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+
+        def fail(_: str) -> None:
+            raise refused("InternalFailure", "try again", operation="GetRecords")
+
+        program.polled.faults = fail
+        second = program.join(horizon(stream), ends=Bounds(everywhere=Position.at_timestamp(1_700_000_995_000)))
+        assert await second.query.ends(second.offset, 10.0) is None
+        await second.leave()
+        calls = len(program.polled.limits_asked)
+        assert calls
+        await asyncio.sleep(60)
+        assert len(program.polled.limits_asked) == calls
 
 
 # -- what others starve for
@@ -555,10 +596,14 @@ async def test_the_subscription_goes_forward_to_a_task_that_waits_in_front() -> 
         behind = program.join(horizon(stream))
         await behind.poll()
         front = program.join(Offset({key(0): Position.after(numbers[-17])}))
-        wanted = ShardRange(key(0), front.offset[key(0)], Position.after(numbers[-1]), numbers[-1])
-        began = program.clock.monotonic()
-        assert len(await program.payloads(front.name, wanted)) == 2
-        assert program.clock.monotonic() - began < 10
+        serving: Any = program.fetching.of(behind.name)  # type: ignore[union-attr]
+        end = Position.after(numbers[-1])
+        async with aclosing(serving.read(ShardRange(key(0), TRIM_HORIZON, end, numbers[-1]))) as chunks:
+            await anext(chunks)
+            began = program.clock.monotonic()
+            wanted = ShardRange(key(0), front.offset[key(0)], end, numbers[-1])
+            assert len(await program.payloads(front.name, wanted)) == 2
+            assert program.clock.monotonic() - began < 15
         await together(front, behind)
 
 
@@ -594,6 +639,8 @@ def test_without_get_records_the_subscription_goes_back_for_a_task(fetchers: int
             await first.until(lambda: first.has_all)
             program.fetching.sharing.forbid_apart(AccessRefusedError("GetRecords is not allowed"))
             second = program.join(horizon(stream))
+            # Until the fetchers know that there are two.
+            await asyncio.sleep(30)
             last = numbers_of(stream)[-1]
             wanted = ShardRange(key(0), TRIM_HORIZON, Position.after(last), last)
             assert len(await asyncio.wait_for(program.payloads(second.name, wanted), 60)) == 250

@@ -50,12 +50,15 @@ async def test_a_query_that_shares_holds_what_it_has_not_processed() -> None:
         slow, fast = program.join(horizon(stream)), program.join(horizon(stream))
         slow.max_records = 10
         await slow.poll()
+        await slow.query.commit(slow.offset)
+        assert told(program.run, 1).records_done == 0, "what is planned is not done"
         await fast.until(lambda: fast.has_all)
         await slow.batch()
         await slow.query.commit(slow.offset)
         await asyncio.sleep(3)
         behind, at_tip = told(program.run, 1), told(program.run, 2)
         assert (at_tip.records, at_tip.bytes, at_tip.held, at_tip.millis, at_tip.records_done) == (0, 0, 0, 0, 40)
+        assert 40 * 300 < at_tip.bytes_done < 40 * 1000
         assert (behind.records, behind.records_done, behind.apart) == (30, 10, 0)
         assert behind.held == behind.bytes == program.budget.used > 30 * 300
         assert 3_000 <= (behind.millis or 0) < 60_000

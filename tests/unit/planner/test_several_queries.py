@@ -554,6 +554,8 @@ async def test_a_query_that_fails_by_itself_fails_alone() -> None:
         await first.batch()
         with pytest.raises(DataLossError):
             await second.batch()
+        with pytest.raises(DataLossError):
+            await second.query.commit(second.offset)
         stream.put(0, 30)
         await first.until(lambda: first.has_all)
         await second.leave()

@@ -188,6 +188,9 @@ async def test_a_row_does_not_pass_a_query_that_has_begun_and_not_committed() ->
         await asyncio.sleep(30)
         assert program.row(0) == TRIM_HORIZON
         await second.leave()
+        await asyncio.sleep(0.5)
+        stream.put(0, 30)
+        await first.until(lambda: first.has_all)
     assert program.row(0) == first.offset[key(0)], "the last checkpoints are written when the run stops"
 
 

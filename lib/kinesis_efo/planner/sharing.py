@@ -153,13 +153,15 @@ class Sharing:
     def _keep(self, shards: Iterable[ShardKey]) -> None:
         for key in shards:
             claims = [claim for query in self.queries if (claim := query.claim(key)) is not None]
-            if claims and (buffer := self.shared.found(key)) is not None:
-                # Who is behind the buffer needs nothing of it: once it asks, it reads apart, or the buffer begins anew.
-                claims = [claim for claim in claims if buffer.may_cover(claim)] or [buffer.end]
             if claims:
-                self._kept[key] = lowest(claims)
+                self._kept[key] = lowest(self._covered(key, claims) or claims)
             else:
                 self._kept.pop(key, None)
+
+    def _covered(self, key: ShardKey, claims: Iterable[Position]) -> list[Position]:
+        """Those of some claims, before the end of the shard, that its buffer serves. Who is behind it reads apart once it asks."""
+        buffer = self.shared.found(key)
+        return [claim for claim in claims if not claim.is_end and (buffer is None or buffer.may_cover(claim))]
 
     # -- reading apart
 
@@ -205,7 +207,6 @@ class Sharing:
         """See `Group`."""
         if self.together or self._apart is None or not self.shared.wants_room(STARVING_SECONDS):
             return
-        self.commit(self.positions())
         others = [other for other in self.queries if other is not query]
         lags = {other: other.lag_behind(query) for other in others}
         slowest = max(lags, key=lambda other: sum(lags[other].values()), default=None)
@@ -222,6 +223,11 @@ class Sharing:
                 other.go_apart([key for key in shards if key in lags[other] and _lags_as(other, slowest, key)])
             self.commit(shards)
             return
+        # Nobody reads on where these are: they begin anew where somebody does.
+        for key in self.positions():
+            claims = [claim for each in self.queries if (claim := each.claim(key)) is not None and not claim.is_end]
+            if claims and not self._covered(key, claims):
+                self.shared.begin_at(key, lowest(claims))
         # No shard is shared: who has more buffered than it reads stands in line again.
         for key in max((other.holds_beside(query) for other in others), key=len):
             if (at := self._kept.get(key)) is not None:

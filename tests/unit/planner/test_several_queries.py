@@ -577,7 +577,7 @@ async def test_a_query_that_fails_by_itself_fails_alone() -> None:
         assert program.run.failure.error is None
 
 
-@pytest.mark.parametrize(("seed", "fetchers"), [*((seed, 0) for seed in range(20)), *((seed, 2) for seed in range(6))])
+@pytest.mark.parametrize(("seed", "fetchers"), [*((seed, 0) for seed in range(15)), *((seed, 2) for seed in range(5))])
 @pytest.mark.parametrize("wrong", [False, True])
 def test_whatever_queries_do_each_reads_every_record_once_and_nobody_stands_still(
     seed: int, fetchers: int, wrong: bool

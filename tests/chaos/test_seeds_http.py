@@ -1,7 +1,7 @@
 """Seeds in real time: real sockets, real DynamoDB requests, real Flight; fewer and shorter than those in virtual time.
 
-Five seconds of writing, resharding, broken connections, refused calls and a lease table that stutters; then everything must be
-there, once and in order per key. Nothing in these scripts is fatal, so no error is expected.
+Five seconds of writing, resharding, broken connections, refused calls, wrong answers and a lease table that stutters; then everything
+must be there for each of up to four queries of one run, once and in order per key. Nothing in these scripts is fatal, so no error is expected.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -22,7 +23,7 @@ from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.local import AwsError, LocalAws, Request, Settings
 from tests.emulator.faults import ScriptedFaults
 from tests.emulator.script import BROKEN, HTTP2, ODD, Fault
-from tests.support.fetching import reading
+from tests.support.fetching import beside, reading
 from tests.support.world import World, make_world
 
 SECONDS = 5.0
@@ -105,23 +106,33 @@ def test_real_sockets_lose_and_double_nothing(seed: int, tmp_path: Path) -> None
         idle_event_seconds=0.3,
         resubscribe_seconds=0.2,
         subscribe_interval_seconds=0.0,
-        max_event_records=random.choice((3, 500)),
+        # Of a query that reads apart, GetRecords gives as many a second.
+        max_event_records=random.choice((50 if seed % 4 else 3, 500)),
+        wrong_answers=random.choice(("", "all")),
     )
     with LocalAws(settings=settings, faults=faults) as aws:
         world = make_world(aws, tmp_path, {"orders": 2})
         written: dict[str, int] = defaultdict(int)
         options = {"bufferBytes": random.choice(("1m", "64m")), "leaseTimeout": "5s", "transport": transport, **PATIENT}
-        with reading(world, limits=QUICK, **options) as r:
+        with ExitStack() as stack:
+            r = stack.enter_context(reading(world, limits=QUICK, **options))
+            queries = [r, *(stack.enter_context(beside(r, f"q{number}", r.offset)) for number in range(seed % 4))]
             faults.began = time.monotonic()
             writing = threading.Thread(target=write, args=(world, Random(seed), time.monotonic() + SECONDS, written))
             writing.start()
             while writing.is_alive():
-                r.batch()
-            r.until(sum(written.values()), seconds=60)
-            r.batch()
-    read: dict[str, list[int]] = defaultdict(list)
-    for row in r.rows:
-        assert row.key is not None
-        read[row.key].append(int(row.data.split(b":", 1)[0]))
-    assert read == {key: list(range(count)) for key, count in written.items()}
+                random.choice(queries).batch()
+            deadline = time.monotonic() + 60
+            while any(len(query.rows) < sum(written.values()) for query in queries):
+                assert time.monotonic() < deadline
+                for query in queries:
+                    query.batch()
+            for query in queries:
+                query.batch()
+    for query in queries:
+        read: dict[str, list[int]] = defaultdict(list)
+        for row in query.rows:
+            assert row.key is not None
+            read[row.key].append(int(row.data.split(b":", 1)[0]))
+        assert read == {key: list(range(count)) for key, count in written.items()}
     assert len(faults.strikes) > 5

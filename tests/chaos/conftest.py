@@ -16,6 +16,7 @@ import pytest
 
 from kinesis_efo.local import LocalAws, Settings
 from tests.support.class_archive import jvm_options
+from tests.support.played_spark import FEW_CERTIFICATES
 from tests.support.world import World, make_world, wait_until
 
 DRIVER = Path(__file__).with_name("driver.py")
@@ -44,6 +45,7 @@ class Driver:
         variables = {
             **os.environ,
             **world.aws.environment,
+            **FEW_CERTIFICATES,
             "JAVA_TOOL_OPTIONS": jvm_options(environment),
             "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": python,

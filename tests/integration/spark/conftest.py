@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.spark.tuning import MANAGER
-from tests.support.played_spark import CREDENTIALS, PlayedSpark
+from tests.support.played_spark import CREDENTIALS, FEW_CERTIFICATES, PlayedSpark
 from tests.support.world import World, make_world
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -39,7 +39,7 @@ def local_aws() -> Iterator[LocalAws]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # The processes that Spark starts for a reader inherit the environment of the JVM.
     os.environ.update(CREDENTIALS, PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
-    session = (
+    builder = (
         SparkSession.builder.master("local[2,2]")
         .appName("kinesis-efo tests")
         .config("spark.ui.port", "0")
@@ -48,8 +48,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
     )
+    with pytest.MonkeyPatch.context() as patch:
+        # For the JVM and what it starts: other tests of this process may fetch packages.
+        for name, value in FEW_CERTIFICATES.items():
+            patch.setenv(name, value)
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

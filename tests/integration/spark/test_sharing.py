@@ -24,7 +24,7 @@ from kinesis_efo.operate.live import ask
 from kinesis_efo.private_directory import notes_directory
 from tests.support import arriving
 from tests.support.driven import Driver
-from tests.support.played_spark import CREDENTIALS, PlayedSpark, ReaderFailed
+from tests.support.played_spark import CREDENTIALS, FEW_CERTIFICATES, PlayedSpark, ReaderFailed
 from tests.support.world import World, wait_until
 
 MakeWorld = Callable[..., World]
@@ -254,7 +254,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            env={**os.environ, **CREDENTIALS, "PYSPARK_PYTHON": sys.executable},
+            env={**os.environ, **CREDENTIALS, **FEW_CERTIFICATES, "PYSPARK_PYTHON": sys.executable},
             start_new_session=True,
         )
     driver = Driver(process, log)

@@ -32,14 +32,18 @@ def test_the_lock_of_this_repository_is_as_it_is_written() -> None:
 
 
 def test_a_lock_is_read_as_it_was_written() -> None:
-    locked = {"kcl": Locked((JAR.coordinates,), (JAR, Jar("z:z:1", DIGEST))), "flink": Locked(("a:b:1",), ())}
+    locked = {"kcl": Locked((JAR.coordinates,), (Jar("a:a:1", DIGEST), JAR)), "flink": Locked(("a:b:1",), ())}
     assert read_lock(write_lock(locked)) == locked
+    assert write_lock({"kcl": Locked((), (JAR, locked["kcl"].jars[0]))}) == write_lock(
+        {"kcl": Locked((), locked["kcl"].jars)}
+    )
 
 
 @pytest.mark.parametrize(
     ("coordinates", "digest", "said"),
     [
         ("org.example:artifact", DIGEST, "is not group:artifact:version"),
+        ("org.example:..:1", DIGEST, "is not group:artifact:version"),
         ("org.example:../../etc:1", DIGEST, "is not group:artifact:version"),
         ("org.example:a/b:1", DIGEST, "is not group:artifact:version"),
         (JAR.coordinates, DIGEST[:-1], "is not the SHA-256 of org.example.group"),

@@ -46,10 +46,12 @@ class Reader:
     Attributes:
         name: What it is, with its version.
         command: What starts it.
+        begins_late: Whether it waits for a minute before it reads.
     """
 
     name: str
     command: Callable[[Source], Sequence[str]]
+    begins_late: bool = False
 
 
 def readers(place: Path) -> tuple[list[Reader], list[str]]:
@@ -145,8 +147,8 @@ def _kcl(place: Path) -> list[Reader]:
     run = _compiled(place, fetch(locked.jars), "KclReader", "SdkReader")
     name = f"KCL {locked.version('amazon-kinesis-client')}"
     return [
-        Reader(name, lambda source: [*run, "KclReader", *_where(source), "fan-out"]),
-        Reader(f"{name}, polling", lambda source: [*run, "KclReader", *_where(source), "polling"]),
+        Reader(name, lambda source: [*run, "KclReader", *_where(source), "fan-out"], begins_late=True),
+        Reader(f"{name}, polling", lambda source: [*run, "KclReader", *_where(source), "polling"], begins_late=True),
         Reader(f"SDK for Java {locked.version('kinesis')}", lambda source: [*run, "SdkReader", *_where(source)]),
     ]
 

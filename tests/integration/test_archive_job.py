@@ -34,7 +34,7 @@ class Job:
             "--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN",
             str(ROOT / "jobs" / "archive.py"),
             "--output", str(self.output), "--checkpoint", str(self.checkpoint),
-            "--starting-position", "TRIM_HORIZON", "--option", "leaseTimeout=2s", *arguments,
+            "--starting-position", "TRIM_HORIZON", "--option", "leaseTimeout=6s", *arguments,
         ]  # fmt: skip
         if "--manifest" not in arguments:
             command += ["--manifest", str(world.manifest)]
@@ -110,7 +110,7 @@ def test_sigterm_ends_it_after_its_micro_batch_and_the_next_run_reads_what_is_th
         job.kill()
     wait_until(
         lambda: not any("leaseOwner" in row for row in world.leases().values()),
-        10,
+        60,
         f"leases released: {world.leases()}; {job.log.read_text()[-6000:]}",
     )
     if target == "group":

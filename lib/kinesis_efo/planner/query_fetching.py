@@ -432,6 +432,9 @@ class QueryFetching:
         if self._group.alone or (buffer := self._shared.found(key)) is None:
             return True
         if buffer.may_cover(position):
+            if key in self.apart and self._group.may_read_apart and _lies_in_front(position, buffer):
+                # It claims nothing of the shared buffer: who is behind would take the subscription back again and again.
+                return False
             self._relieve_task(key, position)
             if self._is_in_front(key, position, buffer, self._ahead_tasks):
                 self._shared.begin_at(key, position)

@@ -630,6 +630,27 @@ async def test_a_task_waits_in_front_as_long_again_once_the_subscription_was_tak
             await asyncio.sleep(10)
 
 
+@scenario
+async def test_a_task_in_front_reads_apart_if_its_query_does_and_leaves_the_subscription_to_others() -> None:
+    stream = busy_stream()
+    numbers = numbers_of(stream)
+    async with Program(stream, 32 << 10) as program:
+        behind = program.join(horizon(stream))
+        await behind.poll()
+        front = program.join(Offset({key(0): Position.after(numbers[-17])}))
+        fetching_of(front).follow(front.offset)
+        fetching_of(front).go_apart([key(0)])
+        wanted = ShardRange(key(0), front.offset[key(0)], Position.after(numbers[-1]), numbers[-1])
+        task = asyncio.create_task(program.payloads(front.name, wanted))
+        began = program.clock.monotonic()
+        while not task.done():
+            await behind.batch()
+            assert program.clock.monotonic() - began < 60
+        assert await task
+        assert len(stream.subscribed) == 1
+        await together(front, behind)
+
+
 @pytest.mark.parametrize("fetchers", [0, 2])
 def test_without_get_records_the_subscription_goes_back_for_a_task(fetchers: int) -> None:
     async def main() -> None:

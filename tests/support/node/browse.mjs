@@ -6,7 +6,10 @@ import chromium from "@sparticuz/chromium";
 import { chromium as browsers } from "playwright-core";
 
 const [url, width, screenshot] = process.argv.slice(2);
-const browser = await browsers.launch({ executablePath: await chromium.executablePath(), args: chromium.args });
+const options = { executablePath: await chromium.executablePath(), args: chromium.args };
+// As one process, which it is on AWS Lambda, it crashes now and then while it starts.
+const launched = (tries) => browsers.launch(options).catch((error) => (tries > 1 ? launched(tries - 1) : Promise.reject(error)));
+const browser = await launched(3);
 const page = await browser.newPage({ viewport: { width: Number(width), height: 900 } });
 const errors = [];
 const asked = new Set(); // whom it asked for something

@@ -27,7 +27,7 @@ from benchmarks.peers.table import CPU, MEMORY, P50, P99
 from kinesis_efo.local import Settings
 from tests.support.world import make_world
 
-BACKLOG_BYTES: Final = {4: 32 * 2**20, 64: 64 * 2**20}
+BACKLOG_BYTES: Final = {4: 64 * 2**20, 64: 64 * 2**20}
 """Of a round, by the number of shards."""
 WARM_UP_ROUNDS: Final = 2
 ROUNDS: Final = 3

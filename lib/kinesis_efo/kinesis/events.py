@@ -313,6 +313,7 @@ def has_record(payload: bytes, number: int) -> bool:
     # An expression with the number in it would have to be compiled for each call, which takes longer than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:
+        # Without a name in front, this looks at the beginning of the event, where none stands either.
         if _UP_TO_NUMBER.fullmatch(payload, payload.rfind(_NUMBER_NAME, behind, at), at):
             return True
         behind = at + 1

@@ -16,7 +16,16 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardRange
 from tests.support.model_stream import ModelStream
 from tests.support.transports import refused
 from tests.support.virtual_time import run
-from tests.unit.planner.test_several_queries import NO_LIMIT, Program, Reader, horizon, key, scenario, together
+from tests.unit.planner.test_several_queries import (
+    NO_LIMIT,
+    Program,
+    Reader,
+    horizon,
+    key,
+    refuse_get_records,
+    scenario,
+    together,
+)
 
 WHOLE = 1 << 20
 
@@ -29,13 +38,6 @@ def now_of(program: Program) -> Offset:
     return Offset({key(0): Position.at_timestamp(floor(program.clock.time() * 1000))})
 
 
-def refuse_get_records(program: Program) -> None:
-    def refuse(_: str) -> None:
-        raise refused("AccessDeniedException", "not authorized to perform: kinesis:GetRecords", operation="GetRecords")
-
-    program.polled.faults = refuse
-
-
 async def far_behind(program: Program) -> tuple[Reader, Reader]:
     """A query that has everything, and one that has just begun to read apart."""
     first = program.join(horizon(program.stream))
@@ -45,6 +47,13 @@ async def far_behind(program: Program) -> tuple[Reader, Reader]:
     await second.until(lambda: bool(second.rows))
     assert second.query.reads_apart
     return first, second
+
+
+async def one_in_front(program: Program, records: int) -> tuple[Reader, Reader]:
+    """A query at the beginning, for which the subscription is open, and one in front of it: as many records before the end."""
+    behind = program.join(horizon(program.stream))
+    await behind.poll()
+    return behind, program.join(Offset({key(0): Position.after(numbers_of(program.stream)[-records])}))
 
 
 def busy_stream() -> ModelStream:
@@ -368,9 +377,7 @@ async def test_a_query_waits_in_front_for_some_seconds_each_time_before_the_subs
     stream = busy_stream()
     numbers = numbers_of(stream)
     async with Program(stream, 32 << 10) as program:
-        behind = program.join(horizon(stream))
-        await behind.poll()
-        front = program.join(Offset({key(0): Position.after(numbers[-10])}))
+        _, front = await one_in_front(program, 10)
         fetching = fetching_of(front)
         fetching.follow(front.offset)
         for seconds in (3.0, 3.0):
@@ -396,10 +403,8 @@ async def test_a_query_waits_in_front_for_some_seconds_each_time_before_the_subs
 async def test_a_query_that_the_subscription_went_to_reads_nothing_apart_and_has_the_buffer_kept() -> None:
     stream = busy_stream()
     async with Program(stream, 32 << 10) as program:
-        behind = program.join(horizon(stream))
-        await behind.poll()
-        at = Position.after(numbers_of(stream)[-10])
-        front = program.join(Offset({key(0): at}))
+        _, front = await one_in_front(program, 10)
+        at = front.offset[key(0)]
         fetching = fetching_of(front)
         fetching.follow(front.offset)
         # As if another one had found no room.
@@ -435,11 +440,8 @@ async def test_nothing_is_kept_for_some_seconds_for_a_query_that_others_have_sta
 async def test_a_query_in_front_waits_for_others_if_queries_stay_together() -> None:
     stream = ModelStream(shards=1, event_records=(8,))
     stream.put(0, *[1000] * 200)
-    numbers = numbers_of(stream)
     async with Program(stream, 32 << 10, together=True) as program:
-        behind = program.join(horizon(stream))
-        await behind.poll()
-        front = program.join(Offset({key(0): Position.after(numbers[-10])}))
+        behind, front = await one_in_front(program, 10)
         for _ in range(60):
             await front.batch()
         assert not front.rows
@@ -593,9 +595,7 @@ async def test_the_subscription_goes_forward_to_a_task_that_waits_in_front() -> 
     stream = busy_stream()
     numbers = numbers_of(stream)
     async with Program(stream, 32 << 10) as program:
-        behind = program.join(horizon(stream))
-        await behind.poll()
-        front = program.join(Offset({key(0): Position.after(numbers[-17])}))
+        behind, front = await one_in_front(program, 17)
         serving: Any = program.fetching.of(behind.name)  # type: ignore[union-attr]
         end = Position.after(numbers[-1])
         async with aclosing(serving.read(ShardRange(key(0), TRIM_HORIZON, end, numbers[-1]))) as chunks:
@@ -610,11 +610,9 @@ async def test_the_subscription_goes_forward_to_a_task_that_waits_in_front() -> 
 @scenario
 async def test_a_task_waits_in_front_as_long_again_once_the_subscription_was_taken_back() -> None:
     stream = busy_stream()
-    at = Position.after(numbers_of(stream)[-10])
     async with Program(stream, 32 << 10) as program:
-        behind = program.join(horizon(stream))
-        await behind.poll()
-        front = program.join(Offset({key(0): at}))
+        _, front = await one_in_front(program, 10)
+        at = front.offset[key(0)]
         fetching = fetching_of(front)
         for _ in range(2):
             fetching.reads_shared(key(0), at)
@@ -635,9 +633,7 @@ async def test_a_task_in_front_reads_apart_if_its_query_does_and_leaves_the_subs
     stream = busy_stream()
     numbers = numbers_of(stream)
     async with Program(stream, 32 << 10) as program:
-        behind = program.join(horizon(stream))
-        await behind.poll()
-        front = program.join(Offset({key(0): Position.after(numbers[-17])}))
+        behind, front = await one_in_front(program, 17)
         fetching_of(front).follow(front.offset)
         fetching_of(front).go_apart([key(0)])
         wanted = ShardRange(key(0), front.offset[key(0)], Position.after(numbers[-1]), numbers[-1])

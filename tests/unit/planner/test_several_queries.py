@@ -245,6 +245,13 @@ class Reader:
             await self.batch()
 
 
+def refuse_get_records(program: Program) -> None:
+    def refuse(_: str) -> None:
+        raise refused("AccessDeniedException", "not authorized to perform: kinesis:GetRecords", operation="GetRecords")
+
+    program.polled.faults = refuse
+
+
 def horizon(stream: ModelStream) -> Offset:
     return Offset(
         {ShardKey("orders", name): TRIM_HORIZON for name, shard in stream.shards_by_id.items() if not shard.parents}
@@ -537,13 +544,7 @@ async def test_without_get_records_all_wait_for_the_slowest() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, *[30] * 100)
     async with Program(stream) as program:
-
-        def refuse(_: str) -> None:
-            raise refused(
-                "AccessDeniedException", "not authorized to perform: kinesis:GetRecords", operation="GetRecords"
-            )
-
-        program.polled.faults = refuse
+        refuse_get_records(program)
         first = program.join(horizon(stream))
         await first.until(lambda: first.has_all)
         second = program.join(horizon(stream))

@@ -108,13 +108,16 @@ def prepare(
     clock: Clock | None = None,
     listening: Listening = LOOPBACK_ONLY,
     start_fetchers: StartFetchers | None = None,
+    shared: bool = False,
     **options: str,
 ) -> PlannerRuntime:
     """A runtime that is not started."""
     text = {**world.options, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "1s", **options}
     parsed = SourceOptions.parse(text)
     manifest = resolve_manifest(parsed, SyncClients(parsed.aws))
-    return PlannerRuntime(manifest, parsed, listening, start_fetchers=start_fetchers, clock=clock, limits=limits)
+    return PlannerRuntime(
+        manifest, parsed, listening, start_fetchers=start_fetchers, shared=shared, clock=clock, limits=limits
+    )
 
 
 @contextmanager

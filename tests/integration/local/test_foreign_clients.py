@@ -17,7 +17,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
 from tests.support.isolated import NODE
-from tests.support.missing import not_here
+from tests.support.missing import package_of_node
 
 from .conftest import Bench
 
@@ -87,11 +87,7 @@ def test_aiobotocore_writes_and_reads(run: Run, tls: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("tls", [False, True])
 def test_the_sdk_for_javascript_reads_over_http2(run: Run, tls: bool) -> None:
-    # npm writes this file when everything else is there.
-    if not (NODE / "node_modules" / ".package-lock.json").is_file():
-        not_here(
-            "the AWS SDK for JavaScript is missing; python -m tests.support.isolated, with npm's registry in reach"
-        )
+    package_of_node("the AWS SDK for JavaScript")
     bench = run(tls_port=0)
     consumer = bench.consumer(bench.stream(2))
     # More than the windows of Node let through at once.

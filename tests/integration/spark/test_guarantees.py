@@ -151,7 +151,8 @@ def test_sources_of_different_streams_of_an_application_are_read_at_once(
 def test_several_sources_of_one_stream_share_what_reads_it(world: MakeWorld, queries: Queries, shape: str) -> None:
     w = world()
     w.put(numbered(10))
-    df, rows, other = queries.load(w), Rows(), Rows()
+    lease = {"leaseTimeout": "60s"}  # a busy machine renews late
+    df, rows, other = queries.load(w, **lease), Rows(), Rows()
     other.__name__ = "other"  # type: ignore[misc]
     match shape:
         case "two sinks":
@@ -161,7 +162,7 @@ def test_several_sources_of_one_stream_share_what_reads_it(world: MakeWorld, que
             joined = df.alias("left").join(df.alias("right"), "sequenceNumber").select("left.data")
             started, both, times = [queries.start(joined, other)], [other], 1
         case _:
-            started, both, times = [queries.start(df.union(queries.load(w)), other)], [other], 2
+            started, both, times = [queries.start(df.union(queries.load(w, **lease)), other)], [other], 2
     for query, seen in zip(started, both, strict=True):
         seen.wait_for(query, 10 * times)
     w.put(numbered(10, first=10))

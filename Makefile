@@ -26,7 +26,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
 endif
 
-.PHONY: help demo test core sdk cluster upgrade lint synth bench soak seeds mutants docs site fuzz dist java ip faketime clean
+.PHONY: help demo test core sdk cluster upgrade lint synth bench soak seeds mutants docs site fuzz sanitize dist java ip faketime clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -176,6 +176,10 @@ dist: $(VENV)/.full
 fuzz: $(VENV)/.core
 	@scripts/setup venv $(VENV) --inexact --all-extras --group fuzz
 	$(RUN) $(PYTHON) -m tests.fuzz $(FUZZ_ARGS)
+
+# Whether the native core stays within its memory, whatever it is given.
+sanitize: $(VENV)/.full
+	$(RUN) scripts/sanitize $(PYTHON) -q $(PYTEST_ARGS) tests/unit/kinesis/test_core.py tests/unit/kinesis/test_core_events.py tests/fuzz
 
 # Targets of the infrastructure, `synth` among them.
 -include infra/Makefile.inc

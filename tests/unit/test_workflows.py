@@ -27,6 +27,7 @@ RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 CORE = ROOT / "packages" / "kinesis-efo-core"
 PULL_REQUEST = ROOT / ".github" / "workflows" / "pull-request.yml"
 DEPLOY = ROOT / ".github" / "workflows" / "deploy.yml"
+NIGHTLY = ROOT / ".github" / "workflows" / "nightly.yml"
 PLAN_STACKS = ROOT / ".github" / "workflows" / "plan-stacks.yml"
 DEPLOY_STACKS = ROOT / ".github" / "workflows" / "deploy-stacks.yml"
 DEPLOY_ENVIRONMENT = ROOT / ".github" / "workflows" / "deploy-environment.yml"
@@ -275,6 +276,17 @@ def test_before_a_merge_and_before_a_release_every_test_is_run() -> None:
         assert job["steps"][-1] == {"uses": "./.github/actions/test"}
 
 
+def test_what_takes_too_long_before_a_merge_is_run_every_night() -> None:
+    job = document(NIGHTLY)["jobs"]["long"]
+    targets = job["strategy"]["matrix"]["target"]
+    assert targets == ["soak", "seeds", "mutants", "fuzz", "sanitize", "upgrade"]
+    assert job["steps"][-1] == {"run": 'make "$TARGET"', "env": {"TARGET": "${{ matrix.target }}"}}
+    assert job["steps"][0]["with"]["fetch-depth"] == 0, "upgrade runs what the history has"
+    for target in targets:
+        asked = subprocess.run([make(), "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert asked.returncode == 0, asked.stderr
+
+
 def test_both_engines_are_compared_and_scanned_before_a_merge() -> None:
     job = document(PULL_REQUEST)["jobs"]["engines"]
     assert [step["run"] for step in job["steps"] if "run" in step] == [
@@ -479,7 +491,7 @@ def test_the_core_is_checked_before_a_merge_and_before_a_release() -> None:
 def test_rust_has_one_version_everywhere_that_is_new_enough() -> None:
     texts = [path.read_text(encoding="utf-8") for path in [*WORKFLOWS, *ACTIONS, CORE / "pyproject.toml"]]
     asked = re.findall(r"(?:toolchain install|--default-toolchain|rustup default) (\S+?)[\s\"]", "\n".join(texts))
-    assert len(asked) == 5
+    assert len(asked) == 7
     (version,) = set(asked)
     least = tomllib.loads((CORE / "Cargo.toml").read_text(encoding="utf-8"))["package"]["rust-version"]
     assert tuple(map(int, version.split("."))) >= tuple(map(int, least.split(".")))

@@ -1,6 +1,6 @@
 # Five commands. Each sets up what it needs; a second run starts at once.
 #   make demo     local AWS, a real stream, the job killed half way, and the proof that nothing is lost or twice
-#   make test     every test; those that need Spark on both supported versions
+#   make test     the tests; those that need Spark on both supported versions
 #   make lint     ruff, mypy, import-linter; zizmor and the schema for workflows; the documentation as a site, without a warning
 #   make synth    the infrastructure as Terraform JSON, in cdktf.out
 #   make bench    the benchmarks, as one table
@@ -26,7 +26,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
 endif
 
-.PHONY: help demo test core sdk cluster upgrade lint synth bench soak seeds mutants docs site fuzz sanitize dist java ip faketime clean
+.PHONY: help demo test long core sdk cluster upgrade lint synth bench soak seeds mutants docs site fuzz sanitize dist java ip faketime clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -97,14 +97,19 @@ demo: $(VENV)/.demo java
 
 # Tests marked spark run on both versions; what does not depend on the version runs on one of them. Both run at the same time, in more
 # processes than there are cores: half of the time a test waits, for a lease, a server or a JVM. What Spark 4.0 has to say comes last.
-TESTS_43 := -m "not spark40 and not cluster and not upgrade"
-TESTS_40 := -m "(spark or spark40) and not cluster and not upgrade" $$(grep -rlE --include='*.py' 'mark\.spark(40)?\b' tests)
+TESTS_43 := -m "not spark40 and not cluster and not upgrade and not long"
+TESTS_40 := -m "(spark or spark40) and not cluster and not upgrade and not long" $$(grep -rlE --include='*.py' 'mark\.spark(40)?\b' tests)
 test: $(VENV)/.classes $(VENV)/.isolated $(VENV)/.core $(VENV40)/.classes | ip faketime
 	@mkdir -p build
 	$(RUN) $(VENV40)/bin/python $(call TEST,2) $(TESTS_40) > build/spark40.log 2>&1 & \
 	$(RUN) $(PYTHON) $(call TEST,4) $(TESTS_43); spark43=$$?; \
 	wait $$!; spark40=$$?; \
 	echo "Spark 4.0:"; cat build/spark40.log; exit $$((spark43 || spark40))
+
+# What takes too long for each change.
+long: $(VENV)/.classes $(VENV)/.isolated $(VENV)/.core $(VENV40)/.classes | ip
+	$(RUN) $(PYTHON) $(call TEST,2) -m "long and not spark40"
+	$(RUN) $(VENV40)/bin/python $(call TEST,2) -m "long and (spark or spark40)" $$(grep -rl --include='*.py' 'mark\.long\b' tests)
 
 # What speaks to AWS, with the oldest packages that pyproject.toml allows and with the newest, whatever uv.lock says.
 SDK_TESTS := tests/unit/test_aws.py tests/unit/http2 tests/integration/http2 tests/unit/kinesis tests/integration/kinesis \

@@ -21,7 +21,7 @@ from kinesis_efo.local import LocalAws, Settings
 from tests.integration.spark.conftest import spark  # noqa: F401
 from tests.support.world import World, make_world, wait_until
 
-pytestmark = [pytest.mark.spark43, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark43, pytest.mark.long, pytest.mark.timeout(900)]
 
 MB = 1 << 20
 FULL = os.environ.get("KINESIS_EFO_FULL") == "1"

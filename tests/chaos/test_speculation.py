@@ -20,7 +20,7 @@ from tests.support.arriving import numbered
 from tests.support.ports import free_ports
 from tests.support.world import World, wait_until
 
-pytestmark = [pytest.mark.spark40, pytest.mark.slow]
+pytestmark = [pytest.mark.spark40, pytest.mark.long]
 
 SPARK = Path(pyspark.__file__).parent
 STALL = 3600

@@ -55,6 +55,7 @@ def test_a_plain_query_needs_no_option_to_read_on_a_cluster(world: MakeWorld, dr
 
 
 @pytest.mark.spark40
+@pytest.mark.cluster
 def test_a_host_that_is_cut_off_costs_time_alone_and_takes_part_again_afterwards(
     world: MakeWorld, hosts: Hosts, cluster: Cluster, driver: Driver, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ MakeWorld = Callable[..., World]
 
 
 @pytest.mark.spark40
+@pytest.mark.cluster
 def test_an_address_that_is_not_routed_is_named(world: MakeWorld, hosts: Hosts, driver: Driver, tmp_path: Path) -> None:
     w = world()
     w.put(numbered(10))

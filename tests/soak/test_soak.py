@@ -132,7 +132,7 @@ def test_faults_strike_what_is_being_done() -> None:
     assert {kind for target, kind in mishaps.struck if target == FRAME} == set(KINDS[FRAME])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_very_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "soak")

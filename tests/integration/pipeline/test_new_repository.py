@@ -17,7 +17,7 @@ from kinesis_efo.manifest import parse_manifest
 from tests.support.isolated import CONSTRUCTS, ROOT
 from tests.support.missing import make
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 # What `uv sync` brings: it would fetch a package that nobody has published.
 BROUGHT = ("-o", ".venv/.full", "-o", ".venv-pipeline/.full")
 

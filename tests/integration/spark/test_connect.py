@@ -141,6 +141,7 @@ def test_low_latency_sets_up_a_session_of_spark_connect_where_the_place_says_wha
         session.stop()
 
 
+@pytest.mark.long
 def test_fetchers_come_and_go_with_their_query_which_outlives_its_client(
     server: Server, world: MakeWorld, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ from kinesis_efo.planner.strictness import Strictness
 from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
 
 _CLOSING_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.1
 
 
 class Fetching(Protocol):
@@ -317,7 +318,9 @@ class Run:
         return self.leases.is_held(shard.stream)
 
     async def may_open(self, shard: ShardKey) -> None:
-        """See `Coordinator`. A feed is closed at the moment in which its lease is lost."""
+        """See `Coordinator`. A feed is closed once its lease is lost, which may come after its turn if this process stood still."""
+        while not self.leases.is_held(shard.stream):
+            await self.clock.sleep(_LOOK_SECONDS)
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """See `Coordinator`."""

@@ -34,7 +34,7 @@ from kinesis_efo.planner.run import Run
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.model_stream import ModelStream
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock, VirtualTimeLoop, run
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
 SHARDS = [ShardKey("orders", f"shardId-00000000000{number}") for number in range(4)]
@@ -181,6 +181,18 @@ def progress(key: ShardKey, through: str, records: int = 1) -> ShardProgress:
 
 
 ONE = Offset({FIRST: TRIM_HORIZON})
+
+
+@scenario()
+async def test_nothing_is_opened_after_a_stop_of_the_process_until_the_lease_is_held_again(centre: Centre) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    await centre.run.may_open(FIRST)
+    loop.now += 30.0
+    # The backoff of a subscription may be over before the time of the next renewal.
+    await centre.run.may_open(FIRST)
+    assert centre.leases.is_held("orders")
+    assert centre.calls("begin", "end") == [("begin", "orders"), ("end", "orders"), ("begin", "orders")]
 
 
 # -- polls

@@ -2,7 +2,7 @@
 
 A program is a JVM: Spark starts one process for each source of a query, as a child of the driver's JVM. The kernel frees the lock of
 a process that has ended, however it ended: a file that nobody has locked is of a host that is gone. Another lock lets one process at a
-time decide whether to join a run or to begin one.
+time decide whether to join a run or to begin one; its file has the secret that all runs of the program have.
 """
 
 from __future__ import annotations
@@ -216,6 +216,21 @@ class Program:
                 file.close()
                 path.unlink(missing_ok=True)
         return found
+
+    def secret(self, known: str) -> str:
+        """The secret of all runs of the program: guests of a host that is gone have tasks that know no other. Only for the one that decides.
+
+        Args:
+            known: What this process takes for it; empty if it has been in no run yet.
+
+        Raises:
+            OSError: It cannot be kept.
+        """
+        with self._lock_file() as file:
+            if found := os.pread(file, 1 << 10, 0).decode():
+                return found
+            os.pwrite(file, (secret := known or secrets.token_urlsafe(32)).encode(), 0)
+            return secret
 
     def begin(self, entry: RunEntry) -> OwnFile:
         """Say that this process is the host of a run. Only for the one that decides.

@@ -276,7 +276,10 @@ class SharedRun:
             return True
 
     def _host(self) -> None:
-        runtime = self._begin(self.secret or None, self.query_name)
+        secret = self.secret
+        with contextlib.suppress(OSError):  # others find no run of this process, then
+            secret = self._program.secret(secret)
+        runtime = self._begin(secret or None, self.query_name)
         # Others wait meanwhile: a start that waits for AWS must not go on for a query that has ended.
         begun = threading.Event()
         threading.Thread(target=self._guard, args=(runtime, begun), name="kinesis-efo start", daemon=True).start()

@@ -140,6 +140,17 @@ def test_the_kernel_tells_that_a_host_was_killed(
     run.close()
 
 
+def test_all_runs_of_a_program_have_one_secret(tmp_path: Path) -> None:
+    here, there = found(tmp_path), found(tmp_path)
+    secret = here.secret("")
+    assert len(secret) == 43
+    assert there.secret("") == there.secret("another") == secret
+    assert found(tmp_path, "other").secret("") != secret
+    for each in (tmp_path / "notes").iterdir():
+        each.unlink()
+    assert here.secret(secret) == there.secret("") == secret, "somebody has cleaned up"
+
+
 def test_a_paused_host_lives(tmp_path: Path, processes: Callable[[str], subprocess.Popen[str]]) -> None:
     host = processes("host")
     host.send_signal(19)

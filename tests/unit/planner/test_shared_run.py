@@ -326,6 +326,25 @@ def test_a_guest_goes_on_with_the_run_of_a_host_that_was_killed(programs: Progra
     assert own.queries[0].done("poll")
 
 
+@pytest.mark.parametrize("ends", ["killed", "handed over"])
+def test_who_starts_before_the_guests_have_seen_it_has_the_secret_that_their_tasks_know(programs: Programs, ends: str) -> None:
+    first, second, third = (programs.reader() for _ in range(3))
+    first.start()
+    second.start()
+    with second._attaching:
+        if ends == "killed":
+            programs.kill(first)
+        else:
+            programs.spark_waits = True
+            first.stop()
+        third.start()
+    assert third.secret == first.secret
+    poll(second)
+    reply = where(second)
+    assert (reply.fetchers, reply.there) == ([host_of(third).address], 1)
+    assert len(files(programs)) == 1
+
+
 def test_the_next_host_learns_where_a_query_goes_on_that_has_not_polled_yet(programs: Programs) -> None:
     first, second = programs.reader(), programs.reader()
     first.start()

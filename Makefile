@@ -153,7 +153,7 @@ soak: $(VENV)/.full java
 # 1,000 random scenarios in virtual time; SEEDS=1000:3000 says otherwise. A seed that fails is named.
 SEEDS := 0:1000
 seeds: $(VENV)/.full
-	KINESIS_EFO_SEEDS=$(SEEDS) $(RUN) $(PYTHON) -m pytest tests/chaos/test_seeds.py tests/chaos/test_seeds_find.py -q $(PYTEST_ARGS)
+	KINESIS_EFO_SEEDS=$(SEEDS) $(RUN) $(PYTHON) -m pytest tests/chaos/test_seeds.py tests/chaos/test_seeds_find.py tests/chaos/test_seeds_program.py -q $(PYTEST_ARGS)
 
 # One-line faults in the modules of reading, and whether a test sees them. An hour or two for all; MUTANTS="kinesis/frames" for some,
 # MUTANTS="--since main" for the lines that changed. tests/mutants.toml lists those that survive.

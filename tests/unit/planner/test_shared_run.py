@@ -327,7 +327,9 @@ def test_a_guest_goes_on_with_the_run_of_a_host_that_was_killed(programs: Progra
 
 
 @pytest.mark.parametrize("ends", ["killed", "handed over"])
-def test_who_starts_before_the_guests_have_seen_it_has_the_secret_that_their_tasks_know(programs: Programs, ends: str) -> None:
+def test_who_starts_before_the_guests_have_seen_it_has_the_secret_that_their_tasks_know(
+    programs: Programs, ends: str
+) -> None:
     first, second, third = (programs.reader() for _ in range(3))
     first.start()
     second.start()

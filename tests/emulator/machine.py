@@ -1,0 +1,472 @@
+"""Processes and threads in virtual time: real threads of which one runs at a time, and event loops whose selector waits in virtual time.
+
+Code that blocks, sleeps and waits for locks runs as it is, with this module's `Threads` in the place of `threading`. A process can be
+frozen, as by SIGSTOP: none of its threads runs, and its clock has gone on when it does again. And it can be killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from itertools import count
+from math import inf
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+T = TypeVar("T")
+BEGAN: Final = 1_700_000_000
+"""Epoch seconds at which virtual time is 0."""
+
+
+class Killed(BaseException):
+    """Unwinds a thread whose process was killed."""
+
+
+class SimulatedProcess:
+    """A process of a machine.
+
+    Attributes:
+        pid: Its id.
+        name: For messages.
+        parent: The process that has started it.
+        host: The machine that it runs on: only on the same one is it known when it has ended.
+        frozen: Whether it stands still.
+        lives: Whether it has not ended.
+        thawed_at: When it went on after it had been frozen.
+        exited: Whether it has ended by itself.
+        ends: Called when it is killed: closes what the kernel closes.
+    """
+
+    def __init__(self, pid: int, name: str, parent: SimulatedProcess | None, host: str) -> None:
+        self.pid = pid
+        self.name = name
+        self.parent = parent
+        self.host = host
+        self.frozen = False
+        self.lives = True
+        self.thawed_at = -inf
+        self.exited = False
+        self.loops: list[Loop] = []
+        self.ends: list[Callable[[], None]] = []
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Thread:
+    """A thread of a machine; has what the library uses of `threading.Thread`."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        name: str = "",
+        *,
+        daemon: bool = True,
+        process: SimulatedProcess | None = None,
+    ) -> None:
+        self.process: SimulatedProcess = process or machine.current.process
+        self.wake_at = inf
+        self.turn = 0
+        self.doomed = self.runs_loop = False
+        self.baton = threading.Semaphore(0)
+        self._machine = machine
+        self._work = target, args
+        self._joining: list[Thread] = []
+        self._alive = False
+        self._real = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._alive = True
+        self.wake_at, self.turn = self._machine.now, next(self._machine.turns)
+        self._machine.threads.append(self)
+        self._real.start()
+
+    def is_alive(self) -> bool:
+        return self._alive
+
+    def join(self, timeout: float | None = None) -> None:
+        self._machine.wait(lambda: not self._alive, self._joining, timeout)
+
+    def _run(self) -> None:
+        self.baton.acquire()
+        target, args = self._work
+        try:
+            if not self.doomed:
+                target(*args)
+        except Killed:
+            pass
+        except BaseException as error:
+            self._machine.failures.append(error)
+            self._machine.wake([self._machine.main])
+        self._alive = False
+        self._machine.threads.remove(self)
+        self._machine.wake(self._joining)
+        self._machine.hand_over(self)
+
+
+class Machine:
+    """Runs one thread at a time, and lets time pass when all wait.
+
+    Attributes:
+        now: Virtual time, seconds.
+        current: The thread that runs.
+        main: The thread that has made the machine.
+        threads: All threads.
+        processes: All processes, by pid.
+        failures: What ended threads, beside kills.
+    """
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.turns = count()
+        self.threads: list[Thread] = []
+        self.processes: dict[int, SimulatedProcess] = {}
+        self.failures: list[BaseException] = []
+        self._pids = count(100)
+        outside = SimulatedProcess(1, "init", None, "")
+        self.current = self.main = Thread.__new__(Thread)
+        self.main.process, self.main.doomed, self.main.runs_loop = outside, False, False
+        self.main.baton, self.main.wake_at, self.main.turn = threading.Semaphore(0), inf, 0
+        self.threads.append(self.main)
+
+    # -- waiting
+
+    def hand_over(self, thread: Thread) -> None:
+        """Let the thread run that is due next; returns when this one is, unless it has ended."""
+        due = min(
+            (each for each in self.threads if not each.process.frozen), key=lambda each: (each.wake_at, each.turn)
+        )
+        if due.wake_at == inf:
+            raise RuntimeError("deadlock: no thread can run, and none waits for a time")
+        self.now = max(self.now, due.wake_at)
+        if due is not thread:
+            self.current, ended = due, thread not in self.threads
+            due.baton.release()
+            if not ended:
+                thread.baton.acquire()
+
+    def block(self, until: float) -> None:
+        """Wait until a time, or until somebody wakes this thread."""
+        thread = self.current
+        if thread.doomed:
+            raise Killed
+        thread.wake_at, thread.turn = until, next(self.turns)
+        self.hand_over(thread)
+        if thread.doomed:
+            raise Killed
+
+    def wake(self, waiting: list[Thread]) -> None:
+        """Let threads look again at what they wait for."""
+        for thread in waiting:
+            thread.wake_at = min(thread.wake_at, self.now)
+
+    def sleep(self, seconds: float) -> None:
+        until = self.now + max(0.0, seconds)
+        while self.now < until:
+            self.block(until)
+        if not seconds:
+            self.block(until)
+
+    def wait(self, done: Callable[[], bool], waiting: list[Thread], timeout: float | None = None) -> bool:
+        """Wait until something is so, for at most a number of seconds; whoever makes it so wakes those who wait."""
+        until = inf if timeout is None else self.now + timeout
+        thread = self.current
+        while not done():
+            if self.now >= until:
+                return False
+            waiting.append(thread)
+            try:
+                self.block(until)
+            finally:
+                waiting.remove(thread)
+        return True
+
+    def finish(self, future: Future[T], alive: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait for a call into an event loop; False if time is up or the loop is not alive any more."""
+        waiting: list[Thread] = []
+        future.add_done_callback(lambda _: self.wake(waiting))
+        until = inf if timeout is None else self.now + timeout
+        while not future.done():
+            if not alive() or self.now >= until:
+                return False
+            self.wait(future.done, waiting, min(0.5, until - self.now))
+        return True
+
+    # -- processes
+
+    def process(self, name: str, parent: SimulatedProcess | None, host: str) -> SimulatedProcess:
+        process = SimulatedProcess(next(self._pids), name, parent, host)
+        self.processes[process.pid] = process
+        return process
+
+    def run(self, process: SimulatedProcess, work: Callable[[], None]) -> Thread:
+        """Start a thread of a process."""
+        thread = Thread(self, work, name=process.name, process=process)
+        thread.start()
+        return thread
+
+    def kill(self, process: SimulatedProcess) -> None:
+        """End a process as SIGKILL does: its threads stop where they are, and the kernel closes what it had open."""
+        if not process.lives:
+            return
+        process.lives = process.frozen = False
+        for end in process.ends:
+            end()
+        mine = [thread for thread in self.threads if thread.process is process and not thread.runs_loop]
+        for thread in mine:
+            thread.doomed, thread.wake_at = True, -inf
+        # What its coroutines still do in memory as they are unwound nobody sees.
+        for loop in process.loops:
+            loop.bury()
+        if self.current not in mine:
+            while any(thread.is_alive() for thread in mine):
+                self.block(self.now)
+
+    def exit(self) -> None:
+        """End the process of the thread that runs."""
+        process = self.current.process
+        process.exited = process.lives
+        self.kill(process)
+
+    def freeze(self, process: SimulatedProcess, seconds: float) -> None:
+        """Let a process stand still for some time."""
+        process.frozen = True
+        self.sleep(seconds)
+        process.frozen, process.thawed_at = False, self.now
+
+    def close(self) -> None:
+        """End everything."""
+        for process in list(self.processes.values()):
+            self.kill(process)
+        others = [thread for thread in self.threads if thread is not self.main]
+        for thread in others:
+            if not thread.runs_loop:
+                thread.doomed, thread.wake_at = True, -inf
+        give_up_at = self.now + 3600
+        while len(self.threads) > 1:
+            assert self.now < give_up_at, "a loop goes on although all its tasks are cancelled"
+            self.block(self.now + 1)
+        for process in self.processes.values():
+            for loop in process.loops:
+                loop.close()
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop in a thread of a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.thread: Thread | None = None
+        self.process = machine.current.process
+        self.process.loops.append(self)
+        self._closing = False
+        super().__init__(_Selector(machine))
+
+    def time(self) -> float:
+        return self.machine.now
+
+    def run_forever(self) -> None:
+        self.thread = self.machine.current
+        self.thread.runs_loop = True
+        super().run_forever()
+        if not self.process.lives and not self._closing:
+            self._closing = True
+            self.run_until_complete(self.shutdown_asyncgens())
+            self.close()
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        handle = super().call_soon(callback, *args, context=context)
+        if self.thread is not None:
+            self.machine.wake([self.thread])
+        return handle
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+        return self.call_soon(callback, *args, context=context)
+
+    def bury(self) -> None:
+        """Cancel all tasks of a process that was killed, and end."""
+        if not self.is_closed() and self.thread is not None and self.thread.is_alive():
+            self._burying = self.create_task(self._bury())
+
+    async def _bury(self) -> None:
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=1)
+        self.stop()
+
+
+class _Selector(selectors.DefaultSelector):
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self._machine = machine
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None or timeout > 0:
+            self._machine.block(inf if timeout is None else self._machine.now + timeout)
+        return []
+
+
+class MachineClock:
+    """A machine's clock; see `Clock`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def monotonic(self) -> float:
+        return self._machine.now
+
+    def time(self) -> float:
+        return BEGAN + self._machine.now
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+# -- in the place of modules of the standard library
+
+
+class Time:
+    """In the place of `time`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.monotonic = lambda: machine.now
+        self.sleep = machine.sleep
+
+
+class System:
+    """In the place of `os`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def getpid(self) -> int:
+        return self._machine.current.process.pid
+
+    def getppid(self) -> int:
+        parent = self._machine.current.process.parent
+        return parent.pid if parent is not None and parent.lives else 1
+
+
+class Threads:
+    """In the place of `threading`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def Thread(self, target: Callable[..., Any], args: tuple[Any, ...] = (), **about: Any) -> Thread:
+        return Thread(self._machine, target, args, **about)
+
+    def Event(self) -> Event:
+        return Event(self._machine)
+
+    def Lock(self) -> Lock:
+        return Lock(self._machine)
+
+    RLock = Lock
+
+
+class Loops:
+    """In the place of `asyncio`, for code that calls into event loops of other threads."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def new_event_loop(self) -> Loop:
+        return Loop(self._machine)
+
+    def run_coroutine_threadsafe(self, work: Coroutine[Any, Any, T], loop: Loop) -> Submitted:
+        return Submitted(self._machine, asyncio.run_coroutine_threadsafe(work, loop))
+
+
+class Submitted:
+    """A call into an event loop; has what the library uses of `concurrent.futures.Future`."""
+
+    def __init__(self, machine: Machine, future: Future[Any]) -> None:
+        self._machine = machine
+        self.future = future
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self._machine.finish(self.future, lambda: True, timeout):
+            raise TimeoutError
+        return self.future.result()
+
+
+class Event:
+    """In the place of `threading.Event`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._waiting: list[Thread] = []
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+        self._machine.wake(self._waiting)
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._machine.wait(self.is_set, self._waiting, timeout)
+
+
+class Lock:
+    """In the place of `threading.Lock` and `RLock`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._waiting: list[Thread] = []
+        self._owner: Thread | None = None
+        self._times = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        me = self._machine.current
+        seconds = None if blocking and timeout < 0 else max(0.0, timeout)
+        if not self._machine.wait(lambda: self._owner in (None, me), self._waiting, seconds):
+            return False
+        self._owner = me
+        self._times += 1
+        return True
+
+    def release(self) -> None:
+        self._times -= 1
+        if not self._times:
+            self._owner = None
+            self._machine.wake(self._waiting)
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class NamedProcess(NamedTuple):
+    """In the place of `processes.Process`."""
+
+    pid: int
+    started: str
+
+
+def process_type(machine: Machine) -> type[NamedProcess]:
+    """The type of processes of a machine."""
+
+    class Named(NamedProcess):
+        __slots__ = ()
+
+        @classmethod
+        def of(cls, pid: int) -> Self:
+            return cls(pid, "1")
+
+        def lives(self) -> bool:
+            return machine.processes[self.pid].lives
+
+    return Named

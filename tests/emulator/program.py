@@ -1,0 +1,698 @@
+"""Spark programs whose queries share a run, in virtual time: the library's processes of a program, and what Spark would do with them.
+
+All of the library's own is real but sockets: hosts, guests, their files and locks, calls and takeovers, leases, fetchers and buffers. The
+processes are those of `machine`, and the local Kinesis and the lease table are in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import count, groupby
+from pathlib import Path
+from random import Random
+from typing import Any, Final, NamedTuple, Self
+
+import msgspec
+import pytest
+
+from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.failure import stopped
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.client import SILENT_SECONDS, CallEndedError, RangePayloads
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.fetcher.messages import RangeLabel, pack_error, unpack_error
+from kinesis_efo.fetcher.planner_client import PlannerClient
+from kinesis_efo.fetcher.ranges import RangeReader
+from kinesis_efo.fetcher.service import WORD_SECONDS, _Getting
+from kinesis_efo.fetcher.work import WhereReply, WhereRequest
+from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import BotoTransport
+from kinesis_efo.leases import RunLease
+from kinesis_efo.leases.keys import run_key
+from kinesis_efo.local import Settings
+from kinesis_efo.local.fault_injection import FaultInjection
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.marks import Mark
+from kinesis_efo.options import SourceOptions, Start
+from kinesis_efo.planner import calls, guest, guests, run_host, runtime, shared_run, where_service
+from kinesis_efo.planner.guest import HostClient
+from kinesis_efo.planner.program import Program
+from kinesis_efo.planner.run_host import RunHost
+from kinesis_efo.planner.runtime import PlannerRuntime
+from kinesis_efo.planner.shared_run import SharedRun
+from kinesis_efo.planner.where_service import HostPlace, WhereService
+from kinesis_efo.positions import TRIM_HORIZON, Offset, ShardRange
+from tests.emulator.machine import (
+    Loops,
+    Machine,
+    MachineClock,
+    SimulatedProcess,
+    System,
+    Threads,
+    Time,
+    process_type,
+)
+from tests.emulator.memory import MemoryClient, MemoryKinesis
+from tests.support.lease_store import MemoryLeaseStore, Network
+from tests.support.planned import planned
+
+STREAM: Final = "dev-orders"
+LEASE_TIMEOUT: Final = 10.0
+NO_LIMIT: Final = 1 << 60
+QUICK: Final[dict[str, Any]] = {"consumer_creating_seconds": 0.0, "consumer_deleting_seconds": 0.0}
+
+
+class Row(NamedTuple):
+    """A row that a query has written."""
+
+    shard: str
+    sequence: int
+    key: str
+    data: bytes
+
+
+class LeaseRows(MemoryLeaseStore):
+    """The lease table; a run's lease is never taken from one that may still read.
+
+    Args:
+        world: Knows the processes.
+    """
+
+    def __init__(self, world: ProgramWorld) -> None:
+        super().__init__()
+        self._world = world
+        self._written_at: dict[str, float] = {}
+
+    def _store(self, key: str, item: Any) -> None:
+        before, after = (self.lease(key) if key in self.items else None), item
+        super()._store(key, item)
+        now, owner = self._world.machine.now, None if after is None else self.lease(key).owner
+        if before is not None and before.owner is not None and owner not in (None, before.owner):
+            quiet = now - self._written_at[key]
+            if not self._world.has_ended(before.owner):
+                assert quiet >= LEASE_TIMEOUT, f"{owner} took {key} {quiet:.1f} s after {before.owner} had renewed it"
+            self._world.taken_over.append((now, before.owner, owner or ""))
+        self._written_at[key] = now
+
+
+class WatchedClient(MemoryClient):
+    """A process' client of Kinesis: it reads with the lease only, and not at all once its process was killed."""
+
+    def __init__(self, world: ProgramWorld, process: SimulatedProcess) -> None:
+        super().__init__(world.kinesis)
+        self._world = world
+        self._process = process
+        process.ends.append(self._cut)
+
+    def _cut(self) -> None:
+        for body in self.bodies:
+            body.close()
+
+    async def _call(self, operation: str, params: dict[str, Any]) -> Any:
+        if not self._process.lives:
+            raise asyncio.CancelledError
+        if operation in ("SubscribeToShard", "GetRecords", "GetShardIterator"):
+            self._world.check_may_read(self._process, operation)
+        return await super()._call(operation, params)
+
+
+class Service:
+    """In the place of `FetcherService`: reached in memory."""
+
+    what = "fetcher"
+
+    def __init__(
+        self, fetcher: Any, loop: Any, secret: str, listening: Listening, certificate: Any, desk: Any, more: Any
+    ) -> None:
+        world = ProgramWorld.current
+        self.fetcher, self.loop, self.secret, self.more = fetcher, loop, secret, more
+        self.process = world.machine.current.process
+        self.address = FetcherAddress("", next(world.ports))
+        world.services[self.address] = self
+
+    def is_there(self) -> bool:
+        return self.process.lives and not self.loop.is_closed()
+
+    def shutdown(self) -> None:
+        ProgramWorld.current.services.pop(self.address, None)
+
+
+class Where:
+    """In the place of `WhereService`: answers as it does."""
+
+    _answer = WhereService._answer
+
+    def __init__(
+        self, place: Callable[[], HostPlace | None], secret: str, listening: Listening, certificate: Any
+    ) -> None:
+        world = ProgramWorld.current
+        self._place, self._run_secret, self.secret = place, secret, secret
+        self.process = world.machine.current.process
+        self.address = FetcherAddress("", next(world.ports))
+        world.services[self.address] = self
+
+    def is_cancelled(self) -> bool:
+        return not self.process.lives
+
+    def shutdown(self) -> None:
+        ProgramWorld.current.services.pop(self.address, None)
+
+
+class MemoryRuntime(PlannerRuntime):
+    """A run on the local Kinesis in memory."""
+
+    async def _open(self) -> None:
+        world, setup, clock = ProgramWorld.current, self._setup, self._clock
+        process = world.machine.current.process
+        client = WatchedClient(world, process)
+        clock.watch(client)
+        network = world.network(process)
+        budget = Budget(setup.options.buffer_bytes, now=clock.monotonic)
+
+        def open_stream(ref: StreamRef) -> Stream:
+            stream = Stream(
+                ref, BotoTransport(client), Topology(client, clock), setup.options.retry, "m.json", clock, setup.limits
+            )
+            stream.allow_apart(PollingTransport(client, clock, 1.0), polling_limits(KINESIS_LIMITS))
+            return stream
+
+        self._host = RunHost(setup, network, open_stream, budget, clock, self._tell_streams)  # type: ignore[arg-type]
+        await self._host.start(self._stack)
+
+
+class PatientProgram(Program):
+    """Waits in virtual time."""
+
+    def deciding(self, check: Callable[[], None], sleep: Any = None) -> Any:
+        return super().deciding(check, ProgramWorld.current.machine.sleep)
+
+
+class SparkProgram:
+    """A driver, and the processes that it starts for the sources of its queries.
+
+    Attributes:
+        jvm: Its JVM.
+        hosting: The runs of its processes.
+    """
+
+    def __init__(self, world: ProgramWorld, name: str, host: str) -> None:
+        self.world = world
+        self.name = name
+        self.jvm = world.machine.process(name, None, host)
+        self.processes: list[SimulatedProcess] = []
+        self.shared: dict[SimulatedProcess, SharedRun] = {}
+        self.program = PatientProgram(world.directory, world.process_type.of(self.jvm.pid), "lake")
+
+    @property
+    def lives(self) -> bool:
+        return self.jvm.lives
+
+    @property
+    def host(self) -> SimulatedProcess | None:
+        """The process that hosts the run; one whose run has failed reads no more, and hosts none."""
+        found = [
+            process
+            for process, shared in self.shared.items()
+            if process.lives and isinstance(shared._run, PlannerRuntime) and shared._run.host.run.failure.error is None
+        ]
+        assert len(found) <= 1, f"{' and '.join(process.name for process in found)} are hosts of the same run"
+        return found[0] if found else None
+
+    def start(self, job: Job) -> SimulatedProcess:
+        """Start a process for a query."""
+        process = self.world.machine.process(f"{job.name}.{next(job.starts)}", self.jvm, self.jvm.host)
+        self.processes.append(process)
+        waits = self.world.random.random() < 0.3
+
+        def end() -> None:
+            # The kernel closes its files, and nobody tidies up.
+            if process in self.shared and (file := self.shared[process]._file) is not None:
+                file._path = self.world.directory / "nothing"
+                file.close()
+
+        process.ends.append(end)
+        self.world.machine.run(process, partial(self._run, job, process, waits))
+        return process
+
+    def _run(self, job: Job, process: SimulatedProcess, waits: bool) -> None:
+        world = self.world
+        begin = partial(world.begin, job)
+        shared = self.shared[process] = SharedRun(
+            self.program, world.manifest, job.options, Listening(), begin, lambda: waits, lambda _: None
+        )
+        try:
+            job.run(shared)
+        except KinesisEfoError as error:
+            if self.lives:  # if not, nobody is there who sees it
+                job.failed(error)
+        finally:
+            job.running = None if job.running is process else job.running
+        shared.stop()
+        world.machine.exit()
+
+    def kill(self) -> None:
+        """End the driver and all that it has started."""
+        self.world.machine.kill(self.jvm)
+        for process in self.processes:
+            self.world.machine.kill(process)
+
+
+class Job:
+    """A query with its checkpoint and its sink, which outlive the processes that read for it.
+
+    Attributes:
+        rows: What the sink has.
+        log: Start and end of each micro-batch that Spark's log has.
+        moved_at: When it has got something last, or began to wait for something.
+        running: The process of its source.
+        stopping: Whether it is to stop.
+        errors: What its runs have failed with.
+        max_records: Most records of a micro-batch.
+        pause: Seconds between two micro-batches.
+        slowness: The longest time that a task takes for an event, seconds.
+    """
+
+    def __init__(self, world: ProgramWorld, name: str, random: Random, **options: str) -> None:
+        self.world = world
+        self.name = name
+        self.random = random
+        self.options = SourceOptions.parse({"manifest": "m.json", **options})
+        self.starts = count(1)
+        self.rows: list[Row] = []
+        self.log: list[tuple[Offset, Offset]] = []
+        self.written = False
+        self.moved_at = world.machine.now
+        self.running: SimulatedProcess | None = None
+        self.stopping = False
+        self.errors: list[KinesisEfoError] = []
+        self.max_records = NO_LIMIT
+        self.pause = self.slowness = 0.0
+
+    @property
+    def has_all(self) -> bool:
+        return len(self.rows) >= sum(self.world.written.values())
+
+    def failed(self, error: KinesisEfoError) -> None:
+        self.errors.append(error)
+
+    def run(self, shared: SharedRun) -> None:
+        """What Spark does with one start of the query."""
+        shared.start()
+        if not self.log:
+            offset = Offset(shared.initial_offset(Start(TRIM_HORIZON)), mark=Mark(f"{self.random.getrandbits(32):08x}"))
+            # Spark stores where a query begins before anything is read.
+            self.log.append((offset, offset))
+            running = None
+        else:
+            start, offset = self.log[-1]
+            shared.query.resume(offset)
+            running = offset
+            if start != offset and not (self.written and self.random.random() < 0.5):
+                self._read(shared, start, offset, first=True)
+        first = running is None
+        committed: Offset | None = None
+        held = False
+        while not self.stopping:
+            if offset == running and offset is not committed:
+                shared.query.commit(offset)
+                committed = offset
+            while not held and not self.stopping:
+                held = shared.query.wait_held(timeout=1.0)
+            reply = shared.query.poll(offset, max_bytes=NO_LIMIT, max_records=self.max_records, timeout=1.0)
+            end = planned(offset, reply)
+            if end == offset:
+                continue
+            self.log.append((offset, end))
+            self.written = False
+            self._read(shared, offset, end, first=first)
+            first, offset, running = False, end, end
+            self.world.machine.sleep(self.pause)
+
+    def _read(self, shared: SharedRun, start: Offset, end: Offset, *, first: bool) -> None:
+        assert end.mark is not None
+        shared.query.planned(end.mark)
+        ranges = start.ranges_to(end)
+        if first:
+            shared.query.check_replay(start, ranges)
+        addresses = shared.place(ranges, 1.0)
+        rows: list[Row] = []
+        for wanted, address in zip(ranges, addresses, strict=True):
+            rows += self._task(shared, wanted, address)
+        again = [row for row in self.rows if any(_covers(wanted, row) for wanted in ranges)]
+        assert not again or again == rows, f"{self.name}: the micro-batch that is read again has other rows"
+        if not again:
+            self.rows += rows
+        self.written = True
+        if rows:
+            self.moved_at = self.world.machine.now
+
+    def _task(self, shared: SharedRun, wanted: ShardRange, address: FetcherAddress | None) -> list[Row]:
+        world = self.world
+        reader = RangeReader(
+            shared.secret, shared.planner_address, self.options.patience, query=shared.query_name,
+            fetcher_at=partial(TaskClient, world, shared.query_name), planner_at=partial(TaskPlanner, world),
+            now=lambda: world.machine.now, sleep=world.machine.sleep,
+        )  # fmt: skip
+        rows: list[Row] = []
+        for asked, hash_range, payloads in reader.read([wanted], address):
+            seen = self._seen(payloads)
+            for batch in decode(seen, *asked[:3], deaggregate=True, hash_range=hash_range):
+                rows += [
+                    Row(row["shardId"], int(row["sequenceNumber"]), row["partitionKey"], row["data"])
+                    for row in batch.to_pylist()
+                ]
+        return rows
+
+    def _seen(self, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
+        for payload in payloads:
+            if b'"SequenceNumber"' in bytes(payload):  # a record's
+                self.moved_at = self.world.machine.now
+            yield payload
+            if self.slowness:
+                self.world.machine.sleep(self.slowness * self.random.random())
+
+    def check(self, *, whole: bool) -> None:
+        """Check that it has each record once, and those of a key in their order; unless `whole`, up to some record of each key."""
+        read: dict[str, list[int]] = defaultdict(list)
+        for row in self.rows:
+            read[row.key].append(int(row.data.split(b":", 1)[0]))
+        for key, numbers in read.items():
+            assert numbers == list(range(len(numbers))), f"{self.name}: {key} was read as {numbers}"
+        if whole:
+            counts = {key: len(numbers) for key, numbers in read.items()}
+            assert counts == self.world.written, f"{self.name} lacks records"
+
+
+class ProgramWorld:
+    """A stream, a lease table, and what runs on a machine.
+
+    Args:
+        machine: Runs it.
+        directory: Where the processes of programs find each other.
+        random: Decides what happens by chance.
+        shards: Number of shards at first.
+        faults: Injects faults.
+        settings: Settings of the local Kinesis, in addition to `QUICK`.
+
+    Attributes:
+        written: Number of records written so far, by key.
+        taken_over: When a lease that had an owner went to another one, and both.
+        networks: The ways of all processes to the lease table.
+    """
+
+    current: ProgramWorld
+
+    def __init__(
+        self,
+        machine: Machine,
+        directory: Path,
+        random: Random,
+        shards: int,
+        faults: FaultInjection | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        ProgramWorld.current = self
+        self.machine = machine
+        self.directory = directory
+        self.random = random
+        self.clock = MachineClock(machine)
+        self.process_type: Any = process_type(machine)
+        self.services: dict[FetcherAddress, Any] = {}
+        self.ports = count(1)
+        self.owners: dict[str, SimulatedProcess] = {}
+        self.table = LeaseRows(self)
+        self.taken_over: list[tuple[float, str, str]] = []
+        self.networks: list[Network] = []
+        self.lossy = 0.0
+        self.kinesis = MemoryKinesis(Settings(**QUICK | (settings or {})), self.clock, faults)
+        self.kinesis.call("CreateStream", StreamName=STREAM, ShardCount=shards)
+        self.written: dict[str, int] = defaultdict(int)
+        arn = self.kinesis.call("DescribeStreamSummary", StreamName=STREAM)["StreamDescriptionSummary"]["StreamARN"]
+        consumer = self.kinesis.call("RegisterStreamConsumer", StreamARN=arn, ConsumerName="lake")["Consumer"]
+        ref = StreamRef("orders", STREAM, arn, consumer["ConsumerARN"])
+        self.manifest = Manifest("lake", "dev", "us-east-1", "leases", {"orders": ref}, "m.json", {"orders": STREAM})
+
+    def put(self, key: str, size: int) -> None:
+        self.kinesis.put(STREAM, key, f"{self.written[key]}:{'x' * size}".encode())
+        self.written[key] += 1
+
+    # -- what processes are made of
+
+    def begin(self, job: Job, secret: str | None, name: str) -> MemoryRuntime:
+        """See `SharedRun`."""
+        return MemoryRuntime(
+            self.manifest, job.options, Listening(), secret=secret, name=name, shared=True, clock=self.clock
+        )
+
+    def network(self, process: SimulatedProcess) -> Network:
+        """A process' way to the lease table."""
+        network = Network(self.table, Random(self.random.random()))
+        self.networks.append(network)
+
+        def cut() -> None:
+            network.cut = True
+
+        process.ends.append(cut)
+        return network
+
+    def owner(self, _: Random) -> str:
+        """The name of a run of the process that asks."""
+        process = self.machine.current.process
+        name = f"{process.name}#{len(self.owners)}"
+        self.owners[name] = process
+        return name
+
+    def has_ended(self, owner: str) -> bool:
+        return not self.owners[owner].lives
+
+    def provably_gone(self, owner: str) -> bool:
+        """Whether the process that asks knows that an owner has ended."""
+        return self.has_ended(owner) and self.owners[owner].host == self.machine.current.process.host
+
+    def is_sibling(self, owner: str) -> bool:
+        return self.owners[owner].parent is self.machine.current.process.parent
+
+    # -- what must hold
+
+    @property
+    def holder(self) -> SimulatedProcess | None:
+        """The process that the table names as the owner of the run's lease."""
+        key = run_key("orders")
+        owner = self.table.lease(key).owner if key in self.table.items else None
+        return None if owner is None else self.owners[owner]
+
+    def check_may_read(self, process: SimulatedProcess, operation: str) -> None:
+        """Check that a process that calls Kinesis to read has the lease."""
+        if operation != "SubscribeToShard" and self.machine.now - process.thawed_at < 1:
+            return  # this takes nothing from anybody, and what comes is dropped
+        if (holder := self.holder) is not process:
+            self.fail(
+                f"{process.name} calls {operation}, and the lease is {'nobody' if holder is None else holder.name}'s"
+            )
+
+    def fail(self, why: str) -> None:
+        """End the scenario, whoever finds it."""
+        error = AssertionError(why)
+        self.machine.failures.append(error)
+        self.machine.wake([self.machine.main])
+        raise error
+
+    # -- calls between processes
+
+    def call(
+        self,
+        address: FetcherAddress,
+        secret: str,
+        make: Callable[[Any], Any],
+        seconds: float,
+        *,
+        may_be_lost: bool = False,
+    ) -> Any:
+        """Call a service: `make` makes the coroutine that runs in its event loop.
+
+        Raises:
+            FetcherUnreachableError: Nobody answers, or not in time.
+            KinesisEfoError: The error of the other side.
+        """
+        service = self.services.get(address)
+        self.machine.sleep(0.001)
+        if service is None or not service.process.lives:
+            raise FetcherUnreachableError(f"nobody answers at port {address.port}")
+        if secret != service.secret:
+            raise FetcherRefusedError("the secret belongs to another run")
+        try:
+            future = asyncio.run_coroutine_threadsafe(make(service), service.loop)
+        except RuntimeError:
+            raise FetcherUnreachableError("it has just ended") from None
+        if not self.machine.finish(future, service.is_there, seconds):
+            raise FetcherUnreachableError("no answer in time")
+        if not service.process.lives or (may_be_lost and self.random.random() < self.lossy):
+            raise FetcherUnreachableError("the answer was lost")
+        if future.cancelled():
+            raise FetcherUnreachableError("it is stopping")
+        try:
+            return future.result()
+        except KinesisEfoError as error:
+            raise unpack_error(pack_error(error)) from None
+
+
+class GuestClient(HostClient):
+    """A guest's connection to its host, in memory."""
+
+    def action(self, name: str, request: msgspec.Struct, answer: type[Any], seconds: float) -> Any:
+        """See `Connection`."""
+        body = msgspec.json.encode(request)
+        found = ProgramWorld.current.call(
+            self._address, self._secret, lambda service: service.more(name, body), seconds, may_be_lost=True
+        )
+        return msgspec.json.decode(msgspec.json.encode(found), type=answer)
+
+
+class TaskPlanner(PlannerClient):
+    """A task's connection to the process of its query, in memory."""
+
+    def __init__(self, world: ProgramWorld, address: FetcherAddress, secret: str) -> None:
+        super().__init__(address, secret, namespace="")
+        self._world = world
+
+    def ask_where(self, request: WhereRequest) -> WhereReply:
+        """See `PlannerClient`."""
+        where = self._world.services.get(self._address)
+        if where is None:
+            raise FetcherUnreachableError("nobody is there to ask")
+        if where.secret != self._secret:
+            raise FetcherRefusedError("the secret belongs to another run")
+        try:
+            reply: WhereReply = where._answer(where, request)
+        except KinesisEfoError as error:
+            raise unpack_error(pack_error(error)) from None
+        return reply
+
+
+class TaskClient:
+    """A task's connection to a fetcher, in memory; see `FetcherClient`."""
+
+    def __init__(self, world: ProgramWorld, query: str, address: FetcherAddress, secret: str) -> None:
+        self._world, self._query, self._address, self._secret = world, query, address, secret
+        self._getting: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def get(self, ranges: Sequence[ShardRange]) -> Iterator[RangePayloads]:
+        """See `FetcherClient`."""
+
+        async def opened(service: Any) -> Any:
+            return _Getting(service.fetcher.of(self._query), ranges)
+
+        getting = self._world.call(self._address, self._secret, opened, SILENT_SECONDS)
+        try:
+            for label, parts in groupby(self._chunks(getting), lambda chunk: chunk[0]):
+                yield RangePayloads(ranges[label.index], label.hash_range, self._payloads(parts))
+        finally:
+            # Nobody waits for it: its task may have been killed.
+            service = self._world.services.get(self._address)
+            if service is not None and service.is_there():
+                asyncio.run_coroutine_threadsafe(getting.close(), service.loop)
+
+    def _payloads(self, chunks: Iterator[tuple[RangeLabel, list[bytes]]]) -> Iterator[memoryview]:
+        for _, payloads in chunks:
+            for payload in payloads:
+                # They come one by one: what a fetcher has not sent when it ends is lost.
+                service = self._world.services.get(self._address)
+                if service is None or not service.is_there():
+                    raise FetcherUnreachableError("the fetcher has ended in the middle of a range")
+                yield memoryview(payload)
+
+    def _chunks(self, getting: Any) -> Iterator[tuple[RangeLabel, list[bytes]]]:
+        """What comes, as `FetcherService` sends it."""
+        coming: Any = None
+        while True:
+            coming = coming or self._submit(getting.some)
+            if self._finished(coming, WORD_SECONDS):
+                if not (some := self._result(coming)):
+                    return
+                coming = None
+            else:
+                word = self._submit(getting.so_far)
+                if not self._finished(word, SILENT_SECONDS - WORD_SECONDS):
+                    raise CallEndedError("the fetcher says nothing")
+                some = self._result(word)
+            yield from some
+
+    def _submit(self, work: Callable[[], Any]) -> Any:
+        service = self._world.services.get(self._address)
+        if service is None or not service.is_there():
+            raise FetcherUnreachableError("the fetcher has ended")
+        return asyncio.run_coroutine_threadsafe(work(), service.loop)
+
+    def _finished(self, future: Any, seconds: float) -> bool:
+        service = self._world.services.get(self._address)
+        done = service is not None and self._world.machine.finish(future, service.is_there, seconds)
+        if service is None or not service.is_there():
+            raise FetcherUnreachableError("the fetcher has ended in the middle of a call")
+        return done
+
+    def _result(self, future: Any) -> Any:
+        if future.cancelled():
+            raise FetcherUnreachableError("the fetcher is stopping")
+        try:
+            return future.result()
+        except KinesisEfoError as error:
+            raise unpack_error(pack_error(error)) from None
+
+
+def _covers(wanted: ShardRange, row: Row) -> bool:
+    if wanted.key.shard != row.shard or row.sequence <= wanted.after.value:
+        return False
+    return wanted.through.is_end or row.sequence <= wanted.through.value
+
+
+@contextmanager
+def in_virtual_time(machine: Machine) -> Iterator[None]:
+    """Let the library's processes be those of a machine."""
+
+    def finished(future: Any, alive: Callable[[], bool]) -> Any:
+        future = getattr(future, "future", future)
+        if not machine.finish(future, alive):
+            raise stopped()
+        return future.result()
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (shared_run, guest, runtime):
+            patch.setattr(module, "threading", Threads(machine))
+        for module in (shared_run, where_service):
+            patch.setattr(module, "time", Time(machine))
+        for module in (runtime, calls):
+            patch.setattr(module, "finished", finished)
+        for module in (shared_run, guests):
+            patch.setattr(module, "Process", process_type(machine))
+        patch.setattr(shared_run, "os", System(machine))
+        patch.setattr(runtime, "asyncio", Loops(machine))
+        patch.setattr(guest, "HostClient", GuestClient)
+        patch.setattr(where_service, "WhereService", Where)
+        patch.setattr(run_host, "FetcherService", Service)
+        patch.setattr(run_host, "owner_id", lambda random: ProgramWorld.current.owner(random))
+        patch.setattr(run_host, "Random", lambda: Random(ProgramWorld.current.random.random()))
+        patch.setattr(
+            run_host,
+            "RunLease",
+            lambda *args, **more: RunLease(
+                *args, gone=ProgramWorld.current.provably_gone, is_sibling=ProgramWorld.current.is_sibling, **more
+            ),
+        )
+        with ExitStack() as stack:
+            stack.callback(machine.close)
+            yield

@@ -22,6 +22,7 @@ from kinesis_efo.planner.program import Program
 from kinesis_efo.planner.run import Run
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.positions import Position, ShardKey
+from tests.emulator.program import ProgramWorld
 from tests.emulator.program_scenario import Outcome, play
 
 FIRST, LAST = map(int, os.environ.get("KINESIS_EFO_SEEDS", "0:10").split(":"))
@@ -71,6 +72,11 @@ def ask_nobody_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedRun, "planner_address", None)
 
 
+def look_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    """A guest whose host is gone does not look for another one."""
+    patch.setattr(SharedRun, "_attach_again", lambda _, __: ProgramWorld.current.machine.sleep(1.0))
+
+
 def let_a_rival_in(patch: pytest.MonkeyPatch) -> None:
     """A run takes a lease that is not over."""
     patch.setattr(expiry.Observer, "quiet", lambda *_: True)
@@ -95,6 +101,7 @@ def make_a_new_secret(patch: pytest.MonkeyPatch) -> None:
         (go_on_from_later, 18),
         (take_the_host_for_dead, 0),
         (ask_nobody_again, 0),
+        (look_for_nobody, 0),
         (let_a_rival_in, 0),
         (read_on_after_a_stop, 54),
         (make_a_new_secret, 8),

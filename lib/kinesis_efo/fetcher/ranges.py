@@ -146,7 +146,9 @@ class RangeReader:
                     del self._left[0]  # the reader that asks for the next range has all of this one
             self._left = list(rest)
         except (FetcherUnreachableError, FetcherRefusedError) as error:
-            self._note(error)
+            # The decoder stops at the last record of a range, and the end of the call may be an error.
+            if self._left:
+                self._note(error)
 
     def _tracked(self, wanted: ShardRange, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
         """The payloads up to an error. It is not raised into the decoder: what came before it counts."""

@@ -124,6 +124,8 @@ class Client:
                     yield event(first, last, polled=network.polled)
 
             yield RangePayloads(wanted, None, payloads())
+        if left == 0:
+            raise network.failed()
 
 
 def test_where_nothing_happens_one_call_is_enough() -> None:
@@ -152,6 +154,15 @@ def test_a_range_whose_last_record_came_is_not_asked_for_again() -> None:
     read = network.reader(PLANNER).read(ranges, ONE)
     assert [wanted.key for wanted, _, payloads in read if list(payloads)] == KEYS
     assert network.calls == [(ONE, 3), (TWO, 2)]
+
+
+@pytest.mark.parametrize("planner", [PLANNER, None])
+def test_a_call_that_breaks_off_when_everything_has_come_has_done_what_it_should(
+    planner: FetcherAddress | None,
+) -> None:
+    network = Network(fails=[15])
+    assert network.read(planner=planner) == EVERYTHING
+    assert network.calls == [(ONE, 3)]
 
 
 def test_each_range_is_read_where_its_shard_is() -> None:

@@ -28,7 +28,6 @@ from kinesis_efo.planner.assignments import Assignments
 from kinesis_efo.planner.fetcher_watch import FetcherWatch
 from kinesis_efo.planner.members import Fallback, MissingFetchers
 from kinesis_efo.planner.query_fetching import QueryFetching
-from kinesis_efo.planner.serving import ServingApart
 from kinesis_efo.planner.sessions import FetcherSessions
 from kinesis_efo.planner.sharing import Sharing
 from kinesis_efo.planner.snapshots import ShardSnapshots
@@ -141,10 +140,12 @@ class Cluster:
     def begin(self, stream: str) -> None:
         """See `Fetching`."""
         self.assignments.allow(stream)
+        self.sharing.begin(stream)
 
     def end(self, stream: str) -> None:
         """See `Fetching`."""
         self.assignments.forbid(stream)
+        self.sharing.end(stream)
 
     def fetcher_of(self, key: ShardKey) -> str | None:
         """See `Fetching`."""
@@ -173,16 +174,16 @@ class Cluster:
             for shard, at in zip(request.shards, request.after, strict=True):
                 self.buffered(ShardKey(*shard), Position.parse(at))
             return reply
-        query = self.sharing.named(request.query)
+        tasks = self.sharing.named(request.query).tasks
         begins = zip(request.shards, map(Position.parse, request.after), reply.fetchers, strict=True)
         return WhereReply(
-            [there if query.reads_shared(ShardKey(*shard), at) else self.home for shard, at, there in begins],
+            [there if tasks.reads_shared(ShardKey(*shard), at) else self.home for shard, at, there in begins],
             reply.there,
         )
 
     def of(self, query: str) -> Served:
         """What serves the tasks of a query that reads apart."""
-        return ServingApart(self.sharing.named(query))
+        return self.sharing.named(query).tasks
 
     # -- what the queries share
 

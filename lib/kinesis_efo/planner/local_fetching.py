@@ -50,17 +50,13 @@ class LocalFetching:
 
     def begin(self, stream: str) -> None:
         """See `Fetching`."""
-        for query in self.sharing.queries:
-            query.begin_stream(stream)
+        self.sharing.begin(stream)
         self._fetcher.allowed()
-        self.sharing.wake()
 
     def end(self, stream: str) -> None:
         """See `Fetching`."""
         self._fetcher.let_go([feed.key for feed in self._fetcher.feeds if feed.key.stream == stream])
-        for query in self.sharing.queries:
-            query.end_stream(stream)
-        self.sharing.wake()
+        self.sharing.end(stream)
 
     @property
     def reading(self) -> bool:
@@ -81,7 +77,7 @@ class LocalFetching:
         Args:
             query: Its name.
         """
-        return ServingShared(self._fetcher, self.sharing.named(query))
+        return ServingShared(self._fetcher, self.sharing.named(query).tasks)
 
     # -- what the queries share
 

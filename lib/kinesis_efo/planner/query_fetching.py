@@ -8,7 +8,7 @@ it from a moment before on.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
@@ -20,7 +20,8 @@ from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.planner.apart_reading import ApartReading, ApartRules
-from kinesis_efo.planner.shared import SharedBuffers
+from kinesis_efo.planner.serving import QueryTasks
+from kinesis_efo.planner.shared import SharedBuffers, lies_in_front
 from kinesis_efo.planner.standing import Reads
 from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
 
@@ -72,7 +73,7 @@ class Group(ApartRules, Protocol):
 
 
 class QueryFetching:
-    """Fetches for one query; implements `Buffers`, and is a `Sharer` for its tasks.
+    """Fetches for one query; implements `Buffers`.
 
     Args:
         group: The queries of the run.
@@ -83,6 +84,7 @@ class QueryFetching:
         name: The same.
         failure: What keeps this query from going on, and no other.
         offset: How far it has planned, as it said last; None before.
+        tasks: Where its tasks read.
     """
 
     def __init__(self, group: Group, name: str = "", max_skew: float | None = None) -> None:
@@ -95,11 +97,10 @@ class QueryFetching:
         self._committed: Mapping[ShardKey, Position] = {}
         self._ahead: dict[ShardKey, float] = {}
         self._has_let_go = False
-        self._ahead_tasks: dict[ShardKey, float] = {}
         self._nothing_since: float | None = None
-        self._tasks_wait: dict[ShardKey, tuple[Position, float]] = {}
         self._micro_batches = MicroBatchPlanner(self, self._clock, self._check, max_skew)
         self._apart = ApartReading(group, self._micro_batches, self._apart_failed)
+        self.tasks: Final = QueryTasks(self, group, self._apart)
 
     async def leave(self) -> None:
         """Read nothing any more: nothing is kept for this query."""
@@ -133,9 +134,9 @@ class QueryFetching:
         if offset is not self.offset:
             before, self.offset = self.offset, offset
             if before is None or offset.has_ends or before.has_ends or before.keys() != offset.keys():
-                for waits in (self._ahead, self._ahead_tasks, self._tasks_wait):
-                    for key in waits.keys() - offset.keys():
-                        del waits[key]
+                for key in self._ahead.keys() - offset.keys():
+                    del self._ahead[key]
+                self.tasks.keep(offset)
                 self._group.follow()
         if self._shared.withholds:
             self._group.follow()
@@ -158,9 +159,7 @@ class QueryFetching:
     def expect(self, offset: Mapping[ShardKey, Position]) -> None:
         """Begin to read shards from these positions on."""
         self._shared.expect(offset)
-        for key, position in offset.items():
-            if not position.is_end:
-                self.buffered(key, position)
+        self._begin(offset)
 
     def last_record(self, wanted: ShardRange) -> int | None:
         """The number of the last record of a range that is buffered; None if it has none, or it is not known."""
@@ -172,7 +171,7 @@ class QueryFetching:
     def begin_stream(self, stream: str) -> None:
         """Begin to read a stream that may be read now."""
         shards = {key: position for key, position in (self.offset or {}).items() if key.stream == stream}
-        self.expect(shards)
+        self._begin(shards)
         self._micro_batches.touch(shards)
         self._apart.allowed()
 
@@ -277,7 +276,7 @@ class QueryFetching:
     def go_apart(self, shards: Collection[ShardKey]) -> None:
         """Read some shards apart from now on: another query starves for what is kept for this one."""
         for key in shards:
-            self._apart.go(key, self.now() + _AGAIN_SECONDS)
+            self._apart.go(key, self._clock.monotonic() + _AGAIN_SECONDS)
         self._micro_batches.touch(shards)
 
     def come_back(self) -> None:
@@ -321,8 +320,8 @@ class QueryFetching:
             self._apart.come_back(key, position)
             return shared.buffered(key, position)
         if buffer.may_cover(position):
-            waits = _lies_in_front(position, buffer)
-            if self._is_in_front(key, position, buffer, self._ahead):
+            waits = lies_in_front(position, buffer)
+            if self.is_in_front(key, position, buffer, self._ahead):
                 logger.info("shard %s: a query waits at %s in front of the others, which go on apart", key, position)
                 self._apart.come_back(key, position)
                 return shared.begin_at(key, position)
@@ -333,14 +332,21 @@ class QueryFetching:
             return self._go_back(key, position)
         return self._read_apart(key, position, buffer)
 
-    def _is_in_front(self, key: ShardKey, position: Position, buffer: EventIndex, since: dict[ShardKey, float]) -> bool:
-        """Whether the query has waited in front of the buffer for so long that the subscription goes forward to it."""
-        if not _lies_in_front(position, buffer):
+    def is_in_front(self, key: ShardKey, position: Position, buffer: EventIndex, since: dict[ShardKey, float]) -> bool:
+        """Whether the query has waited in front of the buffer for so long that the subscription goes forward to it.
+
+        Args:
+            key: The shard.
+            position: Where it waits.
+            buffer: The shared buffer.
+            since: Since when it waits there, by shard: as it plans, or as its tasks read.
+        """
+        if not lies_in_front(position, buffer):
             since.pop(key, None)
             return False
         if self._group.together or not self._group.may_read_apart:
             return False
-        now = self.now()
+        now = self._clock.monotonic()
         if now - since.setdefault(key, now) < AHEAD_SECONDS:
             return False
         # If others take it back at once, it must not go to and fro without any time between.
@@ -352,7 +358,7 @@ class QueryFetching:
         own, behind = fetcher.buffered(key, position), fetcher.millis_behind(key)
         if own is None or behind is None or behind > NEAR_MILLIS:
             return own
-        if apart.kept is None and self.now() >= apart.not_before:
+        if apart.kept is None and self._clock.monotonic() >= apart.not_before:
             apart.kept = buffer.start
         if not behind and own.news_since(position) is None and self._may_go_back_for(key, position, buffer):
             # Nobody has anything to wait for: what lies between is read once more, if there is something.
@@ -398,67 +404,12 @@ class QueryFetching:
             yield apart, self._apart.fetcher.budget.limit
         yield from self._shared.budgets([key for key in keys if key not in apart] if apart else keys)
 
-    # -- what its tasks ask
-
-    @property
-    def alone(self) -> bool:
-        """See `Sharer`."""
-        return self._group.alone
-
-    def now(self) -> float:
-        """Monotonic time, seconds."""
-        return self._clock.monotonic()
-
-    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        """See `Served`."""
-        return await self._apart.fetcher.hash_range(key)
-
-    def expect_ranges(self, ranges: Iterable[ShardRange]) -> float:
-        """See `Served.expect`."""
-        for wanted in ranges:
-            if wanted.last is None and not wanted.through.is_end and not self.reads_shared(wanted.key, wanted.after):
-                self._apart.expect(wanted.key, self.claim(wanted.key))
-                self._apart.fetcher.buffered(wanted.key, wanted.after)
-        return self.now()
-
-    def reads_shared(self, key: ShardKey, position: Position) -> bool:
-        """See `Sharer`. As `buffered` decides, but it changes nothing of where the query plans.
-
-        Raises:
-            FetcherUnreachableError: The query has left: nothing is fetched for its tasks any more.
-            KinesisEfoError: The query has failed by itself.
-        """
-        self.failure.raise_if_set()
-        if self._group.alone or (buffer := self._shared.found(key)) is None:
-            return True
-        if buffer.may_cover(position):
-            if key in self.apart and self._group.may_read_apart and _lies_in_front(position, buffer):
-                # It claims nothing of the shared buffer: who is behind would take the subscription back again and again.
-                return False
-            self._relieve_task(key, position)
-            if self._is_in_front(key, position, buffer, self._ahead_tasks):
-                self._shared.begin_at(key, position)
-            return True
-        if self._group.others_at(self, key) and self._group.may_read_apart:
-            return False
-        self._shared.begin_at(key, position)
-        return True
-
-    def _relieve_task(self, key: ShardKey, position: Position) -> None:
-        """A task that waits for room starves as a poll does."""
-        now = self.now()
-        at, since = self._tasks_wait.get(key, (position, now))
-        if at != position:
-            since = now
-        self._tasks_wait[key] = (position, since)
-        if now - since >= STARVING_SECONDS:
-            self._group.relieve(self)
-
-    def read_apart(self, wanted: ShardRange, asked_at: float | None) -> AsyncGenerator[list[bytes], None]:
-        """The payloads that cover a range, with GetRecords; see `ApartReading.read`."""
-        return self._apart.read(wanted, asked_at, self.claim(wanted.key))
-
     # -- helpers
+
+    def _begin(self, offset: Mapping[ShardKey, Position]) -> None:
+        for key, position in offset.items():
+            if not position.is_end:
+                self.buffered(key, position)
 
     def _apart_failed(self, error: KinesisEfoError) -> None:
         self.failure.adopt(error)
@@ -467,12 +418,6 @@ class QueryFetching:
     def _check(self) -> None:
         self._group.coordinator.failure.raise_if_set()
         self.failure.raise_if_set()
-
-
-def _lies_in_front(position: Position, buffer: EventIndex) -> bool:
-    """Whether a position lies behind all that a buffer has. That cannot be told of times."""
-    known = buffer.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
-    return known and not buffer.end.reaches(position)
 
 
 def _is_number(position: Position) -> bool:

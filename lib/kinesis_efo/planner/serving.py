@@ -2,13 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
+from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.sharer import ElsewhereError
-from kinesis_efo.planner.query_fetching import QueryFetching
-from kinesis_efo.positions import ShardKey, ShardRange
+from kinesis_efo.planner.apart_reading import ApartReading
+from kinesis_efo.planner.shared import lies_in_front
+from kinesis_efo.positions import Position, ShardKey, ShardRange
+
+if TYPE_CHECKING:
+    from kinesis_efo.planner.query_fetching import Group, QueryFetching
+
+
+class QueryTasks:
+    """Tells where the tasks of a query read; implements `Sharer`.
+
+    Args:
+        query: The query.
+        group: The queries of its run.
+        apart: What it reads apart.
+    """
+
+    def __init__(self, query: QueryFetching, group: Group, apart: ApartReading) -> None:
+        self._query = query
+        self._group = group
+        self._apart = apart
+        self._ahead: dict[ShardKey, float] = {}
+        self._waiting: dict[ShardKey, tuple[Position, float]] = {}
+
+    @property
+    def alone(self) -> bool:
+        """See `Sharer`."""
+        return self._group.alone
+
+    def reads_shared(self, key: ShardKey, position: Position) -> bool:
+        """See `Sharer`. As `QueryFetching.buffered` decides, but it changes nothing of where the query plans.
+
+        Raises:
+            FetcherUnreachableError: The query has left: nothing is fetched for its tasks any more.
+            KinesisEfoError: The query has failed by itself.
+        """
+        self._query.failure.raise_if_set()
+        group = self._group
+        if group.alone or (buffer := group.shared.found(key)) is None:
+            return True
+        if buffer.may_cover(position):
+            if key in self._apart.shards and group.may_read_apart and lies_in_front(position, buffer):
+                # It claims nothing of the shared buffer: who is behind would take the subscription back again and again.
+                return False
+            self._relieve(key, position)
+            if self._query.is_in_front(key, position, buffer, self._ahead):
+                group.shared.begin_at(key, position)
+            return True
+        if group.others_at(self._query, key) and group.may_read_apart:
+            return False
+        group.shared.begin_at(key, position)
+        return True
+
+    def _relieve(self, key: ShardKey, position: Position) -> None:
+        """A task that waits for room starves as a poll does."""
+        now = self._group.clock.monotonic()
+        at, since = self._waiting.get(key, (position, now))
+        if at != position:
+            since = now
+        self._waiting[key] = (position, since)
+        if now - since >= STARVING_SECONDS:
+            self._group.relieve(self._query)
+
+    def keep(self, shards: Collection[ShardKey]) -> None:
+        """Forget what is known of other shards than these, which the query reads."""
+        self._ahead = {key: since for key, since in self._ahead.items() if key in shards}
+        self._waiting = {key: since for key, since in self._waiting.items() if key in shards}
+
+    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
+        """See `Served`."""
+        return await self._apart.fetcher.hash_range(key)
+
+    def expect(self, ranges: Iterable[ShardRange]) -> float:
+        """See `Served`."""
+        for wanted in ranges:
+            if wanted.last is None and not wanted.through.is_end and not self.reads_shared(wanted.key, wanted.after):
+                self._apart.expect(wanted.key, self._query.claim(wanted.key))
+                self._apart.fetcher.buffered(wanted.key, wanted.after)
+        return self._group.clock.monotonic()
+
+    def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
+        """The payloads that cover a range, with GetRecords; see `ApartReading.read`."""
+        return self._apart.read(wanted, asked_at, self._query.claim(wanted.key))
 
 
 class ServingShared:
@@ -16,12 +99,12 @@ class ServingShared:
 
     Args:
         fetcher: Reads for all queries of the run.
-        query: Whose tasks are served.
+        tasks: Those of one query.
     """
 
-    def __init__(self, fetcher: Fetcher, query: QueryFetching) -> None:
+    def __init__(self, fetcher: Fetcher, tasks: QueryTasks) -> None:
         self._fetcher = fetcher
-        self._query = query
+        self._tasks = tasks
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         """See `Served`."""
@@ -29,16 +112,13 @@ class ServingShared:
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         """See `Served`."""
-        return self._fetcher.expect(ranges) if self._query.alone else self._query.expect_ranges(ranges)
+        return self._fetcher.expect(ranges) if self._tasks.alone else self._tasks.expect(ranges)
 
     async def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
         """See `Served`."""
         apart = False
         while not wanted.is_over:
-            if apart:
-                reading = self._query.read_apart(wanted, asked_at)
-            else:
-                reading = self._fetcher.read(wanted, asked_at, self._query)
+            reading = self._tasks.read(wanted, asked_at) if apart else self._fetcher.read(wanted, asked_at, self._tasks)
             try:
                 async with aclosing(reading) as payloads:
                     async for some in payloads:
@@ -47,26 +127,3 @@ class ServingShared:
                 apart, wanted = not apart, elsewhere.left
             else:
                 return
-
-
-class ServingApart:
-    """Serves what a query reads apart while the fetchers of the run are elsewhere; implements `Served`.
-
-    Args:
-        query: Whose tasks are served.
-    """
-
-    def __init__(self, query: QueryFetching) -> None:
-        self._query = query
-
-    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        """See `Served`."""
-        return await self._query.hash_range(key)
-
-    def expect(self, ranges: Iterable[ShardRange]) -> float:
-        """See `Served`."""
-        return self._query.expect_ranges(ranges)
-
-    def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
-        """See `Served`."""
-        return self._query.read_apart(wanted, asked_at)

@@ -84,3 +84,9 @@ def lowest(positions: Iterable[Position]) -> Position:
     'AFTER:9'
     """
     return min(positions, key=lambda each: (_RANKS[each.kind], each.value, each.kind is PositionKind.AFTER))
+
+
+def lies_in_front(position: Position, buffer: EventIndex) -> bool:
+    """Whether a position lies behind all that a buffer has. That cannot be told of times."""
+    known = buffer.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
+    return known and not buffer.end.reaches(position)

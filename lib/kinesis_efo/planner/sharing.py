@@ -105,6 +105,20 @@ class Sharing:
         """Whether a task reads a range apart at this moment. May be asked in any thread."""
         return any(query.reading for query in list(self.queries))
 
+    # -- what the run's lease tells
+
+    def begin(self, stream: str) -> None:
+        """Begin to read a stream that may be read now."""
+        for query in self.queries:
+            query.begin_stream(stream)
+        self.wake()
+
+    def end(self, stream: str) -> None:
+        """Stop reading a stream apart, which may not be read any more."""
+        for query in self.queries:
+            query.end_stream(stream)
+        self.wake()
+
     # -- what happens in the shards
 
     def touch(self, shards: Iterable[ShardKey]) -> None:

@@ -284,7 +284,7 @@ class Programs:
 
     def kill(self, run: SharedRun) -> None:
         """End a host as if its process were killed: the kernel closes its files and sockets, and nobody tidies up."""
-        own, file = run._run, run._file
+        own, file = run._run, run._joining._file
         assert isinstance(own, FakeOwn)
         assert file is not None
         self.runs.remove(run)

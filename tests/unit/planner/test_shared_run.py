@@ -22,7 +22,7 @@ from kinesis_efo.errors import (
 from kinesis_efo.fetcher.planner_client import PlannerClient
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Start
-from kinesis_efo.planner import shared_run
+from kinesis_efo.planner import joining, shared_run
 from kinesis_efo.planner.program import Program
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardRange
@@ -35,7 +35,8 @@ OFFSET = Offset({KEY: Position.after(42)}, mark=Mark("ab", 3))
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Programs]:
     monkeypatch.setattr(shared_run, "_LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(shared_run, "_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(joining, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(joining, "_AGAIN_SECONDS", 0.02)
     programs = Programs(tmp_path)
     yield programs
     programs.close()
@@ -166,14 +167,14 @@ def test_a_run_that_cannot_begin_is_of_nobody(programs: Programs, monkeypatch: p
 
 @pytest.mark.parametrize("why", ["its query has ended", "its program is gone"])
 def test_a_start_that_takes_long_is_given_up(programs: Programs, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, begin = programs.reader(), programs.reader()._begin
+    run, begin = programs.reader(), programs.reader()._joining._begin
 
     def waiting(secret: str | None, name: str) -> Any:
         own: Any = begin(secret, name)
         own.starts.clear()
         return own
 
-    run._begin = waiting
+    run._joining._begin = waiting
     failed: list[BaseException] = []
 
     def start() -> None:
@@ -284,11 +285,11 @@ def test_a_host_keeps_its_file_young(programs: Programs, monkeypatch: pytest.Mon
     run = programs.reader()
     run.start()
     touched: list[bool] = []
-    monkeypatch.setattr(run._file, "touch", lambda: touched.append(True))
+    monkeypatch.setattr(run._joining._file, "touch", lambda: touched.append(True))
     poll(run)
     poll(run)
     assert len(touched) == 1
-    monkeypatch.setattr(run, "_touch_at", 0.0)
+    monkeypatch.setattr(run._joining, "_touch_at", 0.0)
     second = programs.reader()
     second.start()
     ending = in_thread(run.stop)
@@ -462,7 +463,7 @@ def test_a_host_that_never_answers_is_given_up_at_last(programs: Programs, monke
     host_of(first).close()
     second = programs.reader()
     clock = iter(range(0, 100_000, 100))
-    monkeypatch.setattr(shared_run.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(joining.time, "monotonic", lambda: float(next(clock)))
     with pytest.raises(FetcherError, match="has had the run of orders for 660 s, and does not answer"):
         second.start()
 
@@ -471,13 +472,13 @@ def test_a_task_is_told_to_ask_again_while_there_is_no_host(programs: Programs) 
     first, second = programs.reader(), programs.reader()
     first.start()
     second.start()
-    begin, going = second._begin, threading.Event()
+    begin, going = second._joining._begin, threading.Event()
 
     def slowly(secret: str | None, name: str) -> Any:
         going.wait(20)
         return begin(secret, name)
 
-    second._begin = slowly
+    second._joining._begin = slowly
     programs.kill(first)
     reply = where(second)
     assert (reply.fetchers, reply.there) == ([None], 1), "somebody is about to be there"
@@ -499,7 +500,7 @@ def test_a_run_that_cannot_be_taken_over_fails_the_query_and_its_tasks(programs:
         tried.append(True)
         raise LeaseTableError("the table is gone")
 
-    second._begin = fail
+    second._joining._begin = fail
     programs.kill(first)
     wait_until(lambda: second._error is not None)
     with pytest.raises(LeaseTableError, match="the table is gone"):
@@ -513,14 +514,14 @@ def test_an_end_in_the_middle_of_a_takeover_leaves_no_run_behind(programs: Progr
     first, second = programs.reader(), programs.reader()
     first.start()
     second.start()
-    begin, going, begun = second._begin, threading.Event(), threading.Event()
+    begin, going, begun = second._joining._begin, threading.Event(), threading.Event()
 
     def slowly(secret: str | None, name: str) -> Any:
         begun.set()
         going.wait(20)
         return begin(secret, name)
 
-    second._begin = slowly
+    second._joining._begin = slowly
     programs.kill(first)
     begun.wait(20)
     ending = in_thread(second.stop)

@@ -253,10 +253,10 @@ class QueryFetching:
         """What is kept for this query of the shards that it shares with another one, which has read it already: bytes by shard."""
         lags = {}
         for key in self.offset or ():
-            mine, theirs, buffer = self.claim(key), other.claim(key), self._shared.found(key)
-            if mine is None or theirs is None or buffer is None or mine == theirs or not theirs.reaches(mine):
+            mine, theirs = self.claim(key), other.claim(key)
+            if mine is None or theirs is None or mine == theirs or not theirs.reaches(mine):
                 continue
-            if buffer.may_cover(mine):
+            if (buffer := self._shared.found(key)) is not None and buffer.may_cover(mine):
                 left = 0 if theirs.is_end else buffer.held_behind(theirs)
                 if (size := buffer.held_behind(mine) - left) > 0:
                     lags[key] = size
@@ -267,8 +267,8 @@ class QueryFetching:
         return [
             key
             for key in self.offset or ()
-            if self.claim(key) is not None
-            and other.claim(key) is None
+            if other.claim(key) is None
+            and self.claim(key) is not None
             and (buffer := self._shared.found(key)) is not None
             and buffer.records
         ]

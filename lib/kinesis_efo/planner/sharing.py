@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Final
 
 from kinesis_efo.clock import Clock
@@ -56,6 +57,7 @@ class Sharing:
         self._apart = apart
         self._apart_budgets: list[Budget] = []
         self._kept: dict[ShardKey, Position] = {}
+        self._relieved_at: dict[QueryFetching, float] = {}
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
         """Count a query in.
@@ -84,6 +86,7 @@ class Sharing:
         if query not in self.queries:
             return
         self.queries.remove(query)
+        self._relieved_at.pop(query, None)
         self.shared.forget_tips(query)
         await query.stop()
         self.follow()
@@ -219,7 +222,12 @@ class Sharing:
 
     def relieve(self, query: QueryFetching) -> None:
         """See `Group`."""
-        if self.together or self._apart is None or not self.shared.wants_room(STARVING_SECONDS):
+        now = self.clock.monotonic()
+        if self.together or self._apart is None or now - self._relieved_at.get(query, -inf) < STARVING_SECONDS:
+            return
+        # It looks at every shard, and every task of the query that waits asks for it again and again.
+        self._relieved_at[query] = now
+        if not self.shared.wants_room(STARVING_SECONDS):
             return
         others = [other for other in self.queries if other is not query]
         lags = {other: other.lag_behind(query) for other in others}

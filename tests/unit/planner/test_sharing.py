@@ -158,6 +158,22 @@ async def test_only_the_slowest_goes_apart_when_another_one_finds_no_room() -> N
 
 
 @scenario
+async def test_the_shards_are_looked_at_for_a_query_that_starves_once_in_two_seconds() -> None:
+    stream = busy_stream()
+    async with Program(stream) as program:
+        first, second = program.join(horizon(stream)), program.join(horizon(stream))
+        sharing, fetching = program.fetching.sharing, program.fetching
+        looked: list[float] = []
+        fetching.wants_room = lambda _: bool(looked.append(program.clock.monotonic()))  # type: ignore[method-assign,func-returns-value]
+        began = program.clock.monotonic()
+        for _ in range(25):
+            for query in (first, second):
+                sharing.relieve(sharing.named(query.name))
+            await asyncio.sleep(0.2)
+        assert [round(at - began, 1) for at in looked] == [0.0, 0.0, 2.0, 2.0, 4.0, 4.0]
+
+
+@scenario
 async def test_who_holds_what_nobody_else_reads_makes_room_for_a_query_that_starves() -> None:
     stream = ModelStream(shards=1, event_records=(8,))
     stream.put(0, *[1000] * 400)

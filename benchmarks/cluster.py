@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -24,10 +24,11 @@ from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
+from kinesis_efo.marks import Mark
 from kinesis_efo.planner.cluster import Cluster
 from kinesis_efo.planner.local_fetching import LocalFetching
 from kinesis_efo.planner.query import Query
-from kinesis_efo.positions import Offset
+from kinesis_efo.positions import Offset, ShardRange
 from tests.support.virtual_time import LoopClock
 from tests.support.virtual_time import run as in_virtual_time
 
@@ -286,6 +287,22 @@ class _Calls:
     def commit(self, offset: Offset) -> None:
         """See `QueryCalls`."""
         _now(self._query.commit(offset))
+
+    def wait_held(self, *, timeout: float) -> bool:
+        """See `QueryCalls`."""
+        return True
+
+    def resume(self, offset: Offset) -> None:
+        """See `QueryCalls`."""
+        _now(self._query.resume(offset))
+
+    def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
+        """See `QueryCalls`."""
+        _now(self._query.check_replay(begin, ranges))
+
+    def planned(self, mark: Mark) -> None:
+        """See `QueryCalls`."""
+        self._query.planned(mark)
 
 
 def _now(work: Coroutine[Any, Any, T]) -> T:

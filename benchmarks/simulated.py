@@ -186,7 +186,11 @@ def reader_of(query: Any) -> KinesisStreamReader:
     reader = KinesisStreamReader(SourceOptions(), manifest)
     here = FetcherAddress("here", 1)
     runtime: Any = SimpleNamespace(
-        query=query, place=lambda ranges, _at_most: [here] * len(ranges), secret="", planner_address=None
+        query=query,
+        query_name="",
+        place=lambda ranges, _at_most: [here] * len(ranges),
+        secret="",
+        planner_address=None,
     )
     reader._runtime = runtime
     return reader

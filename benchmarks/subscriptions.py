@@ -116,8 +116,10 @@ class _Counted:
 
     def __init__(self, calls: QueryCalls) -> None:
         self._calls = calls
-        self.commit = calls.commit
         self.records = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._calls, name)
 
     def poll(self, offset: Offset, **limits: Any) -> PollReply:
         """See `QueryCalls`."""

@@ -182,13 +182,13 @@ class _Run:
     async def settled(self) -> None:
         """Wait until every shard has told that it is idle."""
         await self.query.poll(self.reader._offset(self.offset), 1 << 60, 1 << 60, 0.0)
-        while len(self.reader._millis_behind) < self.kinesis.number:
+        while len(self.reader._advance.millis_behind) < self.kinesis.number:
             await self.kinesis.clock.sleep(0.2)
             self.trigger()
 
     async def store_idle_offsets(self) -> tuple[float, float]:
         """Store the positions of idle shards, as is done once a minute; returns the time of that trigger and of the next, ms."""
-        self.reader._stored_idle_at = -1e9
+        self.reader._advance._stored_idle_at = -1e9
         await self.kinesis.clock.sleep(TRIGGER_SECONDS["idle"])
         stored, _ = self.trigger()
         await self.kinesis.clock.sleep(TRIGGER_SECONDS["idle"])

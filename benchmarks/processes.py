@@ -149,7 +149,7 @@ def _spark(calls: QueryCalls, kinesis: SimulatedKinesis, pipe: Connection) -> No
             reader.partitions(start, end)
             start = end
             time.sleep(BATCH_SECONDS)
-        if not heard and len(reader._millis_behind) == kinesis.number:
+        if not heard and len(reader._advance.millis_behind) == kinesis.number:
             heard = True
             pipe.send("settled")
 

@@ -29,9 +29,10 @@ from kinesis_efo.manifest import Manifest
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.planner.stream_set import StreamSet
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
 from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.spark import latency
+from kinesis_efo.spark.advance import Advance
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamReaderBase, read_limit
 from kinesis_efo.spark.ending import Ending
 from kinesis_efo.spark.finished import PlannedNote, planned_note
@@ -82,16 +83,10 @@ class KinesisStreamReader(StreamReaderBase):
         self._ending = Ending(
             catch_up=self._options.catch_up, ends=self._options.ends, patience=self._options.retry.timeout
         )
-        self._quiet: dict[ShardKey, float] = {}
+        self._advance = Advance(self._ending, self._options.idle_checkpoint_interval, self._last_records)
         self._had_nothing = False
         self._others_run = False
-        self._stored_idle_at = time.monotonic()
-        self._sizes: dict[ShardKey, int] = {}
-        self._empty: dict[ShardKey, ShardRange] = {}
-        self._idle: dict[ShardKey, Position] = {}
         self._offsets: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
-        self._millis_behind: dict[ShardKey, int | None] = {}
-        self._size: tuple[int, int] | None = None
         self._lag_notes = LagNotes(notes_directory)
         self._note: PlannedNote | None = None
 
@@ -122,7 +117,7 @@ class KinesisStreamReader(StreamReaderBase):
         """
         ending = self._ending
         ending.check()
-        self._size = (0, 0)
+        self._advance.size = (0, 0)
         position = self._offset(start) if start else self._planned or self._initial_offset()
         if position == self._running:
             self._done(position)
@@ -138,7 +133,7 @@ class KinesisStreamReader(StreamReaderBase):
             if ending.in_one_batch:
                 tips = self._tips(position)
                 ending.found(tips, time.monotonic(), complete=True)
-                self._size = None
+                self._advance.size = None
                 # It cannot do both. The next run reads the new streams.
                 return self._data(position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark))
             self._look_for_ends(position)
@@ -152,10 +147,10 @@ class KinesisStreamReader(StreamReaderBase):
             if ending.targets is not None and not ending.complete:
                 # After the poll: what it tells of a shard may lie behind an end that has just become known.
                 self._look_for_ends(position)
-            end = self._advance(position, reply)
+            end = self._advance.to(position, reply, self._mark)
             if end is not None:
                 return self._data(end)
-            ending.settle(position, self._quiet, time.monotonic())
+            ending.settle(position, self._advance.quiet, time.monotonic())
             if ending.targets is None or ending.reached(position):
                 break
         self._had_nothing = True
@@ -176,16 +171,15 @@ class KinesisStreamReader(StreamReaderBase):
         self._note.write(end)
         if SPARK_VERSION < (4, 2):
             self._lag_notes.write(self._planned, self._report())
-        # A range that this planner has found empty needs no task. After a restart the fetcher is asked for the range again.
         begin = self._offset(start)
-        ranges = [wanted for wanted in begin.ranges_to(self._planned) if self._empty.get(wanted.key) != wanted]
+        ranges = list(filter(self._advance.has_records, begin.ranges_to(self._planned)))
         if first:
             self._query().check_replay(begin, ranges)
         together = streams_with_generations(begin, ranges)
         tasks: list[tuple[FetcherAddress | None, list[ShardRange]]] = [
             (fetcher, group)
             for fetcher, theirs in by_fetcher(ranges, self._placed(ranges), together=together)
-            for group in coalesce(theirs, self._sizes, together=together)
+            for group in coalesce(theirs, self._advance.sizes, together=together)
         ]
         if not tasks and self._options.latency_hooks:
             # Spark ends Python workers after a minute without a task; this one keeps them for the next record.
@@ -236,7 +230,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For the query's progress, the lag of each shard in milliseconds, and the micro-batch's bytes and data (Spark 4.2+)."""
-        if not self._millis_behind:
+        if not self._advance.millis_behind:
             return None
         report: dict[str, Any] = msgspec.to_builtins(self._report())
         return report
@@ -260,7 +254,7 @@ class KinesisStreamReader(StreamReaderBase):
     # -- inside
 
     def _report(self) -> Report:
-        return Report.of(self._millis_behind, self._size)
+        return Report.of(self._advance.millis_behind, self._advance.size)
 
     def _done(self, end: Offset) -> None:
         if end == self._committed:
@@ -343,6 +337,9 @@ class KinesisStreamReader(StreamReaderBase):
     def _query(self) -> QueryAccess:
         return self._started().query
 
+    def _last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
+        return self._query().last_records(ranges)
+
     def _offset(self, data: dict[str, Any]) -> Offset:
         """The offset that Spark hands over. Spark says the same few again and again, and parsing thousands of shards takes its time."""
         for known, offset in self._offsets:
@@ -391,64 +388,6 @@ class KinesisStreamReader(StreamReaderBase):
             max_records=max_records or _NO_LIMIT,
             timeout=at_most,
         )
-
-    def _advance(self, position: Offset, reply: PollReply) -> Offset | None:
-        """The offset after a reply, or None if the reply does not justify a micro-batch."""
-        starting = [key for key in reply.starting if self._ending.begins(key)]
-        justified = bool(starting)
-        moved: dict[ShardKey, Position] = {}
-        empty: dict[ShardKey, Position] = {}
-        lasts: dict[ShardKey, int] = {}
-        cut: list[ShardRange] = []
-        sizes = {}
-        data = 0
-        for progress in reply.shards:
-            key, whole = progress.key, progress.through
-            self._millis_behind[key] = progress.millis_behind
-            if progress.quiet:
-                self._quiet[key] = time.monotonic() - progress.quiet
-            else:
-                self._quiet.pop(key, None)
-            through = self._ending.capped(key, position[key], whole)
-            if through == position[key]:
-                continue
-            if progress.records or through.is_end:
-                moved[key], sizes[key] = through, progress.bytes
-                data += progress.data
-                if not progress.records:
-                    empty[key] = through
-                elif (last := progress.last if through == whole else self._ending.last(key, through)) is not None:
-                    lasts[key] = last
-                elif through != whole:
-                    cut.append(ShardRange(key, position[key], through))
-                self._idle.pop(key, None)
-                justified = True
-            else:
-                self._idle[key] = through
-        if not justified and not self._idle_offsets_due(position):
-            return None
-        # Idle shards ride along: the fetcher tells only once how far one has come.
-        idle = {
-            key: at
-            for key, at in self._idle.items()
-            if key in position and at != position[key] and at.reaches(position[key])
-        }
-        self._idle.clear()
-        self._stored_idle_at = time.monotonic()
-        self._sizes, self._size = sizes, (sum(sizes.values()), data)
-        self._empty = {key: ShardRange(key, position[key], at) for key, at in (idle | empty).items()}
-        after = {**position, **idle, **moved, **dict.fromkeys(starting, TRIM_HORIZON)}
-        for finished in reply.finished:
-            del after[finished]
-            self._millis_behind.pop(finished, None)
-        if cut:
-            lasts |= self._query().last_records(cut)
-        return position.moved_to(after, lasts, self._mark)
-
-    def _idle_offsets_due(self, position: Offset) -> bool:
-        # Without this, the stored position of an idle shard would in time fall out of the stream's retention.
-        due = time.monotonic() - self._stored_idle_at >= self._options.idle_checkpoint_interval
-        return bool(self._idle) and (due or self._ending.reached({**position, **self._idle}))
 
     def _look_for_ends(self, position: Offset) -> None:
         # Short calls: between them it is seen that this process was asked to end.

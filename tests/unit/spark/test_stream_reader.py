@@ -563,8 +563,8 @@ def test_nothing_new_is_the_same_offset_to_the_letter_whoever_wrote_it() -> None
         reader = Reader({})
         reader.partitions(begin, begin)
         for _ in range(8):
-            reader._stored_idle_at -= 1000  # it is time to store where idle shards are, and none has moved
-            reader._idle = {key(0): after(10)}
+            reader._advance._stored_idle_at -= 1000  # it is time to store where idle shards are, and none has moved
+            reader._advance._idle = {key(0): after(10)}
             assert json.dumps(reader.latestOffset(begin)) == json.dumps(begin)
             assert json.dumps(reader.latestOffset()) == json.dumps(begin)
         catching_up = Reader({}, catchUp="true")
@@ -574,7 +574,7 @@ def test_nothing_new_is_the_same_offset_to_the_letter_whoever_wrote_it() -> None
 
 def test_an_idle_micro_batch_names_no_records() -> None:
     reader = Reader({})
-    reader._stored_idle_at -= 1000
+    reader._advance._stored_idle_at -= 1000
     begin = with_lasts({key(0): 8}, s0=after(10))
     reader.fetcher.there = {key(0): (after(30), 0)}
     end = reader.latestOffset(begin)

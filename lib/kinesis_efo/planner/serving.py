@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.fetcher import Fetcher
@@ -74,8 +74,10 @@ class QueryTasks:
 
     def keep(self, shards: Collection[ShardKey]) -> None:
         """Forget what is known of other shards than these, which the query reads."""
-        self._ahead = {key: since for key, since in self._ahead.items() if key in shards}
-        self._waiting = {key: since for key, since in self._waiting.items() if key in shards}
+        waits: tuple[dict[ShardKey, Any], ...] = (self._ahead, self._waiting)
+        for each in waits:
+            for key in each.keys() - shards:
+                del each[key]
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         """See `Served`."""

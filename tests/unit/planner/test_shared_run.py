@@ -188,7 +188,7 @@ def test_a_start_that_takes_long_is_given_up(programs: Programs, why: str, monke
     if why == "its query has ended":
         run.stop()
     else:
-        monkeypatch.setattr(os, "getppid", lambda: 1)
+        monkeypatch.setattr(os, "getppid", lambda: 0)
     starting.join(20)
     assert len(failed) == 1
     assert programs.begun[0].stopped
@@ -272,7 +272,7 @@ def test_a_host_that_stays_ends_with_its_program(programs: Programs, monkeypatch
     own = host_of(first)
     ending = in_thread(first.stop)
     wait_until(lambda: programs.stayed)
-    monkeypatch.setattr(os, "getppid", lambda: 1)
+    monkeypatch.setattr(os, "getppid", lambda: 0)
     ending.join(20)
     assert own.stopped
     # And nobody begins a run for a program that is gone.

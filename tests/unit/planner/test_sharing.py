@@ -9,7 +9,7 @@ import pytest
 
 from kinesis_efo.errors import FetcherUnreachableError, LeaseTableError
 from kinesis_efo.leases.row import LeaseInfo
-from kinesis_efo.positions import TRIM_HORIZON, Offset, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import run
 from tests.unit.planner.test_query_fetching import busy_stream
@@ -155,6 +155,41 @@ async def test_only_the_slowest_goes_apart_when_another_one_finds_no_room() -> N
             query.max_records = NO_LIMIT
             await query.until(lambda query=query: query.has_all)  # type: ignore[misc]
             query.check()
+
+
+@scenario
+async def test_what_is_kept_for_a_query_behind_another_one_lies_in_a_buffer_that_it_can_be_served_from() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, *[1000] * 20)
+    async with Program(stream) as program:
+        fast, slow = program.join(horizon(stream)), program.join(horizon(stream))
+        slow.max_records = 4
+        await fast.poll()
+        await slow.until(lambda: bool(slow.rows))
+        end = Position.after(stream[0].records[-1][0])
+        await fast.until(lambda: fast.offset[key(0)].reaches(end))
+        behind = program.join(horizon(stream))
+        one, two, three = (program.fetching.sharing.named(query.name) for query in (fast, slow, behind))
+        three.follow(behind.offset)
+        assert list(two.lag_behind(one)) == [key(0)]
+        assert three.lag_behind(one) == {}, "it reads apart once it polls"
+
+
+@scenario
+async def test_a_query_holds_beside_another_one_what_has_come_of_shards_that_only_it_reads() -> None:
+    stream = ModelStream(shards=2)
+    async with Program(stream) as program:
+        both, one = program.join(horizon(stream)), program.join(Offset({key(1): TRIM_HORIZON}))
+        for query in (both, one):
+            await query.poll()
+        holds = [program.fetching.sharing.named(query.name) for query in (both, one)]
+        await asyncio.sleep(10)
+        assert holds[0].holds_beside(holds[1]) == []
+        stream.put(0, 30)
+        stream.put(1, 30)
+        await asyncio.sleep(1)
+        assert holds[0].holds_beside(holds[1]) == [key(0)]
+        assert holds[1].holds_beside(holds[0]) == []
 
 
 @scenario

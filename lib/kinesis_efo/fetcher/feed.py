@@ -57,19 +57,6 @@ class _Empty:
     events: int = 1
 
 
-@dataclass(slots=True)
-class _Sought:
-    """A tip that a query looks for while others read the shard already.
-
-    Attributes:
-        since: When it began to look, epoch seconds by Kinesis' clock.
-        tip: Where the shard ended by then; None while that is not known.
-    """
-
-    since: float
-    tip: Position | None = None
-
-
 class ShardFeed:
     """Keeps a buffer filled with the events of one shard.
 
@@ -113,7 +100,7 @@ class ShardFeed:
         self._task: asyncio.Task[None] | None = None
         self._subscription: ShardSubscription | None = None
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
-        self._sought: dict[object, _Sought] = {}
+        self._heard_at = 0.0
 
     def from_position(self, position: Position) -> ShardBuffer:
         """The buffer that holds or will receive everything behind `position`; fetching starts anew there if it has to.
@@ -165,39 +152,16 @@ class ShardFeed:
         self.tip = self.buffer.end
         return True
 
-    def seek_tip(self, who: object) -> None:
-        """Find out where the shard ends now, for a query that joins others: what this feed has heard of before does not count.
+    def tip_since(self, since: float) -> Position | None:
+        """The end of the buffer, if everything lies before it that had arrived in the stream by some time; else None.
 
         Args:
-            who: The query.
+            since: The time, monotonic seconds.
         """
-        self._sought.setdefault(who, _Sought(self._clock.time()))
-
-    def sought_tip(self, who: object) -> Position | None:
-        """What `seek_tip` has found for a query; None while that is not known."""
-        return sought.tip if (sought := self._sought.get(who)) is not None else None
-
-    def forget_tip(self, who: object) -> None:
-        """Take note that a query does not look for the tip any more."""
-        self._sought.pop(who, None)
-
-    def note_sought(self, event: Event, came: float) -> bool:
-        """Take note of an event for the queries that look for the tip.
-
-        Args:
-            event: The last event of the buffer.
-            came: When it came, epoch seconds by Kinesis' clock. One that came a moment after the question may have been sent before.
-
-        Returns:
-            Whether it tells one of them.
-        """
-        told = False
-        for sought in self._sought.values():
-            if sought.tip is None and self.buffer is not None:
-                ripe = came >= sought.since + _CLOCK_SECONDS or event.head.continuation is None
-                if ripe and _tells_tip(event, sought.since):
-                    sought.tip, told = self.buffer.end, True
-        return told
+        if self.buffer is None or self.millis_behind is None:
+            return None
+        knows = self.buffer.ended or self._heard_at - self.millis_behind / 1000 >= since
+        return self.buffer.end if knows else None
 
     def _is_stuck(self, head: EventHead) -> bool:
         now = self._clock.monotonic()
@@ -283,12 +247,13 @@ class _Filling:
         feed = self._feed
         if event.head.continuation is None:
             feed._listener.ended(feed.key, event.head.children)
-        believed, came = self._buffer.quiet.believed(), feed._clock.time()
-        await self._buffer.admit(event, feed._clock.monotonic())
+        believed, came = self._buffer.quiet.believed(), feed._clock.monotonic()
+        await self._buffer.admit(event, came)
         if feed.buffer is not self._buffer:
             return
-        feed.millis_behind = event.head.millis_behind
-        tells_tip = feed.note_tip(event, self._began) | feed.note_sought(event, came)
+        # When it came, and not when there was room for it.
+        feed.millis_behind, feed._heard_at = event.head.millis_behind, came
+        tells_tip = feed.note_tip(event, self._began)
         turns_quiet = not believed and self._buffer.quiet.believed()
         if event.head.still and (tells_tip or turns_quiet or feed._arrival_step is not None):
             feed._listener.moved(feed.key)  # not in position, but in time

@@ -36,8 +36,6 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 _GOODBYE_SECONDS: Final = 3.0
 _FULL: Final = 0.9
 """Buffers that are fuller than this may have no room for the next event."""
-_SENT_SECONDS: Final = 2.0
-"""What a fetcher tells so long after a question was sent by Kinesis after it."""
 _PATIENCE: Final = 6
 """Times `leaseTimeout`: how long a query bears that it has no fetcher."""
 
@@ -103,7 +101,6 @@ class Cluster:
         self._failure: Failure
         self._joined = 0
         self._restarted: set[ShardKey] = set()
-        self._sought: dict[object, dict[ShardKey, float | Position]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, coordinator: Coordinator) -> None:
@@ -250,23 +247,9 @@ class Cluster:
         """See `SharedBuffers`."""
         return self._snapshots.tip(key)
 
-    def seek_tips(self, keys: Iterable[ShardKey], who: object) -> None:
+    def tip_since(self, key: ShardKey, since: float) -> Position | None:
         """See `SharedBuffers`."""
-        since = self._clock.monotonic()
-        for key in keys:
-            self._sought.setdefault(who, {}).setdefault(key, since)
-
-    def sought_tip(self, key: ShardKey, who: object) -> Position | None:
-        """See `SharedBuffers`. By what a report says that came a moment after the question."""
-        sought = self._sought.get(who, {})
-        found = sought.get(key)
-        if isinstance(found, float) and (end := self._snapshots.tip_since(key, found + _SENT_SECONDS)) is not None:
-            found = sought[key] = end
-        return found if isinstance(found, Position) else None
-
-    def forget_tips(self, who: object) -> None:
-        """See `SharedBuffers`."""
-        self._sought.pop(who, None)
+        return self._snapshots.tip_since(key, since)
 
     async def let_go(self, shards: Collection[ShardKey]) -> None:
         """See `SharedBuffers`."""

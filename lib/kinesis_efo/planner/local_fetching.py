@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from kinesis_efo.clock import Clock
@@ -128,21 +128,10 @@ class LocalFetching:
         """See `SharedBuffers`."""
         return self._fetcher.tip(key)
 
-    def seek_tips(self, keys: Iterable[ShardKey], who: object) -> None:
-        """See `SharedBuffers`."""
-        for key in keys:
-            if (feed := self._fetcher.feed(key)) is not None:
-                feed.seek_tip(who)
-
-    def sought_tip(self, key: ShardKey, who: object) -> Position | None:
+    def tip_since(self, key: ShardKey, since: float) -> Position | None:
         """See `SharedBuffers`."""
         feed = self._fetcher.feed(key)
-        return feed.sought_tip(who) if feed is not None else None
-
-    def forget_tips(self, who: object) -> None:
-        """See `SharedBuffers`."""
-        for feed in self._fetcher.feeds:
-            feed.forget_tip(who)
+        return feed.tip_since(since) if feed is not None else None
 
     async def let_go(self, shards: Collection[ShardKey]) -> None:
         """See `SharedBuffers`."""

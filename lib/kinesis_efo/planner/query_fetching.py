@@ -33,6 +33,9 @@ AHEAD_SECONDS: Final = 5.0
 NEAR_MILLIS: Final = 5_000
 """A query that reads apart and is no further behind the tip than this has the shared buffer kept for it."""
 
+_SENT_SECONDS: Final = 2.0
+"""What is told so long after a question was sent by Kinesis after it."""
+
 _AGAIN_SECONDS: Final = 10.0
 """A query that had to go on apart because others starved does not come back any sooner."""
 
@@ -97,6 +100,7 @@ class QueryFetching:
         self._committed: Mapping[ShardKey, Position] = {}
         self._ahead: dict[ShardKey, float] = {}
         self._has_let_go = False
+        self._sought: dict[ShardKey, float | Position] = {}
         self._nothing_since: float | None = None
         self._micro_batches = MicroBatchPlanner(self, self._clock, self._check, max_skew)
         self._apart = ApartReading(group, self._micro_batches, self._apart_failed)
@@ -214,15 +218,19 @@ class QueryFetching:
             self._has_let_go = True
             await self._shared.let_go(shards)
         else:
-            self._shared.seek_tips(shards, self)
+            since = self._clock.monotonic() + _SENT_SECONDS
+            for key in shards:
+                self._sought.setdefault(key, since)
 
     def tip(self, key: ShardKey) -> Position | None:
         """Where a shard ended when `seek_tips` was called; None while that is not known."""
-        found = self._shared.sought_tip(key, self)
-        if found is None and self._has_let_go:
-            # Whoever reads the shard now has begun since.
-            found = self._shared.tip(key)
-        return found or self._apart.tip(key)
+        found = self._sought.get(key)
+        if isinstance(found, float) and (end := self._shared.tip_since(key, found)) is not None:
+            found = self._sought[key] = end
+        if isinstance(found, Position):
+            return found
+        # Whoever reads the shard now has begun since the subscription was let go of.
+        return (self._shared.tip(key) if self._has_let_go else None) or self._apart.tip(key)
 
     @property
     def asks_apart(self) -> bool:

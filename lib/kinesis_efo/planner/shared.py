@@ -62,14 +62,13 @@ class SharedBuffers(Buffers, Protocol):
     def tip(self, key: ShardKey) -> Position | None:
         """Where a shard ended when it was begun to be read; None while that is not known."""
 
-    def seek_tips(self, keys: Iterable[ShardKey], who: object) -> None:
-        """Find out where shards end now that are read already, for a query that asks."""
+    def tip_since(self, key: ShardKey, since: float) -> Position | None:
+        """The end of what is buffered of a shard, if everything lies before it that had arrived by some time; else None.
 
-    def sought_tip(self, key: ShardKey, who: object) -> Position | None:
-        """What `seek_tips` has found; None while that is not known."""
-
-    def forget_tips(self, who: object) -> None:
-        """Take note that a query looks for no tips any more."""
+        Args:
+            key: The shard.
+            since: The time, monotonic seconds.
+        """
 
     async def let_go(self, shards: Collection[ShardKey]) -> None:
         """Close the subscriptions of shards, until somebody asks for them again."""

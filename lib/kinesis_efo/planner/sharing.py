@@ -87,7 +87,6 @@ class Sharing:
             return
         self.queries.remove(query)
         self._relieved_at.pop(query, None)
-        self.shared.forget_tips(query)
         await query.stop()
         self.follow()
         if self.queries and self.coordinator.failure.error is None:

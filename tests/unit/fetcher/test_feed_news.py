@@ -12,6 +12,7 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.room import ShardRoom
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
@@ -126,15 +127,56 @@ def test_the_first_event_with_nothing_behind_it_tells_where_the_shard_ended(
     asyncio.run(run())
 
 
+class Hand(SystemClock):
+    """A clock that is set by hand."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_buffer_ends_behind_what_had_arrived_by_a_time_as_far_as_its_events_say_when_they_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        clock, sinks, waits = Hand(), [], []
+
+        class Open:
+            def __init__(self, sink: Any) -> None:
+                sinks.append(sink)
+
+            async def run(self) -> None: ...
+
+        async def occupy(room: ShardRoom, size: int) -> None:
+            clock.now += sum(waits)
+
+        monkeypatch.setattr(ShardRoom, "occupy", occupy)
+        feed = ShardFeed(KEY, lambda _, sink: Open(sink), Budget(1 << 20), Listener(), clock, fail_on_data_loss=True)  # type: ignore[arg-type,return-value]
+        assert feed.tip_since(-100.0) is None
+        feed.from_position(TRIM_HORIZON)
+        assert feed._task is not None
+        await feed._task
+        assert feed.tip_since(-100.0) is None
+        for now, event, known in ((10.0, BEHIND, 9.1), (12.0, STILL, 12.0), (13.0, STILL_BEHIND, 12.1)):
+            clock.now = now
+            await sinks[0].admit(event)
+            clock.now += 100
+            assert (feed.tip_since(known), feed.tip_since(known + 0.01)) == (Position.after(5), None)
+        clock.now, waits[:] = 20.0, [7.0]
+        await sinks[0].admit(RECORDS)
+        assert (feed.tip_since(20.0), feed.tip_since(20.01)) == (Position.after(10), None), "it waited for room"
+        await sinks[0].admit(LATE_END)
+        assert feed.tip_since(1000.0) == SHARD_END
+        feed.close()
+        assert feed.tip_since(-100.0) is None
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("step", [0.2, 1.0])
 def test_whoever_plans_is_told_once_nothing_more_is_believed_to_be_there_however_often_is_asked(step: float) -> None:
     told: list[float] = []
-
-    class Hand(SystemClock):
-        now = 0.0
-
-        def monotonic(self) -> float:
-            return self.now
 
     clock = Hand()
 

@@ -239,6 +239,32 @@ async def test_a_query_that_joins_others_is_told_where_shards_end_by_the_subscri
         assert not stream.collisions
 
 
+@pytest.mark.parametrize("fetchers", [0, 2])
+def test_the_end_is_where_the_first_event_that_was_sent_since_the_question_ends(fetchers: int) -> None:
+    run(asyncio.wait_for(sent_since(fetchers), 3600))
+
+
+async def sent_since(fetchers: int) -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30)
+    async with Program(stream, fetchers=fetchers) as program:
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+        second = program.join(first.offset)
+        await second.poll()
+        fetching = fetching_of(second)
+        await fetching.seek_tips([key(0)])
+        tips = []
+        for _ in range(5):
+            stream.put(0, 30)
+            await asyncio.sleep(1)
+            tips.append(fetching.tip(key(0)))
+        # What came within two seconds may have been sent before.
+        assert tips[:2] == [None, None]
+        assert tips[3] is not None
+        assert tips[4] == tips[3]
+
+
 @scenario
 async def test_a_query_that_shares_with_others_is_told_where_shards_end_since_it_has_asked() -> None:
     stream = ModelStream(shards=1)

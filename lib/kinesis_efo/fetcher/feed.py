@@ -158,10 +158,16 @@ class ShardFeed:
         Args:
             since: The time, monotonic seconds.
         """
-        if self.buffer is None or self.millis_behind is None:
+        if self.buffer is None or (unseen := self.unseen) is None:
             return None
-        knows = self.buffer.ended or self._heard_at - self.millis_behind / 1000 >= since
-        return self.buffer.end if knows else None
+        return self.buffer.end if self.buffer.ended or self._clock.monotonic() - unseen >= since else None
+
+    @property
+    def unseen(self) -> float | None:
+        """What had arrived in the stream so long ago, seconds, lies before the end of the buffer; None if that is not known."""
+        if self.millis_behind is None:
+            return None
+        return self._clock.monotonic() - self._heard_at + self.millis_behind / 1000
 
     def _is_stuck(self, head: EventHead) -> bool:
         now = self._clock.monotonic()

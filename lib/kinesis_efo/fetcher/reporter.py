@@ -95,6 +95,7 @@ class Reporter:
             start=start,
             entries=[Entry.of(event) for event in events],
             behind=feed.millis_behind,
+            unseen=feed.unseen,
             read_until=feed.read_until(buffer.end),
             children=[Child.of(child) for child in self._streams.stream(key.stream).children(key.shard)]
             if buffer.end.is_end

@@ -148,6 +148,7 @@ class ShardNews(msgspec.Struct, frozen=True):
         start: Where its buffer begins, if that began anew: what was told of the shard before is void.
         entries: The events since.
         behind: How far reading lags, in milliseconds.
+        unseen: What had arrived in the stream so long ago, seconds, lies before the end of the last entry, if that is known.
         read_until: What arrived before this time lies before the end of the last entry, epoch seconds, if that is known.
         children: Its children, if it has ended.
         subscription: What happened to its subscriptions.
@@ -162,6 +163,7 @@ class ShardNews(msgspec.Struct, frozen=True):
     start: str | None = None
     entries: list[Entry] = []
     behind: int | None = None
+    unseen: float | None = None
     read_until: float | None = None
     children: list[Child] = []
     subscription: Subscription | None = None

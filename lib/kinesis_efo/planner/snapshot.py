@@ -41,6 +41,7 @@ class ShardSnapshot:
         self._last: LastRecord | None = None
         self._subscription: Subscription | None = None
         self._heard_at: float | None = None
+        self._seen_until: float | None = None
         self._quiet_since: float | None = None
         self._before_end: tuple[Position, int] | None = None
 
@@ -54,6 +55,7 @@ class ShardSnapshot:
         self.behind, self.read_until, self._subscription = news.behind, news.read_until, news.subscription
         self.tip = None if news.tip is None else Position.parse(news.tip)
         self._heard_at = now
+        self._seen_until = None if news.unseen is None else now - news.unseen
         self._quiet_since = now - news.quiet if news.quiet else None
         if news.before_end is not None:
             self._before_end = Position.parse(news.before_end[0]), int(news.before_end[1])
@@ -74,10 +76,7 @@ class ShardSnapshot:
         Args:
             since: The time, monotonic seconds.
         """
-        if self.index.ended:
-            return True
-        known = self._heard_at is not None and self.behind is not None
-        return known and (self._heard_at or 0.0) - (self.behind or 0) / 1000 >= since
+        return self.index.ended or (self._seen_until is not None and self._seen_until >= since)
 
     def status(self, key: ShardKey, fetcher: str | None, now: float) -> ShardStatus:
         """How its shard is read, by what was told last.

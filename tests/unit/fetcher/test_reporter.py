@@ -66,6 +66,7 @@ class Feed:
         self.key = ShardKey("orders", f"shardId-{number:012d}")
         self.buffer: ShardBuffer | None = ShardBuffer(self.key, start, Budget(1 << 20), lambda: None)
         self.millis_behind: int | None = 700
+        self.unseen: float | None = 2.7
         self.tip: Position | None = None
         self.quiet = 0.0
 
@@ -122,6 +123,7 @@ def test_a_report_tells_what_happened_since_the_last_one_in_the_shards_that_were
         made.touch([first.key])
         (news,) = made.collect()
         assert (news.key, news.start, news.behind, news.read_until) == (first.key, "TRIM_HORIZON", 700, 1_700_000_000.0)
+        assert news.unseen == 2.7
         assert news.entries == [Entry("AFTER:20", news.entries[0].size, 1, "18")]
         assert (news.children, news.tip, news.quiet, news.lowest, news.before_end) == ([], None, 0.0, None, None)
         assert news.subscription == Subscription("open", 1, 0, 0)

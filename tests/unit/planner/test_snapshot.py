@@ -61,6 +61,17 @@ def test_each_report_replaces_what_was_told_beside_the_events() -> None:
     assert made.status(KEY, None, 11.0).subscription is None
 
 
+def test_it_has_what_had_arrived_as_long_before_a_report_as_that_tells_and_all_of_a_shard_that_has_ended() -> None:
+    made = snapshot(entry(20))
+    assert not made.has_all_since(0.0)
+    made.note(news(behind=700, unseen=2.7), 10.0)
+    assert (made.has_all_since(7.3), made.has_all_since(7.31)) == (True, False)
+    made.note(news(behind=700), 11.0)
+    assert not made.has_all_since(0.0)
+    made.append([entry("SHARD_END", 0)], 12.0)
+    assert made.has_all_since(1000.0)
+
+
 def test_a_shard_that_is_quiet_stays_so_while_nothing_is_told() -> None:
     made = snapshot(entry(20))
     made.note(news(quiet=3.0), 10.0)

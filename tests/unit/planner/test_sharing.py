@@ -158,6 +158,21 @@ async def test_only_the_slowest_goes_apart_when_another_one_finds_no_room() -> N
 
 
 @scenario
+async def test_a_stream_is_read_again_with_its_lease_although_nobody_polls() -> None:
+    stream = ModelStream(shards=1)
+    async with Program(stream) as program:
+        await program.join(horizon(stream)).poll()
+        await asyncio.sleep(6)
+        assert stream.open[key(0).shard]
+        program.run.lease_lost("orders", None)
+        await asyncio.sleep(6)
+        assert not stream.open[key(0).shard]
+        program.run.lease_taken("orders", {})
+        await asyncio.sleep(6)
+        assert stream.open[key(0).shard]
+
+
+@scenario
 async def test_what_is_kept_for_a_query_behind_another_one_lies_in_a_buffer_that_it_can_be_served_from() -> None:
     stream = ModelStream(shards=2)
     stream.put(0, *[1000] * 20)

@@ -43,7 +43,7 @@ from kinesis_efo.local.fault_injection import FaultInjection
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions, Start
-from kinesis_efo.planner import calls, guest, guests, run_host, runtime, shared_run, where_service
+from kinesis_efo.planner import calls, guest, guests, joining, run_host, runtime, shared_run, where_service
 from kinesis_efo.planner.guest import HostClient
 from kinesis_efo.planner.program import Program
 from kinesis_efo.planner.run_host import RunHost
@@ -235,7 +235,7 @@ class SparkProgram:
 
         def end() -> None:
             # The kernel closes its files, and nobody tidies up.
-            if process in self.shared and (file := self.shared[process]._file) is not None:
+            if process in self.shared and (file := self.shared[process]._joining._file) is not None:
                 file._path = self.world.directory / "nothing"
                 file.close()
 
@@ -671,15 +671,16 @@ def in_virtual_time(machine: Machine) -> Iterator[None]:
         return future.result()
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (shared_run, guest, runtime):
+        for module in (shared_run, joining, guest, runtime):
             patch.setattr(module, "threading", Threads(machine))
-        for module in (shared_run, where_service):
+        for module in (joining, where_service):
             patch.setattr(module, "time", Time(machine))
         for module in (runtime, calls):
             patch.setattr(module, "finished", finished)
-        for module in (shared_run, guests):
+        for module in (joining, guests):
             patch.setattr(module, "Process", process_type(machine))
-        patch.setattr(shared_run, "os", System(machine))
+        for module in (shared_run, joining):
+            patch.setattr(module, "os", System(machine))
         patch.setattr(runtime, "asyncio", Loops(machine))
         patch.setattr(guest, "HostClient", GuestClient)
         patch.setattr(where_service, "WhereService", Where)

@@ -1,7 +1,7 @@
 """Planning for many shards: a planner with 32 fetchers, compared with one that fetches in its own process (`fetchers=driver`).
 
 In virtual time, with Kinesis simulated: everything else is real. Messages between fetchers and planner are encoded and decoded as
-over Arrow Flight; the network itself is left out. What others do in the same process is not in the times, nor is the garbage
+over sockets; the network itself is left out. What others do in the same process is not in the times, nor is the garbage
 collector.
 """
 
@@ -233,7 +233,7 @@ class _Run:
         self._tasks[0].cancel()
         await asyncio.gather(self._tasks[0], return_exceptions=True)
         (name,) = [member.name for member in cluster.assignments.silent(0.0) if member.place == 0]
-        # Flight tells that the connection broke.
+        # Its socket tells that the connection broke.
         begin = clock.monotonic()
         _, took = _timed(lambda: cluster.sessions.dropped(name))
         while len(cluster.statuses()) < len(cluster.assignments.reached):

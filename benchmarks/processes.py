@@ -1,7 +1,7 @@
 """What a query's processes take: the planner's, and those of its fetchers; compared with one that fetches in the planner's process.
 
 Kinesis is simulated in the process of whoever subscribes, and the lease table in the planner's; everything else is real, Arrow
-Flight over loopback included. The fetchers share one process, so that 32 of them fit on a small machine.
+calls over loopback included. The fetchers share one process, so that 32 of them fit on a small machine.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ _T = TypeVar("_T")
 
 NAME: Final = "kinesis-efo-profiled"
 DIRECTORY: Final = "profile.directory"
-PLANNER, FLIGHT, DECODING, HANDING_OVER, GARBAGE = (
-    "planner", "worker: Flight", "worker: decoding", "worker: handing rows over", "worker: garbage collection",
+PLANNER, RECEIVING, DECODING, HANDING_OVER, GARBAGE = (
+    "planner", "worker: receiving", "worker: decoding", "worker: handing rows over", "worker: garbage collection",
 )  # fmt: skip
 
 _spent: defaultdict[str, float] = defaultdict(float)
@@ -93,7 +93,7 @@ class ProfiledReader(KinesisStreamReader):
 
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         _watch()
-        begin, before = time.monotonic(), _spent[FLIGHT]
+        begin, before = time.monotonic(), _spent[RECEIVING]
         handing_over = 0.0
         for batch in super().read(partition):
             given = time.monotonic()
@@ -102,7 +102,7 @@ class ProfiledReader(KinesisStreamReader):
         _spent[HANDING_OVER] += handing_over
         # A worker without a collection says so, too.
         _spent[GARBAGE] += 0.0
-        _spent[DECODING] += time.monotonic() - begin - handing_over - (_spent[FLIGHT] - before)
+        _spent[DECODING] += time.monotonic() - begin - handing_over - (_spent[RECEIVING] - before)
         # The garbage of this task is collected after it, and noted with the next one.
         self._write(*(Note(time.time(), stretch, seconds) for stretch, seconds in _spent.items()))
         _spent.clear()
@@ -135,12 +135,12 @@ def _timed_steps(steps: Iterator[_T]) -> Iterator[_T]:
         except StopIteration:
             return
         finally:
-            _spent[FLIGHT] += time.monotonic() - begin
+            _spent[RECEIVING] += time.monotonic() - begin
         yield step
 
 
 def _watch() -> None:
-    """Time Flight and the garbage collector in this process, a worker."""
+    """Time receiving and the garbage collector in this process, a worker."""
     parts = vars(stream_reader)
     if parts["RangeReader"] is _TimedRangeReader:
         return

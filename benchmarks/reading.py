@@ -1,4 +1,4 @@
-"""The CPU of the whole path, for a GB of records: loopback HTTP, fetcher, Arrow Flight, decoding, and Spark's noop sink, on local[2].
+"""The CPU of the whole path, for a GB of records: loopback HTTP, fetcher, hand-over, decoding, and Spark's noop sink, on local[2].
 
 Compared with a Python data source that generates the same rows inside `read`: what Spark takes, whatever the source. Nothing is
 fetched before the measurement begins but the first event of each shard. CPU is counted, not time: the servers share the cores.

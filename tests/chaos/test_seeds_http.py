@@ -1,4 +1,4 @@
-"""Seeds in real time: real sockets, real DynamoDB requests, real Flight; fewer and shorter than those in virtual time.
+"""Seeds in real time: real sockets, real DynamoDB requests, real services; fewer and shorter than those in virtual time.
 
 Five seconds of writing, resharding, broken connections, refused calls, wrong answers and a lease table that stutters; then everything
 must be there for each of up to four queries of one run, once and in order per key. Nothing in these scripts is fatal, so no error is expected.

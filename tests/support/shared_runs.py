@@ -1,4 +1,4 @@
-"""Runs of a Spark program without AWS and Spark: real files, locks and Flight services, and queries that note what is asked of them."""
+"""Runs of a Spark program without AWS and Spark: real files, locks and services, and queries that note what is asked of them."""
 
 from __future__ import annotations
 

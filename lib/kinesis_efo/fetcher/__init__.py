@@ -1,1 +1,1 @@
-"""Subscriptions and buffers put together, served over Arrow Flight."""
+"""Subscriptions and buffers put together, served to tasks."""

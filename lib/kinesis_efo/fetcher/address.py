@@ -23,12 +23,14 @@ class FetcherAddress(msgspec.Struct, frozen=True):
         port: Its port.
         hosts: Names and addresses that may lead to it from elsewhere, in the order to try.
         certificate: The certificate that it shows, PEM; None if it serves in the clear.
+        nearby: The name of its Unix socket in that namespace; empty if it has none.
     """
 
     namespace: str
     port: int
     hosts: tuple[str, ...] = ()
     certificate: str | None = None
+    nearby: str = ""
 
     def hosts_from(self, namespace: str) -> tuple[str, ...]:
         """The hosts that a caller should try, in order.
@@ -39,8 +41,8 @@ class FetcherAddress(msgspec.Struct, frozen=True):
         return (LOOPBACK, *self.hosts) if namespace == self.namespace else self.hosts
 
     def location(self, host: str) -> str:
-        """The Flight location of this fetcher at one of its hosts."""
-        scheme = "grpc" if self.certificate is None else "grpc+tls"
+        """This fetcher at one of its hosts, for messages."""
+        scheme = "tcp" if self.certificate is None else "tls"
         return f"{scheme}://{bracketed(host)}:{self.port}"
 
     def __str__(self) -> str:

@@ -1,26 +1,24 @@
-"""The client of a fetcher's Arrow Flight service, for Spark's tasks."""
+"""The client of a fetcher's service, for Spark's tasks."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
-from pyarrow import flight
 
 from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.connection import Connection
 from kinesis_efo.fetcher.connection_cache import CONNECTIONS, ConnectionCache
-from kinesis_efo.fetcher.messages import GetTicket, RangeLabel
-from kinesis_efo.fetcher.pulling import Pulled, Silence
+from kinesis_efo.fetcher.messages import GET, GetTicket, RangeLabel, Request
+from kinesis_efo.fetcher.wire import Frame, Kind, LostError, Wire
 from kinesis_efo.positions import ShardRange
-
-OPEN_SECONDS: Final = 25.0
-"""Longest time until a fetcher begins to answer; longer than a connection may take."""
 
 SILENT_SECONDS: Final = 20.0
 """Longest time without a word. While a fetcher has nothing to send, it says so every few seconds."""
@@ -71,7 +69,8 @@ class FetcherClient(Connection):
         query: str = "",
         **options: Any,
     ) -> None:
-        super().__init__(address, secret, kept=kept, **options)
+        # Memory of Arrow is not cleared before it is written to.
+        super().__init__(address, secret, kept=kept, allocate=pa.allocate_buffer, **options)
         self._silent_seconds = silent_seconds
         self._call_seconds = call_seconds
         self._query = query
@@ -86,50 +85,58 @@ class FetcherClient(Connection):
             FetcherUnreachableError: Nobody answers.
             KinesisEfoError: The error of the fetcher.
         """
-        with self._limited():
-            ticket = flight.Ticket(msgspec.json.encode(GetTicket.of(ranges, self._query)))
-            pulled = self.call(lambda client: self._open(client, ticket))
+        with self._limited() as give_up_at:
+            ticket = msgspec.json.encode(GetTicket.of(ranges, self._query))
+            wire, first = self.call(Request(self._secret, GET, self._call_seconds), ticket, self._silent_seconds)
+            ended = False
             try:
-                coming = pulled.items(self._silent_seconds)
-                for metadata, chunks in groupby(coming, lambda chunk: chunk.app_metadata.to_pybytes()):
-                    label = msgspec.json.decode(metadata, type=RangeLabel)
-                    payloads = chain.from_iterable(_rows(chunk.data) for chunk in chunks)
-                    yield RangePayloads(ranges[label.index], label.hash_range, self._limiting(payloads))
+                for label, parts in groupby(self._parts(wire, first, give_up_at), itemgetter(0)):
+                    payloads = chain.from_iterable(payloads for _, payloads in parts)
+                    yield RangePayloads(ranges[label.index], label.hash_range, self._limiting(payloads, give_up_at))
+                ended = True
             finally:
-                pulled.close()
+                if not ended:
+                    # What is still on its way is nobody's answer.
+                    self.drop()
 
-    def _open(self, client: flight.FlightClient, ticket: flight.Ticket) -> Pulled[Any]:
-        options = self.options(self._call_seconds)
-        return Pulled[Any](lambda: client.do_get(ticket, options)).opened(OPEN_SECONDS)
+    def _parts(self, wire: Wire, frame: Frame, give_up_at: float) -> Iterator[tuple[RangeLabel, list[memoryview]]]:
+        """What comes of each range, cut into payloads."""
+        while frame.kind is Kind.EVENTS:
+            at = 0
+            for label, sizes in _HEADS.decode(frame.head):
+                payloads = []
+                for size in sizes:
+                    payloads.append(frame.body[at : at + size])
+                    at += size
+                yield label, payloads
+            if (left := give_up_at - time.monotonic()) <= 0:
+                raise TimeoutError
+            frame = self.checked(wire.receive(min(left, self._silent_seconds)))
+        if frame.kind is not Kind.END:
+            raise LostError(f"what comes is no event: {frame.kind.name}")
 
-    def _limiting(self, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
-        with self._limited():
+    def _limiting(self, payloads: Iterator[memoryview], give_up_at: float) -> Iterator[memoryview]:
+        with self._limited(give_up_at):
             yield from payloads
 
     @contextmanager
-    def _limited(self) -> Iterator[None]:
-        """Raise Flight's errors as this library's, and say when a limit of time has ended the call."""
+    def _limited(self, give_up_at: float | None = None) -> Iterator[float]:
+        """Raise what breaks a call as this library's errors, and say when a limit of time has ended it. Gives that limit."""
+        give_up_at = time.monotonic() + self._call_seconds if give_up_at is None else give_up_at
         with self.translated():
             try:
-                yield
-            except Silence:
+                yield give_up_at
+            except (TimeoutError, LostError) as error:
+                if time.monotonic() >= give_up_at:
+                    raise CallEndedError(
+                        f"a call to the fetcher at {self._location} has lasted {self._call_seconds:.0f} s, as long as one may"
+                    ) from None
+                if isinstance(error, LostError):
+                    raise
                 raise CallEndedError(
-                    f"the fetcher at {self._location} has not said anything for {self._silent_seconds:.0f} s: it is paused or overloaded, or its "
-                    "host has vanished"
-                ) from None
-            except flight.FlightTimedOutError:
-                raise CallEndedError(
-                    f"a call to the fetcher at {self._location} has lasted {self._call_seconds:.0f} s, as long as one may"
+                    f"the fetcher at {self._location} has not said anything for {self._silent_seconds:.0f} s: it is paused or overloaded, or "
+                    "its host has vanished"
                 ) from None
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[memoryview]:
-    # Slices of the batch's own memory: a bytes object per event would copy everything once more.
-    column = batch.column(0)
-    _, offsets_buffer, data_buffer = column.buffers()
-    if data_buffer is None:
-        return
-    offsets = memoryview(offsets_buffer).cast("i")[column.offset : column.offset + len(column) + 1]
-    data = memoryview(data_buffer)
-    for index in range(len(column)):
-        yield data[offsets[index] : offsets[index + 1]]
+_HEADS: Final = msgspec.json.Decoder(list[tuple[RangeLabel, list[int]]])

@@ -1,7 +1,10 @@
-"""A connection to one of this library's Arrow Flight services: finds the way, and raises the errors of the other side as they were."""
+"""A connection to one of this library's services: finds the way, and raises the errors of the other side as they were."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,25 +12,20 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
-import pyarrow as pa
-from pyarrow import flight
 
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreachableError
+from kinesis_efo.fetcher import nearby
 from kinesis_efo.fetcher.address import CERTIFICATE_NAME, FetcherAddress, network_namespace
 from kinesis_efo.fetcher.connection_cache import ConnectionCache
-from kinesis_efo.fetcher.messages import SECRET_HEADER, unpack_error
+from kinesis_efo.fetcher.messages import Request, unpack_error
+from kinesis_efo.fetcher.wire import Frame, Kind, LostError, Wire, words
 from kinesis_efo.hosts import LOOPBACK
 
 T = TypeVar("T")
-_LARGE_FRAMES: Final = ("grpc.http2.max_frame_size", 1 << 20)
-"""gRPC cuts messages into HTTP/2 frames of 16 KiB unless the receiver allows more, which takes a sixth off its work."""
-_NO_PROXY: Final = ("grpc.enable_http_proxy", 0)
-"""gRPC takes a proxy from the environment, which is there for the way out of the cluster."""
-_CONNECT_TIMEOUT: Final = "grpc.min_reconnect_backoff_ms"
-"""What gRPC calls the time that it gives to an attempt to connect, TLS included."""
 _CONNECT_SECONDS: Final = 5.0
 _LAST_CONNECT_SECONDS: Final = 20.0
-"""gRPC's own: a machine under load answers late, and after the last way there is no other."""
+"""A machine under load answers late, and after the last way there is no other."""
+_SEND_SECONDS: Final = 20.0
 
 _reached: dict[tuple[str, ...], str] = {}
 """The host that a fetcher answered at, by the hosts to try: the tasks of a worker come one after the other, in this process."""
@@ -36,7 +34,7 @@ _reached: dict[tuple[str, ...], str] = {}
 class Connection:
     """One connection to one service. Not to be shared between threads.
 
-    It connects with the first call, by the first way that leads there.
+    It connects with the first call, by the first way that leads there, and again once the connection is broken.
 
     Args:
         address: How to reach it.
@@ -45,6 +43,7 @@ class Connection:
         connect_seconds: Time for each way but the last.
         last_connect_seconds: Time for the last way.
         kept: Where connections within the machine stay open for the next task; None: nowhere.
+        allocate: Makes the memory for what comes, given its bytes.
     """
 
     service = "fetcher"
@@ -59,6 +58,7 @@ class Connection:
         connect_seconds: float = _CONNECT_SECONDS,
         last_connect_seconds: float = _LAST_CONNECT_SECONDS,
         kept: ConnectionCache | None = None,
+        allocate: Callable[[int], Any] = bytearray,
     ) -> None:
         self._address = address
         self._secret = secret
@@ -66,10 +66,10 @@ class Connection:
         self._connect_seconds = connect_seconds
         self._last_connect_seconds = last_connect_seconds
         self._location = str(address)
-        self._client: flight.FlightClient | None = None
+        self._wire: Wire | None = None
         self._kept = kept
+        self._allocate = allocate
         self._local = False
-        self._failed = False
 
     def __enter__(self) -> Self:
         return self
@@ -77,15 +77,16 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._failed |= kind is not None
+        if kind is not None:
+            self.drop()
         self.close()
 
     def close(self) -> None:
         """Close the connection, or keep it for the next one to the same place."""
-        if self._client is not None and self._kept is not None and self._local and not self._failed:
-            self._kept.keep(self._address, self._client)
-            self._client = None
-        self._drop()
+        if self._wire is not None and self._kept is not None and self._local:
+            self._kept.keep(self._address, self._wire)
+            self._wire = None
+        self.drop()
 
     def action(self, name: str, request: msgspec.Struct, answer: type[T], seconds: float) -> T:
         """Make a call with one answer.
@@ -101,54 +102,97 @@ class Connection:
             KinesisEfoError: The error of the other side.
         """
         with self.translated():
-            action = flight.Action(name, msgspec.json.encode(request))
-            (result,) = self.call(lambda client: list(client.do_action(action, self.options(seconds))))
-            return msgspec.json.decode(result.body.to_pybytes(), type=answer)
+            body = msgspec.json.encode(request)
+            _, frame = self.call(Request(self._secret, name), body, seconds)
+            if frame.kind is not Kind.ANSWER:
+                raise LostError(f"what comes is no answer: {frame.kind.name}")
+            return msgspec.json.decode(frame.head, type=answer)
 
-    def call(self, call: Callable[[flight.FlightClient], T]) -> T:
-        """Make a call; the first one finds the way. Every call may be repeated."""
-        if self._client is not None:
-            return call(self._client)
-        if self._kept is not None and (kept := self._kept.take(self._address)) is not None:
-            self._client, self._local = kept, True
+    def call(self, request: Request, body: bytes, seconds: float) -> tuple[Wire, Frame]:
+        """Make a call; returns the connection, and the first frame of the answer. Every call may be made twice.
+
+        Args:
+            request: What is asked, by whom.
+            body: The message.
+            seconds: Longest time to wait for the frame.
+
+        Raises:
+            LostError, TimeoutError, KinesisEfoError: See `translated`.
+        """
+        head = msgspec.json.encode(request)
+
+        def ask(wire: Wire) -> tuple[Wire, Frame]:
+            wire.send(Kind.REQUEST, head, (body,), time.monotonic() + _SEND_SECONDS)
+            return wire, self.checked(wire.receive(seconds))
+
+        if self._wire is None and self._kept is not None and (kept := self._kept.take(self._address)) is not None:
+            self._wire, self._local = kept, True
             self._location = self._address.location(LOOPBACK)
+        if self._wire is not None:
             try:
-                return call(kept)
-            except flight.FlightUnavailableError:
-                self._drop()
+                return ask(self._wire)
+            except LostError:
+                # It may have been closed long ago.
+                self.drop()
+        return ask(self._connected())
+
+    def checked(self, frame: Frame) -> Frame:
+        """A frame of an answer.
+
+        Raises:
+            KinesisEfoError: It is an error of the other side.
+        """
+        if frame.kind is Kind.REFUSED:
+            raise FetcherRefusedError(
+                f"the {self.service} at {self._location} does not know this run's secret: it belongs to another run"
+            )
+        if frame.kind is Kind.ERROR:
+            raise unpack_error(frame.head)
+        return frame
+
+    def _connected(self) -> Wire:
         hosts = self._address.hosts_from(self._namespace)
         tried: list[str] = []
         for host in sorted(hosts, key=lambda host: host != _reached.get(hosts)):
             seconds = self._connect_seconds if len(tried) < len(hosts) - 1 else self._last_connect_seconds
+            self._location, self._local = self._address.location(host), host == LOOPBACK
             began = time.monotonic()
-            client = self._connect(host, seconds)
             try:
-                answer = call(client)
-            except flight.FlightUnavailableError as error:
-                self._drop()
+                self._wire = self._connect(host, seconds)
+            except OSError as error:
                 took = time.monotonic() - began
                 tried.append(f"{self._location} ({_reason(error)}{f', after {took:.0f} s' if took >= 1 else ''})")
             else:
                 _reached[hosts] = host
-                return answer
+                return self._wire
         raise self._unreachable(tried)
 
-    def _drop(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+    def _connect(self, host: str, seconds: float) -> Wire:
+        if host == LOOPBACK and self._namespace == self._address.namespace and self._address.nearby:
+            # Half the price of TCP, and without TLS. Where it leads nowhere, as to a process of another user, TCP may.
+            with contextlib.suppress(OSError):
+                return self._greeted(nearby.connected(self._address.nearby, seconds), seconds)
+        sock = socket.create_connection((host, self._address.port), seconds)
+        if self._address.certificate is None:
+            return self._greeted(sock, seconds)
+        with contextlib.closing(sock):
+            safe = _pinning(self._address.certificate).wrap_socket(sock, server_hostname=CERTIFICATE_NAME)
+        return self._greeted(safe, seconds)
 
-    def _connect(self, host: str, seconds: float) -> flight.FlightClient:
-        pinned: dict[str, str] = {}
-        if self._address.certificate is not None:
-            pinned = {"tls_root_certs": self._address.certificate, "override_hostname": CERTIFICATE_NAME}
-        self._location, self._local = self._address.location(host), host == LOOPBACK
-        self._client = flight.FlightClient(
-            self._location,
-            generic_options=[_LARGE_FRAMES, _NO_PROXY, (_CONNECT_TIMEOUT, int(seconds * 1000))],
-            **pinned,
-        )
-        return self._client
+    def _greeted(self, sock: socket.socket, seconds: float) -> Wire:
+        try:
+            wire = Wire(sock, self._allocate)
+            wire.greeted(seconds)
+        except BaseException:
+            sock.close()
+            raise
+        return wire
+
+    def drop(self) -> None:
+        """Close the connection."""
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
 
     def _unreachable(self, tried: Iterable[str]) -> FetcherUnreachableError:
         if not tried:
@@ -162,51 +206,37 @@ class Connection:
             "they reach ('fetcherHost')"
         )
 
-    def options(self, timeout: float | None) -> flight.FlightCallOptions:
-        """The options of a call, with the secret and a timeout in seconds."""
-        return flight.FlightCallOptions(timeout=timeout, headers=[(SECRET_HEADER.encode(), self._secret.encode())])
-
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raise Flight's errors as this library's. After any error, the connection is not kept."""
-        completed = False
+        """Raise what breaks a connection as this library's errors. After any error, it is closed."""
         try:
             yield
-            completed = True
-        except flight.FlightUnauthenticatedError:
-            raise FetcherRefusedError(
-                f"the {self.service} at {self._location} does not know this run's secret: it belongs to another run"
-            ) from None
-        except flight.FlightUnavailableError as error:
-            raise self._unreachable([f"{self._location} ({_reason(error)})"]) from None
-        except flight.FlightCancelledError:
-            # This client never cancels a call that it waits for: the service did, by shutting down in the middle of it.
-            raise FetcherUnreachableError(
-                f"the {self.service} at {self._location} has stopped in the middle of a call; its query has ended, or restarts"
-            ) from None
-        except flight.FlightTimedOutError as error:
-            raise FetcherUnreachableError(
-                f"the {self.service} at {self._location} did not answer in time: {error}"
-            ) from None
-        except flight.FlightError as error:
-            if error.extra_info:
-                raise unpack_error(bytes(error.extra_info)) from None
-            raise FetcherError(f"the {self.service} at {self._location}: {_first_line(error)}") from None
-        except pa.ArrowException as error:
-            raise FetcherError(f"the {self.service} at {self._location}: {_first_line(error)}") from None
-        finally:
-            self._failed |= not completed
+        except Exception as error:
+            self.drop()
+            at = f"the {self.service} at {self._location}"
+            match error:
+                case TimeoutError():
+                    raise FetcherUnreachableError(f"{at} did not answer in time") from None
+                case LostError():
+                    ended = f"has stopped in the middle of a call ({error}); its query has ended, or restarts"
+                    raise FetcherUnreachableError(f"{at} {ended}") from None
+                case msgspec.MsgspecError():
+                    raise FetcherError(f"{at}: {error}") from None
+            raise
 
 
-def _reason(error: flight.FlightUnavailableError) -> str:
-    """The part of gRPC's message that says something."""
-    reason = _first_line(error)
-    for verbose in ("with message: ", "failed to connect to all addresses; last error: "):
-        reason = reason.rpartition(verbose)[2]
-    if "certificate verify failed" in reason:
+def _pinning(certificate: str) -> ssl.SSLContext:
+    """Trusts one certificate, and nobody else."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=certificate)
+    return context
+
+
+def _reason(error: OSError) -> str:
+    reason = words(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
         return f"another certificate than the fetcher's is shown there: {reason}"
+    if isinstance(error, ssl.SSLError):
+        return f"the TLS handshake failed: {reason}"
     return reason
-
-
-def _first_line(error: Any) -> str:
-    return str(error).split("\n", 1)[0]

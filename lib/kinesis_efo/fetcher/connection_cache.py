@@ -12,63 +12,63 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from pyarrow import flight
+from kinesis_efo.fetcher.wire import Wire
 
 AT_MOST: Final = 4
 """Connections: the queries of a session share its workers. Those of queries that have ended make room in time."""
-_PARENTS: Final[list[flight.FlightClient]] = []
-"""Clients of this process's parent, held here because Python would close them with their last reference."""
 
 
 class ConnectionCache:
-    """Clients that nobody uses at the moment. Safe for threads: one that is taken is nobody else's.
+    """Connections that nobody uses at the moment. Safe for threads: one that is taken is nobody else's.
 
     Args:
         at_most: How many; the one that waits longest is closed.
-        process: The id of this process. After a fork, the child leaves its parent's connections alone.
+        process: The id of this process. After a fork, the child does not use its parent's.
     """
 
     def __init__(self, at_most: int = AT_MOST, process: Callable[[], int] = os.getpid) -> None:
         self._at_most = at_most
         self._process = process
         self._owner: int | None = None
-        self._clients: OrderedDict[Hashable, flight.FlightClient] = OrderedDict()
+        self._wires: OrderedDict[Hashable, Wire] = OrderedDict()
         self._lock = threading.Lock()
 
-    def take(self, where: Hashable) -> flight.FlightClient | None:
-        """A client that leads somewhere, if there is one."""
+    def take(self, where: Hashable) -> Wire | None:
+        """A connection that leads somewhere, if there is one."""
         with self._lock:
             self._own()
-            return self._clients.pop(where, None)
+            return self._wires.pop(where, None)
 
-    def keep(self, where: Hashable, client: flight.FlightClient) -> None:
-        """Keep a client; if there is one that leads there, or no room, one is closed."""
+    def keep(self, where: Hashable, wire: Wire) -> None:
+        """Keep a connection. One that leads there too is closed, and those that the other side has closed; if there is no room, one more."""
         with self._lock:
             self._own()
-            too_many = [self._clients.pop(where)] if where in self._clients else []
-            self._clients[where] = client
-            if len(self._clients) > self._at_most:
-                too_many.append(self._clients.popitem(last=False)[1])
-        for each in too_many:
+            ended = [each for each, kept in self._wires.items() if each == where or kept.speaks]
+            closing = [self._wires.pop(each) for each in ended]
+            self._wires[where] = wire
+            if len(self._wires) > self._at_most:
+                closing.append(self._wires.popitem(last=False)[1])
+        for each in closing:
             each.close()
 
     def close(self) -> None:
         """Close all."""
         with self._lock:
             self._own()
-            clients = list(self._clients.values())
-            self._clients.clear()
-        for client in clients:
-            client.close()
+            wires = list(self._wires.values())
+            self._wires.clear()
+        for wire in wires:
+            wire.close()
 
     def _own(self) -> None:
         before, self._owner = self._owner, self._process()
         if self._owner != before:
-            # A parent's are not closed either: that would end threads that this process does not have.
-            _PARENTS.extend(self._clients.values())
-            self._clients.clear()
+            # A child closes its own ends alone: those of its parent go on.
+            for wire in self._wires.values():
+                wire.close()
+            self._wires.clear()
 
 
 CONNECTIONS: Final = ConnectionCache()
-"""The clients of this process."""
+"""The connections of this process."""
 atexit.register(CONNECTIONS.close)

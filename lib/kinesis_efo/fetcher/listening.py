@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from dataclasses import dataclass
+from typing import Final
 
-from kinesis_efo.hosts import LOOPBACK, is_every_address, is_loopback
+from kinesis_efo.hosts import EVERY_ADDRESS, LOOPBACK, is_every_address, is_loopback
+
+_BACKLOG: Final = 1024
+_NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""Where IPv6 is turned off, its sockets can be made all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +38,27 @@ class Listening:
         """Whether tasks in the same network namespace reach it at the loopback address."""
         return self.bind == LOOPBACK or is_every_address(self.bind)
 
-    def address(self, port: int) -> str:
-        """The address to bind to, after a look at whether that will work: gRPC would say that it does not, and not why.
+    def listen(self, port: int) -> socket.socket:
+        """Listen at a port. Every address means those of both families, if the system has both.
 
         Raises:
             OSError: The port is taken or not allowed, or the host has no such address.
         """
-        # gRPC would bind to every address of a name, each with another free port.
+        if is_every_address(self.bind) and socket.has_dualstack_ipv6():
+            try:
+                return _server("::", port, socket.AF_INET6, both=True)
+            except OSError as error:
+                if error.errno not in _NO_IPV6:
+                    raise
+            return _server(EVERY_ADDRESS, port, socket.AF_INET)
+        # A name may have several addresses; each would have another free port.
         family, *_, (address, *_) = socket.getaddrinfo(self.bind, port, type=socket.SOCK_STREAM)[0]
-        socket.create_server((address, port), family=family).close()
-        return str(address)
+        return _server(str(address), port, family)
 
     def __str__(self) -> str:
         ports = f"port {self.ports[0]}" if len(self.ports) == 1 else f"ports {self.ports[0]}-{self.ports[-1]}"
         return f"{self.bind}, {'any free port' if self.ports[0] == 0 else ports}"
+
+
+def _server(address: str, port: int, family: int, *, both: bool = False) -> socket.socket:
+    return socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)

@@ -1,33 +1,37 @@
 """The messages between tasks and fetchers, and the form in which errors cross the wire.
 
-They are JSON by msgspec, inside Arrow Flight actions and tickets.
+They are JSON by msgspec, the heads and bodies of the frames of `wire`.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-import pyarrow as pa
 
 from kinesis_efo import errors
 from kinesis_efo.errors import FetcherError, KinesisEfoError, OptionsError
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 
-PAYLOAD_SCHEMA: Final = pa.schema([pa.field("payload", pa.binary(), nullable=False)])
-"""A `get` streams the JSON payloads of SubscribeToShard events as they came, one per row."""
-
-UNCOPIED_BYTES: Final = 64 << 10
-"""A payload of this size or more is sent alone and uncopied: one more batch costs as much as copying that."""
-
 TOGETHER_BYTES: Final = 1 << 20
-"""Smaller payloads are sent together, about this many bytes at a time: what fits into the processor's cache is fastest."""
+"""Payloads are sent together, about this many bytes at a time: what fits into the processor's cache is fastest."""
 
-SECRET_HEADER: Final = "x-kinesis-efo-secret"
-"""The header that carries the secret of the run in every call."""
+GET: Final = "get"
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Begins every call.
+
+    Attributes:
+        secret: The secret of the run, or a token that opens less.
+        name: What is asked.
+        seconds: How long the caller waits for the whole answer; None: without limit.
+    """
+
+    secret: str
+    name: str
+    seconds: float | None = None
 
 
 class GetTicket(msgspec.Struct, frozen=True):
@@ -64,7 +68,7 @@ class GetTicket(msgspec.Struct, frozen=True):
 
 
 class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
-    """Tells which range a batch of a `get` belongs to.
+    """Tells which range payloads of a `get` belong to.
 
     Attributes:
         index: Index of the range in the ticket.
@@ -86,42 +90,13 @@ class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
         return None if self.hashes is None else (int(self.hashes[0]), int(self.hashes[1]))
 
 
-def payload_batches(payloads: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """Put payloads into batches to send, in order: large ones alone and uncopied, small ones together."""
-    small: list[bytes] = []
-    size = 0
-    for payload in payloads:
-        if len(payload) >= UNCOPIED_BYTES:
-            if small:
-                yield payload_batch(small)
-                small, size = [], 0
-            yield payload_batch([payload])
-            continue
-        small.append(payload)
-        size += len(payload)
-        if size >= TOGETHER_BYTES:
-            yield payload_batch(small)
-            small, size = [], 0
-    if small:
-        yield payload_batch(small)
-
-
-def payload_batch(payloads: list[bytes]) -> pa.RecordBatch:
-    """One batch with these payloads."""
-    # pa.array() would import pandas where it is installed: half a second and 40 MB, for nothing.
-    offsets = array("i", accumulate(map(len, payloads), initial=0))
-    data = payloads[0] if len(payloads) == 1 else b"".join(payloads)
-    column = pa.Array.from_buffers(pa.binary(), len(payloads), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-    return pa.record_batch([column], schema=PAYLOAD_SCHEMA)
-
-
 class _Failure(msgspec.Struct):
     kind: str
     message: str
 
 
 def pack_error(error: KinesisEfoError) -> bytes:
-    """Encode an error of this library, to be sent along with Flight's own."""
+    """Encode an error of this library."""
     return msgspec.json.encode(_Failure(type(error).__name__, str(error)))
 
 

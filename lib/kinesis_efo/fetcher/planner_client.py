@@ -1,4 +1,4 @@
-"""The client of the planner's Arrow Flight service, for fetchers of other processes and for tasks."""
+"""The client of the planner's service, for fetchers of other processes and for tasks."""
 
 from __future__ import annotations
 

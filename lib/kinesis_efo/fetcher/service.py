@@ -1,35 +1,28 @@
-"""The fetcher's Arrow Flight service: the events of ranges, for tasks that know the run's secret."""
+"""The fetcher's service: the events of ranges, for tasks that know the run's secret."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
-import pyarrow as pa
-from pyarrow import flight
 
 from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.messages import (
-    PAYLOAD_SCHEMA,
-    TOGETHER_BYTES,
-    GetTicket,
-    RangeLabel,
-    payload_batch,
-    payload_batches,
-)
-from kinesis_efo.fetcher.serving import More, Service, StatusDesk, decoded, refuse_tools
+from kinesis_efo.fetcher.messages import GET, TOGETHER_BYTES, GetTicket, RangeLabel
+from kinesis_efo.fetcher.serving import Call, More, Service, StatusDesk, decoded
 from kinesis_efo.fetcher.sharer import ElsewhereError
+from kinesis_efo.fetcher.wire import Kind
 from kinesis_efo.positions import ShardKey, ShardRange
 
 if TYPE_CHECKING:
     from kinesis_efo.fetcher.certificate import Certificate
 
 WORD_SECONDS: Final = 5.0
-"""While a call has nothing to send, it sends a batch without rows this often: its caller knows then that somebody is there."""
+"""While a call has nothing to send, it sends a part without payloads this often: its caller knows then that somebody is there."""
 
 Chunks = list[tuple[RangeLabel, list[bytes]]]
 
@@ -90,28 +83,32 @@ class FetcherService(Service):
         self._word_seconds = word_seconds
         super().__init__(loop, secret, listening, certificate, desk, more)
 
-    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
-        """Stream the payloads of some ranges, each batch with the label of its range."""
-        refuse_tools(context)
-        return flight.GeneratorStream(PAYLOAD_SCHEMA, self._batches(context, decoded(ticket.ticket, GetTicket)))
+    def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
+        """See `Service`."""
+        if name != GET:
+            return super().act(call, name, body)
+        self._get(call, decoded(body, GetTicket))
+        return None
 
-    def _batches(self, context: flight.ServerCallContext, ticket: GetTicket) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        getting = _Getting(self.run(context, self._served(ticket.query)), ticket.parsed())
+    def _get(self, call: Call, ticket: GetTicket) -> None:
+        """Send the payloads of some ranges, with the labels of their ranges."""
+        getting = _Getting(self.run(call, self._served(ticket.query)), ticket.parsed())
         coming: concurrent.futures.Future[Chunks] | None = None
         try:
             while True:
                 coming = coming or self.submit(getting.some())
-                if self.done(context, coming, self._word_seconds):
-                    if not (some := self.result(context, coming)):
+                if self.done(call, coming, self._word_seconds):
+                    if not (some := self.result(call, coming)):
                         return
                     coming = None
                 else:
                     # A client that waits has to know that it is not in vain. The event loop says so, so that it has to live.
-                    some = self.run(context, getting.so_far())
-                for label, payloads in some:
-                    metadata = msgspec.json.encode(label)
-                    for batch in payload_batches(payloads) if payloads else (payload_batch([]),):
-                        yield batch, metadata
+                    some = self.run(call, getting.so_far())
+                if some:
+                    head = [(label, [len(payload) for payload in payloads]) for label, payloads in some]
+                    call.send(
+                        Kind.EVENTS, msgspec.json.encode(head), chain.from_iterable(payloads for _, payloads in some)
+                    )
         finally:
             self.run(None, getting.close())
 

@@ -1,38 +1,64 @@
-"""What the Arrow Flight services of this library share: where they listen, the run's secret, and the way into an event loop.
+"""What the services of this library share: where they listen, the run's secret, and the way into an event loop.
 
-Flight answers in threads of its own; every call is handed over to the event loop of the one that is served.
+Each connection has a thread of its own, which sends what it is asked for; every call is handed over to the event loop of the one that is
+served.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import errno
 import hmac
+import os
 import socket
+import ssl
+import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 import msgspec
-import pyarrow as pa
-from pyarrow import flight
 
 from kinesis_efo.errors import FetcherError, KinesisEfoError
+from kinesis_efo.fetcher import nearby
 from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
 from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.messages import SECRET_HEADER, pack_error
+from kinesis_efo.fetcher.messages import Request, pack_error
 from kinesis_efo.fetcher.status import STATUS, RunStatus, StatusRequest
-from kinesis_efo.hosts import bracketed
+from kinesis_efo.fetcher.wire import Data, Kind, LostError, Wire
 
 if TYPE_CHECKING:
     from kinesis_efo.fetcher.certificate import Certificate
 
 T = TypeVar("T")
 More: TypeAlias = Callable[[str, bytes], Coroutine[Any, Any, msgspec.Struct | None]]
-_CANCEL_CHECK_SECONDS = 0.5
+
+STRANGER_SECONDS: Final = 10.0
+"""Longest time for each step of a caller that has not shown the secret."""
+
+_MOST_REQUEST_HEAD: Final = 8 << 10
+_MOST_OF_STRANGER: Final = 1 << 20
+_CANCEL_CHECK_SECONDS: Final = 0.5
+_GRACE_SECONDS: Final = 1.0
+_JOIN_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.1
+
+
+class CallerGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Stopped(Exception):
+    """The event loop does not answer any more."""
+
+
+class NotAllowed(Exception):
+    """The caller knows the token of the status alone, and asks for something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +74,36 @@ class StatusDesk:
     status: Callable[[StatusRequest], Awaitable[RunStatus]]
 
 
-class Service(flight.FlightServerBase):  # type: ignore[misc]
+class Call:
+    """A call that is being answered.
+
+    Args:
+        wire: The way back to the caller.
+        is_tool: Whether the caller knows the token of the status alone.
+        seconds: How long the call may last; None: without limit.
+    """
+
+    def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
+        self._wire = wire
+        self._give_up_at = inf if seconds is None else time.monotonic() + seconds
+        self.is_tool: Final = is_tool
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits for the answer any more: a caller says nothing before it has it."""
+        return time.monotonic() >= self._give_up_at or self._wire.speaks or self._wire.unheard
+
+    def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = ()) -> None:
+        """Send the answer, or a part of it; see `Wire.send`.
+
+        Raises:
+            LostError: The caller has gone.
+            TimeoutError: It has not taken it as long as the call may last.
+        """
+        self._wire.send(kind, head, parts, self._give_up_at)
+
+
+class Service:
     """Serves until `shutdown`.
 
     Args:
@@ -79,53 +134,201 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         more: More | None = None,
     ) -> None:
         self._loop = loop
+        self._secret = secret.encode()
         self._desk = desk
         self._more = more
-        self._listen(listening, certificate, _SecretCheck(secret, None if desk is None else desk.token))
+        self._tls = None if certificate is None else _server_context(certificate)
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._idle: set[Wire] = set()
+        self._threads: dict[threading.Thread, Wire | None] = {}
+        self._socket = self._listen(listening)
         namespace = network_namespace() if listening.on_loopback else ""
         pem = None if certificate is None else certificate.pem
-        self.address = FetcherAddress(namespace, self.port, listening.hosts, pem)
+        port = self._socket.getsockname()[1]
+        self._nearby = nearby.listen() if namespace else None
+        name = "" if self._nearby is None else nearby.name(self._nearby)
+        self.address = FetcherAddress(namespace, port, listening.hosts, pem, name)
+        for sock in filter(None, (self._socket, self._nearby)):
+            accepting = f"kinesis-efo {self.what} accepts"
+            threading.Thread(target=self._accept, args=(sock,), name=accepting, daemon=True).start()
 
-    def _listen(self, listening: Listening, certificate: Certificate | None, check: _SecretCheck) -> None:
-        scheme, pairs = ("grpc", None) if certificate is None else ("grpc+tls", [(certificate.pem, certificate.key)])
+    def _listen(self, listening: Listening) -> socket.socket:
         reason = ""
         for port in listening.ports:
             try:
-                where = f"{scheme}://{bracketed(listening.address(port))}:{port}"
-                super().__init__(where, tls_certificates=pairs, middleware={_CHECK: check})
+                return listening.listen(port)
             except OSError as error:
                 reason = str(error)
                 if error.errno != errno.EADDRINUSE:
                     break
-            except pa.ArrowException as error:
-                reason = str(error)
-            else:
-                return
         raise FetcherError(
             f"the {self.what} cannot listen on {listening}: {reason}. Give ports that are free on host {socket.gethostname()}, one for "
             "each query that runs there (kinesis-efo option 'fetcherPort'), and an address that the host has ('fetcherBindHost')"
         )
 
-    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
-        """Answer one call."""
-        if action.type == STATUS and self._desk is not None:
-            request = decoded(action.body.to_pybytes(), StatusRequest)
-            return [flight.Result(msgspec.json.encode(self.run(context, _awaited(self._desk.status(request)))))]
-        refuse_tools(context)
-        return self.act(context, action)
+    def __enter__(self) -> Self:
+        return self
 
-    def act(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:  # noqa: ARG002
-        """Answer a call of a task or a fetcher."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """Take no more calls; those under way have a moment to end. May be called again."""
+        with self._lock:
+            self._stopping = True
+            idle = list(self._idle)
+        for sock in filter(None, (self._socket, self._nearby)):
+            with contextlib.suppress(OSError):
+                # Wakes the thread that waits there.
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        for wire in idle:
+            wire.cut()
+        self._join(_GRACE_SECONDS)
+        with self._lock:
+            wires = [wire for wire in self._threads.values() if wire is not None]
+        for wire in wires:
+            wire.cut()
+        self._join(_JOIN_SECONDS)
+
+    def _join(self, seconds: float) -> None:
+        give_up_at = time.monotonic() + seconds
+        with self._lock:
+            threads = [thread for thread in self._threads if thread is not threading.current_thread()]
+        for thread in threads:
+            thread.join(max(0.0, give_up_at - time.monotonic()))
+
+    # -- connections
+
+    def _accept(self, listening: socket.socket) -> None:
+        while not self._stopping:
+            try:
+                sock, _ = listening.accept()
+            except OSError:
+                # Without a file for it, a caller waits.
+                time.sleep(_PAUSE_SECONDS)
+                continue
+            thread = threading.Thread(
+                target=self._serve, args=(sock,), name=f"kinesis-efo {self.what} call", daemon=True
+            )
+            with self._lock:
+                self._threads[thread] = None
+            try:
+                thread.start()
+            except RuntimeError:
+                with self._lock:
+                    del self._threads[thread]
+                sock.close()
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            with sock, contextlib.suppress(LostError, TimeoutError, OSError):
+                sock.settimeout(STRANGER_SECONDS)
+                with self._secured(sock) as safe:
+                    wire = Wire(safe)
+                    with self._lock:
+                        self._threads[threading.current_thread()] = wire
+                    if isinstance(safe, ssl.SSLSocket):
+                        safe.do_handshake()
+                    wire.greet(STRANGER_SECONDS)
+                    known = False
+                    while self._next(wire, None if known else STRANGER_SECONDS):
+                        known = True
+        finally:
+            with self._lock:
+                del self._threads[threading.current_thread()]
+
+    def _secured(self, sock: socket.socket) -> socket.socket:
+        if self._nearby is not None and sock.family == self._nearby.family:
+            if not nearby.is_own(sock):
+                raise LostError("a process of another user")
+            return sock
+        if self._tls is None:
+            return sock
+        return self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+
+    def _next(self, wire: Wire, seconds: float | None) -> bool:
+        """Answer the next call of a connection; returns whether there may be another one."""
+        with self._lock:
+            if self._stopping:
+                return False
+            self._idle.add(wire)
+        try:
+            kind, head, size = wire.receive_head(seconds, _MOST_REQUEST_HEAD)
+        finally:
+            with self._lock:
+                self._idle.discard(wire)
+        request = _request(head) if kind is Kind.REQUEST else None
+        is_tool = self._is_tool(request.secret) if request is not None else None
+        if request is None or is_tool is None:
+            # What it has sent is taken: else it might not hear the answer.
+            if size <= _MOST_OF_STRANGER:
+                wire.receive_body(size, STRANGER_SECONDS)
+            wire.send(Kind.REFUSED, give_up_at=time.monotonic() + STRANGER_SECONDS)
+            return False
+        body = bytes(wire.receive_body(size, STRANGER_SECONDS))
+        return self._answer(Call(wire, is_tool, request.seconds), request.name, body)
+
+    def _is_tool(self, secret: str) -> bool | None:
+        """Whether a caller knows the token of the status alone; None if it knows nothing."""
+        given = secret.encode()
+        if hmac.compare_digest(given, self._secret):
+            return False
+        if self._desk is not None and hmac.compare_digest(given, self._desk.token.encode()):
+            return True
+        return None
+
+    def _answer(self, call: Call, name: str, body: bytes) -> bool:
+        """Answer a call; returns whether there may be another one."""
+        try:
+            try:
+                answer = self._dispatched(call, name, body)
+            except NotAllowed:
+                call.send(Kind.REFUSED)
+            except KinesisEfoError as error:
+                call.send(Kind.ERROR, pack_error(error))
+            else:
+                if answer is None:
+                    call.send(Kind.END)
+                else:
+                    call.send(Kind.ANSWER, msgspec.json.encode(answer))
+        except (CallerGone, Stopped, LostError, TimeoutError):
+            return False
+        return True
+
+    def _dispatched(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
+        if name == STATUS and self._desk is not None:
+            return self.run(call, _awaited(self._desk.status(decoded(body, StatusRequest))))
+        if call.is_tool:
+            raise NotAllowed
+        return self.act(call, name, body)
+
+    # -- calls
+
+    def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
+        """Answer a call of a task or a fetcher.
+
+        Args:
+            call: The call.
+            name: What is asked.
+            body: The message.
+
+        Returns:
+            The answer; None if it was sent in parts.
+        """
         if self._more is not None:
             # Its caller may ask again: what it has begun is not cut off.
-            answer = self.run(None, self._more(action.type, action.body.to_pybytes()))
+            answer = self.run(None, self._more(name, body))
             if answer is not None:
-                return [flight.Result(msgspec.json.encode(answer))]
-        raise flight.FlightServerError(f"the {self.what} has no action {action.type!r}")
+                return answer
+        raise FetcherError(f"the {self.what} has no action {name!r}")
 
-    def run(self, context: flight.ServerCallContext | None, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, call: Call | None, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the event loop, for a call: until its caller has gone."""
-        return self.result(context, self.submit(work))
+        return self.result(call, self.submit(work))
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine in the event loop."""
@@ -134,70 +337,70 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
             work.close()
-            raise flight.FlightUnavailableError("the fetcher has stopped") from None
+            raise Stopped from None
 
-    def done(
-        self, context: flight.ServerCallContext | None, future: concurrent.futures.Future[Any], seconds: float
-    ) -> bool:
+    def done(self, call: Call | None, future: concurrent.futures.Future[Any], seconds: float) -> bool:
         """Wait for a coroutine; False if it takes longer. If its caller has gone, it is cancelled."""
         give_up_at = time.monotonic() + seconds
         while not concurrent.futures.wait((future,), min(_CANCEL_CHECK_SECONDS, seconds)).done:
             # The caller does not wait any more: its task was killed, or the query stopped.
-            if context is not None and context.is_cancelled():
+            if call is not None and call.gone:
                 future.cancel()
-                raise flight.FlightCancelledError("the caller has gone") from None
+                raise CallerGone
             if time.monotonic() >= give_up_at:
                 return False
         return True
 
-    def result(self, context: flight.ServerCallContext | None, future: concurrent.futures.Future[T]) -> T:
-        """The result of a coroutine, and its error in the form in which it crosses the wire."""
-        self.done(context, future, inf)
+    def result(self, call: Call | None, future: concurrent.futures.Future[T]) -> T:
+        """The result of a coroutine, or its error."""
+        self.done(call, future, inf)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise flight.FlightUnavailableError("the fetcher is stopping") from None
-        except KinesisEfoError as error:
-            raise flight.FlightServerError(str(error), extra_info=pack_error(error)) from error
+            raise Stopped from None
+        except KinesisEfoError:
+            raise
         except Exception as error:
-            wrapped = FetcherError(f"the fetcher failed: {type(error).__name__}: {error}")
-            raise flight.FlightServerError(str(wrapped), extra_info=pack_error(wrapped)) from error
+            raise FetcherError(f"the fetcher failed: {type(error).__name__}: {error}") from error
 
 
 def decoded(data: bytes, kind: type[T]) -> T:
-    """A message of a call."""
+    """A message of a call.
+
+    Raises:
+        FetcherError: It is none.
+    """
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
-        raise flight.FlightServerError(f"not a {kind.__name__}: {error}") from None
+        raise FetcherError(f"not a {kind.__name__}: {error}") from None
 
 
-def refuse_tools(context: flight.ServerCallContext) -> None:
-    """Let those go on alone who know the run's secret: the token of a tool opens its status and nothing else."""
-    if context.get_middleware(_CHECK) is not None:
-        raise flight.FlightUnauthenticatedError("the token of the status opens nothing else")
+def _request(head: bytes) -> Request | None:
+    try:
+        return msgspec.json.decode(head, type=Request)
+    except msgspec.MsgspecError:
+        return None
 
 
 async def _awaited(answer: Awaitable[T]) -> T:
     return await answer
 
 
-_CHECK: Final = "secret"
+def _server_context(certificate: Certificate) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with _readable(certificate.pem) as chain, _readable(certificate.key) as key:
+        context.load_cert_chain(chain, key)
+    return context
 
 
-class _Tool(flight.ServerMiddleware):  # type: ignore[misc]
-    """Marks a call that knows the token of the status alone."""
-
-
-class _SecretCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    def __init__(self, secret: str, token: str | None) -> None:
-        self._secret = secret.encode()
-        self._token = None if token is None else token.encode()
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Tool | None:  # noqa: ARG002
-        given = (headers.get(SECRET_HEADER) or [""])[0].encode()
-        if hmac.compare_digest(given, self._secret):
-            return None
-        if self._token is not None and hmac.compare_digest(given, self._token):
-            return _Tool()
-        raise flight.FlightUnauthenticatedError("the secret of the run is missing or wrong")
+@contextlib.contextmanager
+def _readable(text: str) -> Iterator[str]:
+    """A path that some bytes can be read from, once: Python takes keys from files only, and this one is to be in none."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as file:
+        # Little enough for a pipe to hold.
+        file.write(text.encode())
+        file.close()
+        yield f"/dev/fd/{reading}"

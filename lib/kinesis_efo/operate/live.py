@@ -67,7 +67,7 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> Asked
 
 
 def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:
-    # Flight takes a while to import, and only those who ask need it.
+    # TLS takes a while to import, and only those who ask need it.
     from kinesis_efo.fetcher.connection import Connection
 
     address, limits = access.address, (CONNECT_SECONDS, CONNECT_SECONDS)

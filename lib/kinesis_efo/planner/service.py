@@ -1,4 +1,4 @@
-"""The planner's Arrow Flight service, for the fetchers of other processes and for tasks that look for one."""
+"""The planner's service, for the fetchers of other processes and for tasks that look for one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from pyarrow import flight
 
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.service import FetcherService
-from kinesis_efo.fetcher.serving import More, StatusDesk, decoded
+from kinesis_efo.fetcher.serving import Call, CallerGone, More, StatusDesk, decoded
 from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereRequest, WorkRequest
 from kinesis_efo.planner.cluster import Cluster
 
@@ -49,26 +48,23 @@ class PlannerService(FetcherService):
         super().__init__(cluster, loop, secret, listening, certificate, desk, more)
         cluster.home = self.address
 
-    def act(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+    def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
         """See `Service`."""
-        body = action.body.to_pybytes()
         answer: Coroutine[Any, Any, msgspec.Struct]
-        match action.type:
-            case str(name) if name == WORK:
-                request = decoded(body, WorkRequest)
-                try:
-                    work = self.run(context, self._sessions.work(request))
-                except flight.FlightCancelledError:
-                    self.run(None, self._dropped(request.name))
-                    raise
-                return [flight.Result(msgspec.json.encode(work))]
-            case str(name) if name == REPORT:
-                answer = self._sessions.report(decoded(body, Report))
-            case str(name) if name == WHERE:
-                answer = self._cluster.where(decoded(body, WhereRequest))
-            case _:
-                return super().act(context, action)
-        return [flight.Result(msgspec.json.encode(self.run(context, answer)))]
+        if name == WORK:
+            request = decoded(body, WorkRequest)
+            try:
+                return self.run(call, self._sessions.work(request))
+            except CallerGone:
+                self.run(None, self._dropped(request.name))
+                raise
+        elif name == REPORT:
+            answer = self._sessions.report(decoded(body, Report))
+        elif name == WHERE:
+            answer = self._cluster.where(decoded(body, WhereRequest))
+        else:
+            return super().act(call, name, body)
+        return self.run(call, answer)
 
     async def _dropped(self, name: str) -> None:
         self._sessions.dropped(name)

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
-from pyarrow import flight
 
-from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.messages import pack_error
 from kinesis_efo.fetcher.planner_client import PlannerClient
-from kinesis_efo.fetcher.serving import Service, decoded
+from kinesis_efo.fetcher.serving import Call, Service, decoded
 from kinesis_efo.fetcher.work import WHERE, WhereReply, WhereRequest
 
 if TYPE_CHECKING:
@@ -60,18 +58,11 @@ class WhereService(Service):
         self._run_secret = secret
         super().__init__(None, secret, listening, certificate)
 
-    def act(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+    def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
         """See `Service`."""
-        if action.type != WHERE:
-            return super().act(context, action)
-        request = decoded(action.body.to_pybytes(), WhereRequest)
-        try:
-            reply = self._answer(context, request)
-        except KinesisEfoError as error:
-            raise flight.FlightServerError(str(error), extra_info=pack_error(error)) from error
-        return [flight.Result(msgspec.json.encode(reply))]
+        return self._answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
 
-    def _answer(self, context: flight.ServerCallContext, request: WhereRequest) -> WhereReply:
+    def _answer_where(self, call: Call, request: WhereRequest) -> WhereReply:
         """While there is no host, nobody reads the shards, and one is there to wait for: the task asks again."""
         give_up_at = time.monotonic() + request.wait
         while True:
@@ -85,6 +76,6 @@ class WhereService(Service):
                         PlannerClient(address, self._run_secret) as client,
                     ):
                         return client.ask_where(replace(request, wait=left))
-            if not left or context.is_cancelled():
+            if not left or call.gone:
                 return WhereReply([None] * len(request.shards), 1)
             time.sleep(min(left, _AGAIN_SECONDS))

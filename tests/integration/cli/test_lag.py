@@ -90,7 +90,7 @@ def test_a_run_that_cannot_be_asked_costs_little_time_and_is_named(run: Run, wor
     _put(here, Lease(f"orders:{shard}", checkpoint=TRIM_HORIZON))
     closed = StatusAccess(FetcherAddress(network_namespace(), free_ports()[0]), "token").to_text()
     for status, reason in (
-        (closed, "no fetcher answers at grpc://127.0.0.1:"),
+        (closed, "no fetcher answers at tcp://127.0.0.1:"),
         ("{", "Only base64 data is allowed"),
         (base64.b64encode(b"cut off").decode(), "not the access to a status: "),
         (None, "its row does not say how to ask it"),

@@ -73,9 +73,7 @@ def test_the_archive_is_small_and_brings_everything_but_spark(
     assert archive.path.stat().st_size < 100e6
     container, environment = bare
     # `pyspark` is Spark's to bring; what needs none of it is imported here, so that a missing package is seen.
-    modules = (
-        "kinesis_efo.aws, kinesis_efo.fetcher.service, kinesis_efo.producer, kinesis_efo.cli.app, pyarrow.flight, typer"
-    )
+    modules = "kinesis_efo.aws, kinesis_efo.fetcher.service, kinesis_efo.producer, kinesis_efo.cli.app, pyarrow, typer"
     show = f"import sys, importlib.util, {modules}; print(importlib.util.find_spec('pyspark'), {{m.__file__ for m in sys.modules.values() if 'site-packages' in (getattr(m, '__file__', None) or '')}})"
     ran = subprocess.run(
         [job.PYTHON, "-c", show], cwd=container, env=environment, capture_output=True, text=True, check=False

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
-from pyarrow import flight
+from msgspec.structs import replace
 
 from kinesis_efo.errors import FetcherUnreachableError
+from kinesis_efo.fetcher import serving
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.certificate import Certificate, make_certificate
 from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.fetcher.connection_cache import ConnectionCache
-from kinesis_efo.fetcher.messages import PAYLOAD_SCHEMA, RangeLabel, payload_batches
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.fetcher.messages import RangeLabel
+from kinesis_efo.fetcher.serving import Call, Service, Stopped
+from kinesis_efo.fetcher.wire import Kind, Wire
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 
 KEY = ShardKey("orders", "shardId-000000000000")
@@ -27,39 +30,48 @@ WANTED = ShardRange(KEY, Position.parse("TRIM_HORIZON"), Position.parse("AFTER:7
 HERE = "this namespace"
 
 
-class Ending(flight.FlightServerBase):  # type: ignore[misc]
+def send(call: Call, *payloads: bytes) -> None:
+    head = [(RangeLabel.of(0, None), [len(payload) for payload in payloads])]
+    call.send(Kind.EVENTS, msgspec.json.encode(head), payloads)
+
+
+class Ending(Service):
     """Ends every call as a service does that is shut down in the middle of it."""
 
-    def do_get(self, context: Any, ticket: Any) -> flight.GeneratorStream:
-        def batches() -> Iterator[tuple[pa.RecordBatch, bytes]]:
-            yield next(iter(payload_batches([b"{}"]))), msgspec.json.encode(RangeLabel.of(0, None))
-            raise flight.FlightCancelledError("shutting down")
+    def __init__(self) -> None:
+        super().__init__(None, "secret", Listening())
 
-        return flight.GeneratorStream(PAYLOAD_SCHEMA, batches())
+    def act(self, call: Call, name: str, body: bytes) -> None:
+        send(call, b"{}")
+        raise Stopped
 
 
-class Counting(flight.FlightServerBase):  # type: ignore[misc]
-    """Counts calls and has two events for every range."""
+class Counting(Service):
+    """Counts calls and has two events for every range.
 
-    def __init__(self, where: str, **options: Any) -> None:
-        super().__init__(where, **options)
-        self.peers: list[str] = []
+    Attributes:
+        connections: The connection of each call: each has a thread of its own.
+    """
+
+    def __init__(self, listening: Listening, certificate: Certificate | None = None) -> None:
+        self.connections: list[threading.Thread] = []
+        super().__init__(None, "secret", listening, certificate)
 
     @property
     def calls(self) -> int:
-        return len(self.peers)
+        return len(self.connections)
 
-    def do_get(self, context: Any, ticket: Any) -> flight.GeneratorStream:
-        self.peers.append(context.peer())
-        label = msgspec.json.encode(RangeLabel.of(0, None))
-        batches = [(batch, label) for batch in payload_batches([b"{1}", b"{2}"])]
-        return flight.GeneratorStream(PAYLOAD_SCHEMA, iter(batches))
+    @property
+    def port(self) -> int:
+        return self.address.port
+
+    def act(self, call: Call, name: str, body: bytes) -> None:
+        self.connections.append(threading.current_thread())
+        send(call, b"{1}", b"{2}")
 
 
 def counting(host: str = "127.0.0.1", port: int = 0, certificate: Certificate | None = None) -> Counting:
-    if certificate is None:
-        return Counting(f"grpc://{host}:{port}")
-    return Counting(f"grpc+tls://{host}:{port}", tls_certificates=[(certificate.pem, certificate.key)])
+    return Counting(Listening(host, range(port, port + 1)), certificate)
 
 
 def made(days: float = 0) -> Certificate:
@@ -134,16 +146,31 @@ def test_another_fetcher_at_one_of_the_addresses_is_passed_by() -> None:
         assert (other.calls, server.calls) == (0, 1)
 
 
-def test_no_proxy_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_within_a_host_a_unix_socket_is_the_way() -> None:
+    """Also for a service that encrypts: nobody else can listen in."""
+    certificate = made()
+    for server in (counting(), Counting(Listening("0.0.0.0"), certificate)):
+        with server:
+            assert server.address.nearby
+            nowhere = replace(server.address, namespace=HERE, port=1)
+            call(nowhere, HERE)
+            assert server.calls == 1
+            with pytest.raises(FetcherUnreachableError, match="loopback address only"):
+                call(nowhere)
+
+
+def test_where_the_unix_socket_does_not_lead_tcp_does(monkeypatch: pytest.MonkeyPatch) -> None:
     with counting() as server:
-        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
-            monkeypatch.setenv(name, "http://127.0.0.1:1")
-        monkeypatch.delenv("no_proxy", raising=False)
-        monkeypatch.delenv("no_grpc_proxy", raising=False)
-        with flight.FlightClient(f"grpc://127.0.0.1:{server.port}") as plain, pytest.raises(flight.FlightError):
-            plain.do_get(flight.Ticket(b"")).read_all()
-        call(FetcherAddress(HERE, server.port), HERE)
-        assert server.calls == 1
+        call(replace(server.address, namespace=HERE, nearby="nobody"), HERE)
+        # The service takes this process for another user's, and closes the connection.
+        monkeypatch.setattr(serving.nearby, "is_own", lambda sock: sock.getsockname() == "")
+        call(replace(server.address, namespace=HERE), HERE)
+        assert server.calls == 2
+
+
+def test_one_address_is_no_way_within_the_host() -> None:
+    with Counting(Listening("127.0.0.2", hosts=("127.0.0.2",))) as server:
+        assert not server.address.nearby
 
 
 # -- the certificate
@@ -177,7 +204,7 @@ def test_nothing_is_said_in_the_clear_to_one_who_cannot_encrypt() -> None:
 
 def test_nobody_there_says_so() -> None:
     with pytest.raises(
-        FetcherUnreachableError, match=r"no fetcher answers at grpc://127\.0\.0\.1:1 \(.*Connection refused"
+        FetcherUnreachableError, match=r"no fetcher answers at tcp://127\.0\.0\.1:1 \(.*Connection refused"
     ):
         call(FetcherAddress(HERE, 1), HERE)
 
@@ -189,9 +216,9 @@ def test_every_address_that_was_tried_is_named_with_what_happened_there() -> Non
         with pytest.raises(FetcherUnreachableError) as caught:
             call(address, connect_seconds=1.0)
     message = str(caught.value)
-    assert f"no fetcher answers at grpc+tls://127.0.1.11:{port} (" in message
-    assert ", after 1 s), grpc+tls://no-such-host.invalid" in message
-    assert f"grpc+tls://[::1]:{port} (" in message and "Connection refused" in message
+    assert f"no fetcher answers at tls://127.0.1.11:{port} (" in message
+    assert ", after 1 s), tls://no-such-host.invalid" in message
+    assert f"tls://[::1]:{port} (" in message and "Connection refused" in message
     assert "security groups" in message and "'fetcherPort'" in message and "'fetcherHost'" in message
 
 
@@ -208,8 +235,8 @@ def test_a_task_that_has_no_way_is_told_what_to_do() -> None:
 @pytest.fixture
 def client() -> Iterator[FetcherClient]:
     with (
-        Ending("grpc://127.0.0.1:0") as server,
-        FetcherClient(FetcherAddress(HERE, server.port), "secret", namespace=HERE) as client,
+        Ending() as server,
+        FetcherClient(FetcherAddress(HERE, server.address.port), "secret", namespace=HERE) as client,
     ):
         yield client
 
@@ -242,7 +269,7 @@ def test_tasks_of_a_worker_share_a_connection_within_the_machine(kept: Connectio
         address = FetcherAddress(HERE, service.port, (), certificate.pem if certificate else None)
         for _ in range(3):
             read_all(address, kept)
-        assert (service.calls, len(set(service.peers))) == (3, 1)
+        assert (service.calls, len(set(service.connections))) == (3, 1)
 
 
 def test_another_hosts_connection_is_closed_after_the_task(kept: ConnectionCache) -> None:
@@ -250,7 +277,7 @@ def test_another_hosts_connection_is_closed_after_the_task(kept: ConnectionCache
     with counting() as service:
         for _ in range(2):
             read_all(FetcherAddress("elsewhere", service.port, ("localhost",)), kept)
-        assert len(set(service.peers)) == 2
+        assert len(set(service.connections)) == 2
 
 
 def test_a_connection_that_was_kept_to_one_that_has_gone_costs_no_task(kept: ConnectionCache) -> None:
@@ -266,22 +293,25 @@ def test_a_connection_that_was_kept_to_one_that_has_gone_costs_no_task(kept: Con
 
 def test_a_kept_connection_that_fails_gives_way_to_a_new_one(kept: ConnectionCache) -> None:
     with counting() as gone:
-        nobody = gone.port
+        wire = Wire(socket.create_connection(("127.0.0.1", gone.port)))
+        wire.greeted(10)
     with counting() as service:
         address = FetcherAddress(HERE, service.port)
-        kept.keep(address, flight.FlightClient(f"grpc://127.0.0.1:{nobody}"))
+        kept.keep(address, wire)
         for _ in range(2):
             read_all(address, kept)
-        assert (service.calls, len(set(service.peers))) == (2, 1)
+        assert (service.calls, len(set(service.connections))) == (2, 1)
 
 
 def test_a_connection_is_not_kept_after_an_error_or_a_task_that_ends_early(kept: ConnectionCache) -> None:
-    with Ending("grpc://127.0.0.1:0") as service, pytest.raises(FetcherUnreachableError):
-        read_all(FetcherAddress(HERE, service.port), kept)
+    with Ending() as ending, pytest.raises(FetcherUnreachableError):
+        read_all(FetcherAddress(HERE, ending.address.port), kept)
     with counting() as service:
         address = FetcherAddress(HERE, service.port)
         with FetcherClient(address, "secret", namespace=HERE, kept=kept) as client:
             next(client.get([WANTED]))
         assert kept.take(address) is None
         read_all(address, kept)
-        assert kept.take(address) is not None
+        wire = kept.take(address)
+        assert wire is not None
+        wire.close()

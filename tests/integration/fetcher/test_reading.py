@@ -1,4 +1,4 @@
-"""A fetcher over real HTTP and real Flight: ranges, repetition, leases, resharding, what goes wrong."""
+"""A fetcher over real HTTP and a real service: ranges, repetition, leases, resharding, what goes wrong."""
 
 from __future__ import annotations
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pyarrow as pa
+import msgspec
 import pytest
-from pyarrow import flight
+from msgspec.structs import replace
 
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, KinesisEfoError
+from kinesis_efo.fetcher import serving
+from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.client import FetcherClient
-from kinesis_efo.fetcher.messages import SECRET_HEADER
+from kinesis_efo.fetcher.messages import GET
 from kinesis_efo.fetcher.status import STATUS, StatusAccess
+from kinesis_efo.fetcher.wire import Frame, Kind, LostError, Wire
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey, ShardRange
 from tests.support.fetching import reading
 from tests.support.world import World, wait_until
@@ -23,59 +29,84 @@ from tests.support.world import World, wait_until
 MakeWorld = Callable[..., World]
 EVERYTHING = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, SHARD_END)
 TICKET = b'{"ranges":[["orders","shardId-000000000000","TRIM_HORIZON","SHARD_END"]]}'
-EVERY_CALL: dict[str, Callable[[flight.FlightClient, flight.FlightCallOptions], object]] = {
-    "an unknown action": lambda client, options: list(client.do_action(flight.Action("stop", b""), options)),
-    "get": lambda client, options: client.do_get(flight.Ticket(TICKET), options).read_all(),
-    "the list of actions": lambda client, options: client.list_actions(options),
-    "the list of flights": lambda client, options: list(client.list_flights(options=options)),
-    "info": lambda client, options: client.get_flight_info(flight.FlightDescriptor.for_path("x"), options),
-}
+EVERY_CALL = {GET: TICKET, STATUS: b"{}", "stop": b""}
 
 
-def headers(*secrets: bytes) -> flight.FlightCallOptions:
-    return flight.FlightCallOptions(timeout=10, headers=[(SECRET_HEADER.encode(), secret) for secret in secrets])
+@contextmanager
+def connected(address: FetcherAddress) -> Iterator[Wire]:
+    wire = Wire(socket.create_connection(("127.0.0.1", address.port), 10))
+    try:
+        wire.greeted(10)
+        yield wire
+    finally:
+        wire.close()
+
+
+def asked(address: FetcherAddress, head: object, body: bytes = b"", kind: Kind = Kind.REQUEST) -> Frame:
+    """The answer to the only call of a connection."""
+    with connected(address) as wire:
+        wire.send(kind, head if isinstance(head, bytes) else msgspec.json.encode(head), [body])
+        return wire.receive(10)
 
 
 def test_no_call_is_answered_without_the_secret(world: MakeWorld) -> None:
-    with reading(world()) as r, flight.FlightClient(str(r.runtime.address)) as client:
-        right = r.runtime.secret.encode()
+    with reading(world()) as r:
+        address, right = r.runtime.address, r.runtime.secret
         assert len(right) >= 43, "256 bits in base64"
-        for name, call in EVERY_CALL.items():
-            for given in (
-                [],
-                [b""],
-                [b"guessed"],
-                [right[:-1]],
-                [right + b"x"],
-                [right.swapcase()],
-                [b"guessed", right],
-            ):
-                with pytest.raises(flight.FlightUnauthenticatedError) as caught:
-                    call(client, headers(*given))
-                assert r.runtime.secret not in str(caught.value), name
+        guesses = ["", "guessed", right[:-1], right + "x", right.swapcase(), f" {right}", "\u20ac"]
+        for name, body in EVERY_CALL.items():
+            heads: list[object] = [{"secret": guess, "name": name} for guess in guesses]
+            for head in [*heads, {"name": name}, {"secret": None, "name": name}, [right, name], b"", b"\xff" * 100]:
+                assert asked(address, head, body) == (Kind.REFUSED, b"", b"")
+        known = {"secret": right, "name": GET}
+        for kind in set(Kind) - {Kind.REQUEST}:
+            assert asked(address, known, TICKET, kind).kind is Kind.REFUSED
+
+
+def test_a_stranger_is_not_listened_to(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a long head is taken of it, nor a long body, nor a second call, nor does it keep a connection."""
+    monkeypatch.setattr(serving, "STRANGER_SECONDS", 1.0)
+    with reading(world()) as r:
+        address = r.runtime.address
+        with pytest.raises(LostError):
+            asked(address, b" " * 10_000)
+        with connected(address) as wire:
+            wire.send(Kind.REQUEST, b"{}")
+            assert wire.receive(10).kind is Kind.REFUSED
+            with suppress(LostError):
+                wire.send(Kind.REQUEST, msgspec.json.encode({"secret": r.runtime.secret, "name": GET}), [TICKET])
+            with pytest.raises(LostError):
+                wire.receive(10)
+        with socket.create_connection(("127.0.0.1", address.port), 10) as stranger:
+            stranger.sendall(struct.pack(">BIQ", Kind.REQUEST, 2, 1 << 40) + b"{}" + b"x" * 1000)
+            assert stranger.makefile("rb").read(14 + 13)[14:15] == bytes([Kind.REFUSED])
+        with connected(address) as wire, pytest.raises(LostError):
+            wire.receive(30)
+        # One that has shown the secret may take its time.
+        with connected(address) as wire:
+            for _ in range(2):
+                wire.send(Kind.REQUEST, msgspec.json.encode({"secret": r.runtime.secret, "name": STATUS}), [b"{}"])
+                assert wire.receive(10).kind is Kind.ANSWER
+                time.sleep(1.5)
 
 
 def test_the_token_in_the_runs_row_opens_its_status_and_nothing_else(world: MakeWorld) -> None:
     w = world()
     w.put([("k", b"private")])
-    with reading(w) as r, flight.FlightClient(str(r.runtime.address)) as client:
+    with reading(w) as r:
         r.until(1)
         row = w.leases()["#run:orders"]
         access = StatusAccess.parse(row["status"]["S"])
-        assert access.address == r.runtime.address
+        assert access.address == replace(r.runtime.address, nearby=""), "tools are not in a hurry"
         assert r.runtime.secret not in str(row)
-        token = headers(access.token.encode())
-        [answer] = client.do_action(flight.Action(STATUS, b"{}"), token)
-        said = answer.body.to_pybytes()
+        said = asked(access.address, {"secret": access.token, "name": STATUS}, b"{}").head
         assert b"shardId-000000000000" in said
         assert b"private" not in said
         assert r.runtime.secret.encode() not in said
-        for call in (EVERY_CALL["an unknown action"], EVERY_CALL["get"]):
-            with pytest.raises(flight.FlightUnauthenticatedError):
-                call(client, token)
-        for given in (b"", b"guessed", access.token[:-1].encode()):
-            with pytest.raises(flight.FlightUnauthenticatedError):
-                list(client.do_action(flight.Action(STATUS, b"{}"), headers(given)))
+        for name in (GET, "stop"):
+            assert asked(access.address, {"secret": access.token, "name": name}, TICKET).kind is Kind.REFUSED
+        for given in ("", "guessed", access.token[:-1]):
+            assert asked(access.address, {"secret": given, "name": STATUS}, b"{}").kind is Kind.REFUSED
     wait_until(lambda: "status" not in w.leases()["#run:orders"])
 
 
@@ -83,13 +114,11 @@ def test_nonsense_with_the_right_secret_is_an_error_of_that_call_only(world: Mak
     w = world()
     w.put([("k", b"data")])
     tickets = [b"", b"\xff" * 1000, TICKET.replace(b"TRIM_HORIZON", b"SOON"), TICKET.replace(b"orders", b"nowhere")]
-    with reading(w) as r, flight.FlightClient(str(r.runtime.address)) as client:
-        options = headers(r.runtime.secret.encode())
-        for ticket in tickets:
-            with pytest.raises((flight.FlightError, pa.ArrowException)):
-                client.do_get(flight.Ticket(ticket), options).read_all()
-        with pytest.raises((flight.FlightError, pa.ArrowException)):
-            list(client.do_action(flight.Action("none", b""), options))
+    with reading(w) as r, connected(r.runtime.address) as wire:
+        calls = [(GET, ticket) for ticket in tickets] + [("none", b""), (STATUS, b"[]")]
+        for name, body in calls:
+            wire.send(Kind.REQUEST, msgspec.json.encode({"secret": r.runtime.secret, "name": name}), [body])
+            assert wire.receive(10).kind is Kind.ERROR, (name, body)
         assert [row.data for row in r.until(1)] == [b"data"]
 
 

@@ -24,7 +24,7 @@ def test_a_profile_measures_every_stretch_of_both_queries(
         for what in ("Spark: addBatch", "Spark: walCommit", "CPU: JVM", "CPU: all", "memory: JVM", "rows in each"):
             assert figures[source, what].runs[0] > 0, (source, what)
     for what in (
-        "planner: latestOffset", "planner: partitions", "worker: Flight", "worker: decoding",
+        "planner: latestOffset", "planner: partitions", "worker: receiving", "worker: decoding",
         "worker: handing rows over", "CPU: planner", "memory: workers",
     ):  # fmt: skip
         assert figures[OURS, what].runs[0] > 0, what

@@ -21,12 +21,12 @@ def test_loopback_comes_first_in_the_same_network_namespace_only() -> None:
 
 def test_locations() -> None:
     assert [ADDRESS.location(host) for host in ADDRESS.hosts] == [
-        "grpc+tls://10.0.0.7:40000",
-        "grpc+tls://[fd00::2]:40000",
-        "grpc+tls://driver:40000",
+        "tls://10.0.0.7:40000",
+        "tls://[fd00::2]:40000",
+        "tls://driver:40000",
     ]
-    assert str(ADDRESS) == "grpc+tls://10.0.0.7:40000"
-    assert str(FetcherAddress("here", 40_000)) == "grpc://127.0.0.1:40000"
+    assert str(ADDRESS) == "tls://10.0.0.7:40000"
+    assert str(FetcherAddress("here", 40_000)) == "tcp://127.0.0.1:40000"
 
 
 def test_an_address_travels_as_json_and_in_pickles() -> None:

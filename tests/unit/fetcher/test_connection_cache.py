@@ -11,6 +11,7 @@ from kinesis_efo.fetcher.connection_cache import ConnectionCache
 
 class Client:
     closed = False
+    speaks = False
 
     def close(self) -> None:
         assert not self.closed
@@ -50,6 +51,15 @@ def test_one_client_leads_to_each_place(kept: ConnectionCache) -> None:
     assert kept.take("here") is second
 
 
+def test_one_that_the_other_side_has_closed_is_not_kept_for_ever(kept: ConnectionCache) -> None:
+    gone, here = clients(2)
+    kept.keep("there", gone)
+    gone.speaks = True
+    kept.keep("here", here)
+    assert (gone.closed, here.closed) == (True, False)
+    assert kept.take("there") is None
+
+
 def test_the_one_that_waits_longest_makes_room(kept: ConnectionCache) -> None:
     made = clients(3)
     for name, client in zip("abc", made, strict=True):
@@ -58,14 +68,15 @@ def test_the_one_that_waits_longest_makes_room(kept: ConnectionCache) -> None:
     assert kept.take("a") is None
 
 
-def test_a_child_neither_uses_nor_closes_what_is_its_parents(kept: ConnectionCache, process: list[int]) -> None:
+def test_a_child_uses_nothing_of_its_parents_and_closes_its_own_end(kept: ConnectionCache, process: list[int]) -> None:
     parents, own = clients(2)
     kept.keep("here", parents)
     process[0] = 8
     assert kept.take("here") is None
+    assert parents.closed
     kept.keep("here", own)
     kept.close()
-    assert (parents.closed, own.closed) == (False, True)
+    assert own.closed
 
 
 def test_all_are_closed_at_the_end(kept: ConnectionCache) -> None:

@@ -34,6 +34,10 @@ RANGES = [
 ]
 
 
+LINKS: list[HostLink] = []
+"""Of all guests of a test."""
+
+
 class Guest:
     """A guest of a host: its side of the wire, and the query at the other end."""
 
@@ -46,6 +50,7 @@ class Guest:
         self.give_up = False
         file = HostFile(path)
         self.link = HostLink(file, HostClient(own.address, own.secret), self.check, lambda _: time.sleep(0.01))
+        LINKS.append(self.link)
         parsed = SourceOptions.parse({"manifest": "m.json", **options})
         self.joined = self.link.join(
             reader or f"reader {id(self)}", process or Process.of(1), manifest("orders").streams, parsed
@@ -69,14 +74,14 @@ def own(tmp_path: Path) -> Iterator[FakeOwn]:
     file = OwnFile(tmp_path / "run", RunEntry(own.address, own.secret, {}))
     yield own
     file.close()
+    while LINKS:
+        LINKS.pop().close()
     own.die()
 
 
 @pytest.fixture
-def guest(own: FakeOwn, tmp_path: Path) -> Iterator[Guest]:
-    guest = Guest(own, tmp_path / "run", reader="the reader")
-    yield guest
-    guest.link.close()
+def guest(own: FakeOwn, tmp_path: Path) -> Guest:
+    return Guest(own, tmp_path / "run", reader="the reader")
 
 
 def test_what_is_asked_and_answered_is_what_it_was(guest: Guest) -> None:

@@ -58,7 +58,7 @@ def worker(**environment: str) -> Iterator[Worker]:
 def test_a_new_worker_has_what_its_first_task_imports() -> None:
     with worker() as new:
         assert "kinesis_efo.spark.daemon" in new.daemon
-        assert "/pyarrow/_flight" in new.libraries
+        assert "/pyarrow/_compute" in new.libraries
         assert "/msgspec/" in new.libraries
         assert new.threads == 1
 
@@ -68,4 +68,4 @@ def test_where_libraries_have_started_threads_sparks_own_daemon_forks() -> None:
     with worker(JE_ARROW_MALLOC_CONF="background_thread:true", ARROW_DEFAULT_MEMORY_POOL="jemalloc") as new:
         assert "pyspark.daemon" in new.daemon
         assert "pyspark.worker" in new.daemon
-        assert "/pyarrow/_flight" not in new.libraries
+        assert "/pyarrow/_compute" not in new.libraries

@@ -18,6 +18,7 @@ from kinesis_efo.fetcher import serving
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.certificate import Certificate, make_certificate
 from kinesis_efo.fetcher.client import FetcherClient
+from kinesis_efo.fetcher.connection import Connection
 from kinesis_efo.fetcher.connection_cache import ConnectionCache
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.messages import RangeLabel
@@ -155,8 +156,8 @@ def test_within_a_host_a_unix_socket_is_the_way() -> None:
             nowhere = replace(server.address, namespace=HERE, port=1)
             call(nowhere, HERE)
             assert server.calls == 1
-            with pytest.raises(FetcherUnreachableError, match="loopback address only"):
-                call(nowhere)
+            with pytest.raises(FetcherUnreachableError, match="Connection refused"):
+                call(replace(nowhere, hosts=("127.0.0.1",)))
 
 
 def test_where_the_unix_socket_does_not_lead_tcp_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +167,8 @@ def test_where_the_unix_socket_does_not_lead_tcp_does(monkeypatch: pytest.Monkey
         monkeypatch.setattr(serving.nearby, "is_own", lambda sock: sock.getsockname() == "")
         call(replace(server.address, namespace=HERE), HERE)
         assert server.calls == 2
+        with pytest.raises(FetcherUnreachableError, match="Connection refused"):
+            call(replace(server.address, namespace=HERE, port=1), HERE)
 
 
 def test_one_address_is_no_way_within_the_host() -> None:
@@ -244,6 +247,31 @@ def client() -> Iterator[FetcherClient]:
 def test_a_range_that_the_service_cuts_off_says_that_it_stopped(client: FetcherClient) -> None:
     with pytest.raises(FetcherUnreachableError, match="has stopped in the middle of a call"):
         _ = [list(payloads) for _, _, payloads in client.get([WANTED])]
+
+
+class Told(msgspec.Struct):
+    name: str
+
+
+class Late(Service):
+    """Answers with the name of the call; `late` once it may."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+        super().__init__(None, "secret", Listening())
+
+    def act(self, call: Call, name: str, body: bytes) -> Told:
+        assert name != "late" or self.may.wait(10)
+        return Told(name)
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one() -> None:
+    with Late() as service, Connection(service.address, "secret") as connection:
+        assert connection.action("first", Told(""), Told, 10).name == "first"
+        with pytest.raises(FetcherUnreachableError, match="did not answer in time"):
+            connection.action("late", Told(""), Told, 0.3)
+        service.may.set()
+        assert connection.action("next", Told(""), Told, 10).name == "next"
 
 
 # -- from one task to the next

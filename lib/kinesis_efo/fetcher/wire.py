@@ -122,8 +122,8 @@ class Wire:
             seconds = give_up_at - time.monotonic()
             if seconds <= 0:
                 raise TimeoutError
-            self._socket.settimeout(None if seconds == inf else seconds)
             try:
+                self._socket.settimeout(None if seconds == inf else seconds)
                 left = left[self._socket.send(left) :]
             except TimeoutError:
                 raise
@@ -185,9 +185,9 @@ class Wire:
 
     def _fill(self, memory: Any, seconds: float | None) -> Any:
         left = memoryview(memory).cast("B")
-        self._socket.settimeout(seconds)
         while left:
             try:
+                self._socket.settimeout(seconds)
                 received = self._socket.recv_into(left)
             except TimeoutError:
                 raise

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kinesis_efo.errors import FetcherUnreachableError
+from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher import serving
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.certificate import Certificate, make_certificate
@@ -199,6 +199,13 @@ def test_nothing_is_said_in_the_clear_to_one_who_cannot_encrypt() -> None:
     with counting() as server:
         with pytest.raises(FetcherUnreachableError, match="handshake failed"):
             call(FetcherAddress(HERE, server.port, (), made().pem), HERE)
+        assert server.calls == 0
+
+
+def test_a_service_that_has_nothing_for_tools_refuses_strangers_all_the_same() -> None:
+    with counting() as server, FetcherClient(server.address, "guessed") as client:
+        with pytest.raises(FetcherRefusedError):
+            next(client.get([WANTED]))
         assert server.calls == 0
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import msgspec
 import pytest
 
 from kinesis_efo.fetcher.client import CALL_SECONDS, SILENT_SECONDS, CallEndedError, FetcherClient
 from kinesis_efo.fetcher.connection_cache import ConnectionCache
 from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.fetcher.messages import GET, GetTicket, Request
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.fetcher.service import WORD_SECONDS, FetcherService
+from kinesis_efo.fetcher.wire import Kind, Wire
 from kinesis_efo.kinesis.events import read_head
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from tests.support.world import wait_until
@@ -187,6 +191,27 @@ def test_a_call_that_has_lasted_too_long_goes_on_as_another(
     serving = serve(fetcher)
     assert numbers(reader(kept, call_seconds=1.0), serving, pause=0.1) == EVERYTHING
     assert len(fetcher.reads) > 2
+
+
+def test_a_call_that_has_lasted_too_long_says_so(serve: Callable[..., Serving]) -> None:
+    serving = serve(Slow(60))
+    client = FetcherClient(serving.service.address, "secret", call_seconds=1.0, silent_seconds=10.0)
+    got = client.get(RANGES)
+    with client, pytest.raises(CallEndedError, match="has lasted 1 s, as long as one may"):
+        next(next(got).payloads)
+
+
+def test_what_is_held_for_a_task_that_is_frozen_is_let_go_of_although_there_is_nothing_to_take(
+    serve: Callable[..., Serving],
+) -> None:
+    fetcher = Slow(60)
+    serving = serve(fetcher)
+    with socket.create_connection(("127.0.0.1", serving.service.address.port)) as sock:
+        frozen = Wire(sock)
+        ticket = msgspec.json.encode(GetTicket.of(RANGES))
+        frozen.send(Kind.REQUEST, msgspec.json.encode(Request("secret", GET, 1.0)), [ticket])
+        wait_until(lambda: fetcher.open == 1, 10, "the beginning of the read")
+        wait_until(lambda: fetcher.open == 0, 10, "the end of the read")
 
 
 def test_what_is_held_for_a_task_that_takes_nothing_is_let_go_of(serve: Callable[..., Serving]) -> None:

@@ -91,7 +91,7 @@ class Call:
     @property
     def gone(self) -> bool:
         """Whether nobody waits for the answer any more: a caller says nothing before it has it."""
-        return time.monotonic() >= self._give_up_at or self._wire.speaks or self._wire.unheard
+        return self._wire.speaks or self._wire.unheard
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = ()) -> None:
         """Send the answer, or a part of it; see `Wire.send`.

@@ -41,6 +41,9 @@ More: TypeAlias = Callable[[str, bytes], Coroutine[Any, Any, msgspec.Struct | No
 STRANGER_SECONDS: Final = 10.0
 """Longest time for each step of a caller that has not shown the secret."""
 
+MOST_STRANGERS: Final = 512
+"""Callers at a time that have not shown the secret: each costs a thread. Others wait until these have, or their time is over."""
+
 _MOST_REQUEST_HEAD: Final = 8 << 10
 _MOST_OF_STRANGER: Final = 1 << 20
 _CANCEL_CHECK_SECONDS: Final = 0.5
@@ -72,6 +75,27 @@ class StatusDesk:
 
     token: str
     status: Callable[[StatusRequest], Awaitable[RunStatus]]
+
+
+class _Caller:
+    """Whoever is at the other end of a connection.
+
+    Args:
+        strangers: The places of those who have not shown the secret; it has one of them.
+
+    Attributes:
+        is_known: Whether it has shown the secret.
+    """
+
+    def __init__(self, strangers: threading.BoundedSemaphore) -> None:
+        self.is_known = False
+        self._strangers = strangers
+
+    def give_place(self, *, is_known: bool) -> None:
+        """Leave the place to another one, once."""
+        if not self.is_known:
+            self._strangers.release()
+        self.is_known = is_known
 
 
 class Call:
@@ -140,6 +164,7 @@ class Service:
         self._tls = None if certificate is None else _server_context(certificate)
         self._lock = threading.Lock()
         self._stopping = False
+        self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
         self._idle: set[Wire] = set()
         self._threads: dict[threading.Thread, Wire | None] = {}
         self._socket = self._listen(listening)
@@ -205,9 +230,12 @@ class Service:
 
     def _accept(self, listening: socket.socket) -> None:
         while not self._stopping:
+            if not self._strangers.acquire(timeout=_PAUSE_SECONDS):
+                continue
             try:
                 sock, _ = listening.accept()
             except OSError:
+                self._strangers.release()
                 # Without a file for it, a caller waits.
                 time.sleep(_PAUSE_SECONDS)
                 continue
@@ -221,9 +249,11 @@ class Service:
             except RuntimeError:
                 with self._lock:
                     del self._threads[thread]
+                self._strangers.release()
                 sock.close()
 
     def _serve(self, sock: socket.socket) -> None:
+        caller = _Caller(self._strangers)
         try:
             with sock, contextlib.suppress(LostError, TimeoutError, OSError):
                 sock.settimeout(STRANGER_SECONDS)
@@ -234,10 +264,10 @@ class Service:
                     if isinstance(safe, ssl.SSLSocket):
                         safe.do_handshake()
                     wire.greet(STRANGER_SECONDS)
-                    known = False
-                    while self._next(wire, None if known else STRANGER_SECONDS):
-                        known = True
+                    while self._next(wire, caller):
+                        pass
         finally:
+            caller.give_place(is_known=False)
             with self._lock:
                 del self._threads[threading.current_thread()]
 
@@ -250,25 +280,28 @@ class Service:
             return sock
         return self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
-    def _next(self, wire: Wire, seconds: float | None) -> bool:
+    def _next(self, wire: Wire, caller: _Caller) -> bool:
         """Answer the next call of a connection; returns whether there may be another one."""
+        # A stranger must not gain time by sending a byte now and then.
+        give_up_at = inf if caller.is_known else time.monotonic() + STRANGER_SECONDS
         with self._lock:
             if self._stopping:
                 return False
             self._idle.add(wire)
         try:
-            kind, head, size = wire.receive_head(seconds, _MOST_REQUEST_HEAD)
+            kind, head, size = wire.receive_head(None, _MOST_REQUEST_HEAD, give_up_at)
         finally:
             with self._lock:
                 self._idle.discard(wire)
         request = _request(head) if kind is Kind.REQUEST else None
         is_tool = self._is_tool(request.secret) if request is not None else None
-        if request is None or is_tool is None:
+        if request is None or is_tool is None or (is_tool and size > _MOST_OF_STRANGER):
             # What it has sent is taken: else it might not hear the answer.
             if size <= _MOST_OF_STRANGER:
-                wire.receive_body(size, STRANGER_SECONDS)
+                wire.receive_body(size, None, give_up_at)
             wire.send(Kind.REFUSED, give_up_at=time.monotonic() + STRANGER_SECONDS)
             return False
+        caller.give_place(is_known=True)
         body = bytes(wire.receive_body(size, STRANGER_SECONDS))
         return self._answer(Call(wire, is_tool, request.seconds), request.name, body)
 

@@ -156,38 +156,45 @@ class Wire:
         kind, head, size = self.receive_head(seconds, MOST_HEAD)
         return Frame(kind, head, self.receive_body(size, seconds))
 
-    def receive_head(self, seconds: float | None, most: int) -> tuple[Kind, bytes, int]:
+    def receive_head(self, seconds: float | None, most: int, give_up_at: float = inf) -> tuple[Kind, bytes, int]:
         """The beginning of the next frame: its kind, its head, and the bytes that follow.
 
         Args:
             seconds: Longest time without a byte.
             most: Longest head.
+            give_up_at: Until when all of it may come, monotonic seconds.
 
         Raises:
             LostError, TimeoutError: See `receive`.
         """
-        kind, head, size = _PREFIX.unpack(self._fill(bytearray(_PREFIX.size), seconds))
+        kind, head, size = _PREFIX.unpack(self._fill(bytearray(_PREFIX.size), seconds, give_up_at))
         if kind not in list(Kind) or head > most:
             raise LostError(f"what comes is no frame: {kind}, with a head of {head} bytes")
-        return Kind(kind), bytes(self._fill(bytearray(head), seconds)), size
+        return Kind(kind), bytes(self._fill(bytearray(head), seconds, give_up_at)), size
 
-    def receive_body(self, size: int, seconds: float | None) -> memoryview:
+    def receive_body(self, size: int, seconds: float | None, give_up_at: float = inf) -> memoryview:
         """What follows a head.
 
         Args:
             size: Bytes.
             seconds: Longest time without a byte.
+            give_up_at: Until when all of it may come, monotonic seconds.
 
         Raises:
             LostError, TimeoutError: See `receive`.
         """
-        return memoryview(self._fill(self._allocate(size), seconds)).toreadonly() if size else memoryview(b"")
+        if not size:
+            return memoryview(b"")
+        return memoryview(self._fill(self._allocate(size), seconds, give_up_at)).toreadonly()
 
-    def _fill(self, memory: Any, seconds: float | None) -> Any:
+    def _fill(self, memory: Any, seconds: float | None, give_up_at: float = inf) -> Any:
         left = memoryview(memory).cast("B")
         while left:
+            longest = min(inf if seconds is None else seconds, give_up_at - time.monotonic())
+            if longest <= 0:
+                raise TimeoutError
             try:
-                self._socket.settimeout(seconds)
+                self._socket.settimeout(None if longest == inf else longest)
                 received = self._socket.recv_into(left)
             except TimeoutError:
                 raise

@@ -6,9 +6,10 @@ import logging
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -63,6 +64,14 @@ def test_no_call_is_answered_without_the_secret(world: MakeWorld) -> None:
             assert asked(address, known, TICKET, kind).kind is Kind.REFUSED
 
 
+def _is_sent_in_vain(sock: socket.socket) -> bool:
+    try:
+        sock.sendall(b" ")
+    except OSError:
+        return True
+    return False
+
+
 def test_a_stranger_is_not_listened_to(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a long head is taken of it, nor a long body, nor a second call, nor does it keep a connection."""
     monkeypatch.setattr(serving, "STRANGER_SECONDS", 1.0)
@@ -82,12 +91,38 @@ def test_a_stranger_is_not_listened_to(world: MakeWorld, monkeypatch: pytest.Mon
             assert stranger.makefile("rb").read(14 + 13)[14:15] == bytes([Kind.REFUSED])
         with connected(address) as wire, pytest.raises(LostError):
             wire.receive(30)
+        # A byte now and then gains it no time.
+        with socket.create_connection(("127.0.0.1", address.port), 10) as stranger:
+            stranger.sendall(struct.pack(">BIQ", Kind.REQUEST, 8000, 0))
+            wait_until(lambda: _is_sent_in_vain(stranger), 10, every=0.1)
         # One that has shown the secret may take its time.
         with connected(address) as wire:
             for _ in range(2):
                 wire.send(Kind.REQUEST, msgspec.json.encode({"secret": r.runtime.secret, "name": STATUS}), [b"{}"])
                 assert wire.receive(10).kind is Kind.ANSWER
                 time.sleep(1.5)
+
+
+def test_strangers_keep_out_nobody_who_knows_the_secret(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are: those who have shown the secret do not count, and a stranger's time ends."""
+    monkeypatch.setattr(serving, "STRANGER_SECONDS", 1.0)
+    monkeypatch.setattr(serving, "MOST_STRANGERS", 4)
+    with reading(world()) as r, ExitStack() as stack:
+        address, call = r.runtime.address, msgspec.json.encode({"secret": r.runtime.secret, "name": STATUS})
+        known = [stack.enter_context(connected(address)) for _ in range(2)]
+        for wire in known:
+            wire.send(Kind.REQUEST, call, [b"{}"])
+            assert wire.receive(10).kind is Kind.ANSWER
+        began = threading.active_count()
+        for _ in range(20):
+            stack.enter_context(socket.create_connection(("127.0.0.1", address.port), 10))
+        with connected(address) as wire:
+            assert threading.active_count() <= began + 4
+            wire.send(Kind.REQUEST, call, [b"{}"])
+            assert wire.receive(10).kind is Kind.ANSWER
+        for _ in range(10):
+            # Nor those who have gone, or were refused.
+            assert asked(address, {"secret": "guessed", "name": STATUS}).kind is Kind.REFUSED
 
 
 def test_the_token_in_the_runs_row_opens_its_status_and_nothing_else(world: MakeWorld) -> None:

@@ -141,7 +141,7 @@ class Wire:
         """
         said = self._fill(bytearray(len(GREETING)), seconds)
         if said != GREETING:
-            raise LostError(f"something else answers there: {bytes(said)!r}")
+            raise LostError(f"something else answers there, or another version of kinesis-efo: {bytes(said)!r}")
 
     def receive(self, seconds: float | None) -> Frame:
         """The next frame.

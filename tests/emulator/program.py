@@ -147,9 +147,9 @@ class Service:
 
 
 class Where:
-    """In the place of `WhereService`: answers as it does."""
+    """In the place of `WhereService`: answers as it does, and is the call as well."""
 
-    _answer = WhereService._answer
+    _answer_where = WhereService._answer_where
 
     def __init__(
         self, place: Callable[[], HostPlace | None], secret: str, listening: Listening, certificate: Any
@@ -160,7 +160,8 @@ class Where:
         self.address = FetcherAddress("", next(world.ports))
         world.services[self.address] = self
 
-    def is_cancelled(self) -> bool:
+    @property
+    def gone(self) -> bool:
         return not self.process.lives
 
     def shutdown(self) -> None:
@@ -572,7 +573,7 @@ class TaskPlanner(PlannerClient):
         if where.secret != self._secret:
             raise FetcherRefusedError("the secret belongs to another run")
         try:
-            reply: WhereReply = where._answer(where, request)
+            reply: WhereReply = where._answer_where(where, request)
         except KinesisEfoError as error:
             raise unpack_error(pack_error(error)) from None
         return reply

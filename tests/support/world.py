@@ -138,7 +138,7 @@ def create_lease_table(dynamodb: Any, name: str) -> None:
     )
 
 
-def wait_until(condition: Any, seconds: float = 30.0, what: str = "", *, every: float = 0.02) -> Any:
+def wait_until(condition: Any, seconds: float = 60.0, what: str = "", *, every: float = 0.02) -> Any:
     """Poll until a condition returns a true value, and return it. Polls a costly condition less often than `every` so many seconds."""
     deadline = time.monotonic() + seconds
     while True:

@@ -242,13 +242,12 @@ class Service:
             thread = threading.Thread(
                 target=self._serve, args=(sock,), name=f"kinesis-efo {self.what} call", daemon=True
             )
-            with self._lock:
-                self._threads[thread] = None
             try:
-                thread.start()
-            except RuntimeError:
+                # Whoever stops the service waits for all threads that are known, and can do so for those only that run.
                 with self._lock:
-                    del self._threads[thread]
+                    thread.start()
+                    self._threads[thread] = None
+            except RuntimeError:
                 self._strangers.release()
                 sock.close()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
@@ -66,6 +68,24 @@ def test_every_address_of_both_families(stack: ExitStack) -> None:
     assert answers("127.0.0.2", address.port)
     if socket.has_dualstack_ipv6():
         assert answers("::1", address.port)
+
+
+def test_it_ends_although_a_caller_comes_at_that_moment(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts, goes_on, start = threading.Event(), threading.Event(), threading.Thread.start
+
+    def slowly(thread: threading.Thread) -> None:
+        if thread.name == "kinesis-efo fetcher call":
+            starts.set()
+            assert goes_on.wait(30)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slowly)
+    service = serve(stack, Listening())
+    stack.enter_context(socket.create_connection(("127.0.0.1", service.address.port), 10))
+    assert starts.wait(30)
+    ended = stack.enter_context(ThreadPoolExecutor(1)).submit(service.shutdown)
+    goes_on.set()
+    ended.result(30)
 
 
 def test_one_address_is_not_reached_over_loopback(stack: ExitStack) -> None:

@@ -7,8 +7,12 @@ import { chromium as browsers } from "playwright-core";
 
 const [url, width, screenshot] = process.argv.slice(2);
 const options = { executablePath: await chromium.executablePath(), args: chromium.args };
-// As one process, which it is on AWS Lambda, it crashes now and then while it starts.
-const launched = (tries) => browsers.launch(options).catch((error) => (tries > 1 ? launched(tries - 1) : Promise.reject(error)));
+// As one process, which it is on AWS Lambda, it crashes now and then while it starts. And another test may be unpacking it.
+const launched = (tries) => browsers.launch(options).catch(async (error) => {
+  if (tries <= 1) throw error;
+  await new Promise((resolve) => setTimeout(resolve, 1000));
+  return launched(tries - (error.message.includes("ETXTBSY") ? 0.1 : 1));
+});
 const browser = await launched(3);
 const page = await browser.newPage({ viewport: { width: Number(width), height: 900 } });
 const errors = [];

@@ -16,7 +16,7 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.assembly import certificate_for, open_streams
+from kinesis_efo.fetcher.assembly import certificate_for, stream_opener
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
@@ -76,8 +76,9 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
     budget = Budget(options.buffer_bytes, now=clock.monotonic)
     async with AsyncExitStack() as stack:
         clients = AsyncClients(options.aws, plan.manifest.region)
-        opened = await open_streams(stack, clients, plan.manifest, options, budget, clock, limits)
-        streams = Streams(opened)
+        open_stream = await stream_opener(stack, clients, plan.manifest.source, options, budget, clock, limits)
+        opened = {name: open_stream(ref) for name, ref in plan.manifest.streams.items()}
+        streams = Streams(opened, may_grow=True)
         settings = FetcherSettings(
             options.fail_on_data_loss, _TASK_PATIENCE, options.arrival_step, options.retry.timeout
         )
@@ -98,7 +99,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
         logger.info("fetcher %d of application %s serves at %s", place, plan.manifest.application, service.address)
         give_up = 6 * options.lease_timeout
         await RemoteFetcher(
-            identity, fetcher, streams, planner, clock, lambda: uuid4().hex, give_up, options.ends
+            identity, fetcher, streams, planner, clock, lambda: uuid4().hex, give_up, options.ends, open_stream
         ).run()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.assignment import Assignment
 from kinesis_efo.fetcher.budget import Signal
@@ -18,6 +18,8 @@ from kinesis_efo.fetcher.messages import pack_error
 from kinesis_efo.fetcher.reporter import Reporter
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import Position, ShardKey
 
@@ -64,6 +66,7 @@ class RemoteFetcher:
         new_name: Makes up names, no two alike.
         give_up: Seconds after which a fetcher that hears nothing of the planner ends.
         ends: Where the query is to end.
+        open_stream: Opens a stream that a query has brought to the run; it lists no shards. None: the run gets no further stream.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class RemoteFetcher:
         new_name: Callable[[], str],
         give_up: float,
         ends: Bounds | None = None,
+        open_stream: Callable[[StreamRef], Stream] | None = None,
     ) -> None:
         self._identity = identity
         self._fetcher = fetcher
@@ -88,6 +92,8 @@ class RemoteFetcher:
         self._reporter = Reporter(fetcher, streams, ends)
         self._assignment = Assignment(clock, self._reporter.wake)
         self._following = Signal()
+        self._open_stream = open_stream
+        self._further: asyncio.Queue[tuple[Work, dict[ShardKey, Position]]] = asyncio.Queue()
         self._reports = 0
 
     async def run(self) -> None:
@@ -100,7 +106,7 @@ class RemoteFetcher:
         """
         await self._streams.refresh()
         self._fetcher.start(self._assignment, self._reporter)
-        tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire())]
+        tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]
         try:
             # Whichever ends first ends the fetcher: one that works and does not report would hold its shards for nothing.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -166,13 +172,30 @@ class RemoteFetcher:
         self._following.notify()
         # Said with the next request: by then their connections must be closed.
         await asyncio.gather(*self._fetcher.let_go(change.end), return_exceptions=True)
-        for key, position in change.begin.items():
-            self._fetcher.buffered(key, position)
-        self._reporter.touch(change.begin)
+        known = {key: position for key, position in change.begin.items() if key.stream in self._streams.streams}
+        self._begin(known)
+        if len(known) < len(change.begin):
+            further = {key: position for key, position in change.begin.items() if key not in known}
+            self._further.put_nowait((work, further))
         self._fetcher.allowed()
         if work.done:
             done = {ShardKey(stream, shard): Position.parse(text) for stream, shard, text in work.done}
             self._commit(done)
+
+    def _begin(self, shards: dict[ShardKey, Position]) -> None:
+        for key, position in shards.items():
+            self._fetcher.buffered(key, position)
+        self._reporter.touch(shards)
+
+    async def _open(self) -> None:
+        """Begin to read shards of streams that queries have brought to the run, once these are listed: what else is read goes on meanwhile."""
+        while True:
+            work, shards = await self._further.get()
+            for name in {key.stream for key in shards} - self._streams.streams.keys():
+                if self._open_stream is None:
+                    raise FetcherError(f"the planner gives shards of stream {name!r}, which this fetcher does not read")
+                await self._streams.add(name, self._open_stream(work.streams[name].ref(name)))
+            self._begin({key: position for key, position in shards.items() if self._assignment.may_read(key)})
 
     def _commit(self, done: dict[ShardKey, Position]) -> None:
         try:

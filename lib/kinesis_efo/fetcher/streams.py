@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.errors import FetcherError
+from kinesis_efo.errors import FetcherError, FetcherUnreachableError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseInfo
@@ -18,27 +18,45 @@ class Streams:
 
     Args:
         streams: By logical name.
+        may_grow: Whether one that is missing may just not be listed yet.
 
     Attributes:
         streams: The same.
     """
 
-    def __init__(self, streams: Mapping[str, Stream]) -> None:
+    def __init__(self, streams: dict[str, Stream], *, may_grow: bool = False) -> None:
         self.streams: Final = streams
+        self._may_grow = may_grow
 
     def stream(self, name: str) -> Stream:
         """A stream by its logical name.
 
         Raises:
             FetcherError: The checkpoint names the stream, but the query does not read it.
+            FetcherUnreachableError: It is not listed yet.
         """
         try:
             return self.streams[name]
         except KeyError:
+            if self._may_grow:
+                raise FetcherUnreachableError(f"stream {name!r} is not listed here yet") from None
             raise FetcherError(
                 f"the checkpoint names stream {name!r}, but the query reads {', '.join(map(repr, sorted(self.streams)))}: "
                 "streams cannot be taken away from a query; start it with a new checkpoint"
             ) from None
+
+    async def add(self, name: str, stream: Stream) -> None:
+        """Read a further stream, once its shards are listed.
+
+        Args:
+            name: Its logical name.
+            stream: The stream.
+
+        Raises:
+            StreamError: It cannot be listed.
+        """
+        await stream.refresh(patient=True)
+        self.streams[name] = stream
 
     @property
     def outdated(self) -> bool:

@@ -6,7 +6,7 @@ A fetcher has two calls under way: `work` waits for what it is to do, `report` t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -15,6 +15,7 @@ from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.kinesis.arrivals import Mark
 from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
 
 WORK: Final = "work"
@@ -46,6 +47,29 @@ class WorkRequest(msgspec.Struct, frozen=True):
     done: int
     wait: float
     reading: bool = False
+
+
+class StreamText(msgspec.Struct, frozen=True, array_like=True):
+    """A stream that a run reads.
+
+    Attributes:
+        name: Its name in Kinesis.
+        arn: Its ARN.
+        consumer: The ARN of its consumer; None for one that is polled.
+    """
+
+    name: str
+    arn: str
+    consumer: str | None
+
+    @classmethod
+    def of(cls, ref: StreamRef) -> Self:
+        """The message for a stream."""
+        return cls(ref.stream_name, ref.stream_arn, ref.consumer_arn)
+
+    def ref(self, name: str) -> StreamRef:
+        """The stream, by its logical name."""
+        return StreamRef(name, self.name, self.arn, self.consumer)
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
@@ -81,6 +105,7 @@ class Work(msgspec.Struct, frozen=True):
         number: Number of this answer.
         done: Positions that will not be asked for again; those that have changed since the answer that the request names.
         shared: Whether several queries share the shards: then none is begun anew for a task.
+        streams: The streams of `shards`, by logical name: a query that has joined may have brought some.
     """
 
     standing: str
@@ -90,6 +115,7 @@ class Work(msgspec.Struct, frozen=True):
     number: int = 0
     done: list[tuple[str, str, str]] = []
     shared: bool = False
+    streams: dict[str, StreamText] = {}
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):

@@ -77,7 +77,7 @@ class Stream:
         self.listings = 0
         self.identity = StreamIdentity(ref.stream_arn)
         self._shards: dict[str, Shard] = {}
-        self._ref = ref
+        self.ref = ref
         self._lister = lister
         self._source = source
         self._clock = clock
@@ -103,14 +103,14 @@ class Stream:
             limits: Kinesis' times for it.
         """
         context = replace(
-            self.subscriptions.context, stream=replace(self._ref, consumer_arn=None), transport=transport, limits=limits
+            self.subscriptions.context, stream=replace(self.ref, consumer_arn=None), transport=transport, limits=limits
         )
         self.apart = Subscriptions(context, self._retention)
 
     @property
     def polled(self) -> bool:
         """Whether it is read with GetRecords."""
-        return self._ref.polled
+        return self.ref.polled
 
     async def refresh(self, *, patient: bool = False) -> None:
         """List the stream's shards anew.
@@ -121,7 +121,7 @@ class Stream:
         Raises:
             StreamError: They cannot be listed; the message says why and what to do.
         """
-        ask = partial(self._lister.shards, self._ref.stream_arn)
+        ask = partial(self._lister.shards, self.ref.stream_arn)
         listed = await (self._waited("ListShards", ask) if patient else self._listed(ask()))
         self._shards = {shard.shard_id: shard for shard in listed}
         self.listings += 1
@@ -133,11 +133,11 @@ class Stream:
     async def identify(self) -> None:
         """Find out when the stream was created, which tells it from an earlier one of its name. Not every role may ask."""
         if self.identity.created is None:
-            self.identity = await identified(self._lister, self._ref.stream_arn)
+            self.identity = await identified(self._lister, self.ref.stream_arn)
 
     async def distribution(self) -> Distribution:
         """Who decides on the shard of records that are put now, as far as that can be told."""
-        return await told_distribution(self._lister, self._ref)
+        return await told_distribution(self._lister, self.ref)
 
     async def starting_positions(self, start: Position) -> dict[str, Position]:
         """Where a new query starts, by shard id. The children of these shards come after them.
@@ -152,7 +152,7 @@ class Stream:
             "DescribeStreamSummary", partial(self._retention.reaches_back_to, start.value)
         ):
             start = TRIM_HORIZON
-        ask = partial(starting_positions, self._lister, self._ref.stream_arn, start)
+        ask = partial(starting_positions, self._lister, self.ref.stream_arn, start)
         return await self._waited("ListShards", ask)
 
     def shard(self, shard_id: str) -> Shard | None:
@@ -205,7 +205,7 @@ class Stream:
         for shard_id, position in positions.items():
             shard = self.shard(shard_id)
             if shard is not None and predates(position, shard):
-                raise replaced(self._ref, shard_id, position, self._source)
+                raise replaced(self.ref, shard_id, position, self._source)
             if resumed and shard is not None and position == TRIM_HORIZON and self._follows(shard, positions):
                 await self._listed(self._retention.check_begun(shard))
 
@@ -232,7 +232,7 @@ class Stream:
         try:
             return await self._retention.is_past(shard_id, number)
         except CALL_ERRORS as error:
-            logger.info("stream %r: its retention is not known for now: %s", self._ref.name, describe(error))
+            logger.info("stream %r: its retention is not known for now: %s", self.ref.name, describe(error))
             return False
 
     async def check_replay(self, shard_id: str, through: Position, positions: Mapping[str, Position]) -> None:
@@ -262,7 +262,7 @@ class Stream:
 
     def _report(self, shard_id: str) -> None:
         message = (
-            f"stream {self._ref.name!r}, shard {shard_id} does not exist any more and was not read to its end: what lay in it is "
+            f"stream {self.ref.name!r}, shard {shard_id} does not exist any more and was not read to its end: what lay in it is "
             "gone (retention)"
         )
         if self._fail_on_data_loss:
@@ -297,7 +297,7 @@ class Stream:
         """
         shard = self.shard(shard_id)
         if shard is not None and predates(start, shard):
-            raise replaced(self._ref, shard_id, start, self._source)
+            raise replaced(self.ref, shard_id, start, self._source)
         return self._by(apart).make(shard_id, start, sink, read_until, may_open)
 
     def _by(self, apart: bool) -> Subscriptions:
@@ -384,7 +384,7 @@ class Stream:
 
     async def _waited(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
         """`_listed`, but what passes is waited out: for a start, which has nothing else to do."""
-        return await self._listed(self._patience.call(f"{operation} of stream {self._ref.name!r}", ask))
+        return await self._listed(self._patience.call(f"{operation} of stream {self.ref.name!r}", ask))
 
     async def _listed(self, listing: Awaitable[T]) -> T:
-        return await explained(listing, self._ref, self._source)
+        return await explained(listing, self.ref, self._source)

@@ -14,6 +14,7 @@ from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.connection import Connection
 from kinesis_efo.fetcher.progress import PollReply
+from kinesis_efo.fetcher.work import StreamText
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions, Start
@@ -45,7 +46,6 @@ from kinesis_efo.planner.guest_messages import (
     Reading,
     Resume,
     StartText,
-    StreamText,
     Strict,
     Told,
     WaitHeld,
@@ -126,7 +126,7 @@ class HostLink:
         Raises:
             FetcherUnreachableError, FetcherRefusedError: There is no host, or it does not answer.
         """
-        texts = {name: StreamText(ref.stream_name, ref.stream_arn, ref.consumer_arn) for name, ref in streams.items()}
+        texts = {name: StreamText.of(ref) for name, ref in streams.items()}
         request = Join(reader, *process, texts, of_run(options), BoundsText.of(options.ends))
         joined = self._client.join(request)
         self._guest = joined.guest

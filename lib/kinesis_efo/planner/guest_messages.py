@@ -14,6 +14,7 @@ import msgspec
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.messages import GetTicket
 from kinesis_efo.fetcher.progress import PollReply, ShardProgress
+from kinesis_efo.fetcher.work import StreamText
 from kinesis_efo.options import Bounds, Start
 from kinesis_efo.planner.query_ends import Found
 from kinesis_efo.positions import Offset, Position, ShardKey
@@ -69,20 +70,6 @@ class StartText(msgspec.Struct, frozen=True, array_like=True):
         """The start."""
         bounds = None if self.bounds is None else self.bounds.parsed()
         return Start(_position(self.position), self.from_leases, bounds)
-
-
-class StreamText(msgspec.Struct, frozen=True, array_like=True):
-    """A stream that a query reads.
-
-    Attributes:
-        name: Its name in Kinesis.
-        arn: Its ARN.
-        consumer: The ARN of its consumer; None for one that is polled.
-    """
-
-    name: str
-    arn: str
-    consumer: str | None
 
 
 class Join(msgspec.Struct, frozen=True):

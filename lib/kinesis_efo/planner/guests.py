@@ -224,7 +224,7 @@ class Guests:
             await self._drop(name)
         if self._closed:
             return Joined()
-        streams = {name: StreamRef(name, each.name, each.arn, each.consumer) for name, each in request.streams.items()}
+        streams = {name: each.ref(name) for name, each in request.streams.items()}
         faults = [*self._host.stream_faults(streams), *differences(of_run(self._host.options), request.options)]
         if faults:
             return Joined(faults=faults)

@@ -264,7 +264,7 @@ class RunHost:
 
     def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
         """See `Host`."""
-        return self._streams.faults(streams, may_grow=self.cluster is None)
+        return self._streams.faults(streams)
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
         """See `Host`."""

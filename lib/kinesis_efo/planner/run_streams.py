@@ -34,12 +34,11 @@ class RunStreams:
         """The ARNs of the streams, also of those that are not open yet, by logical name."""
         return {name: ref.stream_arn for name, ref in self._refs.items()}
 
-    def faults(self, streams: Mapping[str, StreamRef], *, may_grow: bool) -> list[str]:
+    def faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
         """Why a query that reads some streams cannot share the run.
 
         Args:
             streams: What the query reads, by logical name.
-            may_grow: Whether the run can read further streams.
         """
         faults = []
         for name, ref in streams.items():
@@ -48,11 +47,6 @@ class RunStreams:
                 faults.append(
                     f"stream {name!r} is {ref.consumer_arn or ref.stream_arn} here, and something else in a query of this Spark program that "
                     "uses the same lease table: give both queries the same manifest"
-                )
-            elif known is None and not may_grow:
-                faults.append(
-                    f"a query of this Spark program reads with kinesis-efo option 'fetchers', but not stream {name!r}, and its fetchers cannot "
-                    "begin to: let both queries read the same streams, or start the one first that reads more"
                 )
         return faults
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from kinesis_efo.clock import Clock, within
@@ -11,7 +11,17 @@ from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
 from kinesis_efo.fetcher.messages import unpack_error
 from kinesis_efo.fetcher.shard_watch import ShardWatch
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, WhereReply, WhereRequest, Work, WorkRequest
+from kinesis_efo.fetcher.work import (
+    Report,
+    ReportReply,
+    Shard,
+    ShardNews,
+    StreamText,
+    WhereReply,
+    WhereRequest,
+    Work,
+    WorkRequest,
+)
 from kinesis_efo.planner.assignments import TICK_SECONDS, Assignments
 from kinesis_efo.planner.members import FetcherSession, Member, MemberState
 from kinesis_efo.planner.snapshots import ShardSnapshots
@@ -106,7 +116,11 @@ class FetcherSessions:
             session.number,
             [(*key, str(position)) for key, position in done.items()],
             self._assignments.shared,
+            {} if shards is None else self._texts({shard.stream for shard in shards}),
         )
+
+    def _texts(self, names: Collection[str]) -> dict[str, StreamText]:
+        return {name: StreamText.of(self._streams.stream(name).ref) for name in names}
 
     async def report(self, report: Report) -> ReportReply:
         """Take note of what has arrived at a fetcher."""

@@ -299,19 +299,21 @@ def test_real_queries_share_a_run_as_long_as_one_is_there(world: MakeWorld, driv
 @pytest.mark.spark40
 @pytest.mark.slow
 def test_queries_with_fetchers_elsewhere_share_them(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
-    w = world({"orders": 2})
+    w = world({"orders": 2, "clicks": 1})
     w.put(arriving.numbered(40))
-    options = {"options": {"fetchers": "1"}}
-    one = driver.start("one", w, tmp_path / "one", **options)
+    w.put(arriving.numbered(20, first=100), "clicks")
+    one = driver.start("one", w, tmp_path / "one", options={"fetchers": "1", "streams": "orders"})
     one.wait_for_rows(40)
     host = w.reader()
-    two = driver.start("two", w, tmp_path / "two", **options)
-    two.wait_for_rows(40)
-    assert epoch(w) == 1
+    # It brings a stream that the fetcher has not read so far.
+    two = driver.start("two", w, tmp_path / "two", options={"fetchers": "1", "streams": "orders,clicks"})
+    two.wait_for_rows(60)
+    assert (epoch(w), epoch(w, "clicks")) == (1, 1)
     host.kill()
     w.put(arriving.numbered(40, first=40))
-    assert sorted(row.number for row in two.wait_for_rows(80)) == list(range(80))
-    assert epoch(w) == 2
+    w.put(arriving.numbered(20, first=120), "clicks")
+    assert sorted(row.number for row in two.wait_for_rows(120)) == [*range(80), *range(100, 140)]
+    assert (epoch(w), epoch(w, "clicks")) == (2, 2)
     two.stop()
     wait_until(lambda: not owners(w), what="released leases")
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import DataLossError, FetcherUnreachableError
+from kinesis_efo.errors import DataLossError, FetcherUnreachableError, SubscriptionError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.messages import unpack_error
 from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, Work, WorkRequest
+from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, StreamText, Work, WorkRequest
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -26,6 +26,8 @@ from tests.support.virtual_time import LoopClock, run
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
 FIRST, SECOND = (ShardKey("orders", f"shardId-00000000000{number}") for number in range(2))
+CLICKS = ShardKey("clicks", "shardId-000000000000")
+FURTHER = StreamRef("clicks", "dev-clicks", "arn:clicks", None)
 ADDRESS = FetcherAddress("here", 4000)
 GIVE_UP = 60.0
 LEASE = 10.0
@@ -86,7 +88,9 @@ class Planner:
         done, self.done = self.done, []
         self.number += 1
         shards = [Shard(*key, "TRIM_HORIZON") for key in self.shards] if request.revision != self.revision else None
-        return Work("working", self.revision, shards, {"orders": self.seconds}, self.number, done)
+        streams = {} if shards is None else {"orders": StreamText.of(REF), "clicks": StreamText.of(FURTHER)}
+        seconds = dict.fromkeys(("orders", "clicks"), self.seconds)
+        return Work("working", self.revision, shards, seconds, self.number, done, streams=streams)
 
     async def report(self, report: Report) -> ReportReply:
         self.reports.append((LoopClock().monotonic(), report))
@@ -103,10 +107,23 @@ class Planner:
         return [news for _, report in self.reports for news in report.shards if news.key == key]
 
 
+class FurtherStream(ModelStream):
+    """A stream that is listed when a test lets it be, or fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def shards(self, *args: Any, **more: Any) -> Any:
+        await asyncio.shield(self.listed)
+        return await super().shards(*args, **more)
+
+
 class Host:
     """A fetcher and its planner.
 
     Attributes:
+        further: A stream that it has not read from the beginning.
         task: The fetcher's run.
     """
 
@@ -114,8 +131,15 @@ class Host:
         clock = LoopClock()
         self.stream = stream
         self.planner = Planner()
-        streams = Streams({"orders": Stream(REF, stream, stream, RetrySettings(), "m.json", clock)})
+        self.further = further = FurtherStream()
+        self.opened: list[StreamRef] = []
+        streams = Streams({"orders": Stream(REF, stream, stream, RetrySettings(), "m.json", clock)}, may_grow=True)
         self.streams = streams
+
+        def open_stream(ref: StreamRef) -> Stream:
+            self.opened.append(ref)
+            return Stream(ref, further, further, RetrySettings(), "m.json", clock)
+
         self.fetcher = Fetcher(streams, Budget(1 << 20, now=clock.monotonic), FetcherSettings(True, 30.0), clock)
         names = iter(f"name-{number}" for number in range(100))
         self.remote = RemoteFetcher(
@@ -126,6 +150,7 @@ class Host:
             clock,
             lambda: next(names),
             GIVE_UP,
+            open_stream=open_stream,
         )
         self.task: asyncio.Task[None]
 
@@ -304,6 +329,66 @@ def test_a_report_that_is_answered_lets_subscriptions_open_unless_the_planner_ha
         assert host.read == {FIRST}
 
     test()
+
+
+@scenario()
+async def test_a_stream_that_a_query_brings_is_read_once_it_is_listed_and_holds_nobody_up(host: Host) -> None:
+    host.planner.give(FIRST, CLICKS)
+    await asyncio.sleep(1)
+    assert host.read == {FIRST}
+    with pytest.raises(FetcherUnreachableError, match="stream 'clicks' is not listed here yet"):
+        await host.fetcher.hash_range(CLICKS)
+    host.planner.give(FIRST, SECOND, CLICKS)
+    await asyncio.sleep(1)
+    assert host.read == {FIRST, SECOND}
+    host.further.put(0, 3)
+    host.further.listed.set_result(None)
+    await asyncio.sleep(1)
+    assert host.opened == [FURTHER]
+    assert host.further.open == {CLICKS.shard: 1}
+    assert any(news.entries for news in host.planner.told(CLICKS))
+    # It is known from now on.
+    host.planner.give(FIRST)
+    await asyncio.sleep(1)
+    assert host.further.open == {CLICKS.shard: 0}
+    host.planner.give(FIRST, CLICKS)
+    await asyncio.sleep(8)
+    assert host.further.open == {CLICKS.shard: 1}
+    assert host.opened == [FURTHER]
+
+
+@scenario()
+async def test_a_shard_that_is_taken_away_before_its_stream_is_listed_is_not_read(host: Host) -> None:
+    host.planner.give(FIRST, CLICKS)
+    await asyncio.sleep(1)
+    host.planner.give(FIRST)
+    await asyncio.sleep(1)
+    host.further.listed.set_result(None)
+    await asyncio.sleep(1)
+    assert [feed.key for feed in host.fetcher.feeds] == [FIRST]
+    assert host.further.subscribed == []
+    assert host.planner.told(CLICKS) == []
+
+
+@scenario()
+async def test_a_shard_that_comes_again_before_its_stream_is_listed_is_read(host: Host) -> None:
+    for shards in ([FIRST, CLICKS], [FIRST], [FIRST, CLICKS]):
+        host.planner.give(*shards)
+        await asyncio.sleep(1)
+    host.further.listed.set_result(None)
+    await asyncio.sleep(1)
+    assert host.opened == [FURTHER]
+    assert host.further.open == {CLICKS.shard: 1}
+
+
+@scenario()
+async def test_a_stream_that_cannot_be_listed_ends_the_fetcher(host: Host) -> None:
+    host.planner.give(FIRST, CLICKS)
+    await asyncio.sleep(1)
+    host.further.listed.set_exception(RuntimeError("not listed"))
+    with pytest.raises(SubscriptionError, match="stream 'clicks': .* not listed"):
+        await host.task
+    assert host.fetcher.feeds == []
 
 
 @scenario()

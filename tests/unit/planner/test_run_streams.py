@@ -101,14 +101,10 @@ def test_a_stream_that_cannot_be_listed_fails_its_guests_and_may_be_added_again(
 def test_who_cannot_share_the_streams_is_told_why() -> None:
     async def go() -> None:
         streams = Opening().streams
-        assert streams.faults({"orders": ref("orders"), "clicks": ref("clicks")}, may_grow=True) == []
-        (other,) = streams.faults(
-            {"orders": ref("orders", arn="arn:aws:kinesis:us-east-1:2:stream/orders")}, may_grow=True
-        )
+        assert streams.faults({"orders": ref("orders"), "clicks": ref("clicks")}) == []
+        (other,) = streams.faults({"orders": ref("orders", arn="arn:aws:kinesis:us-east-1:2:stream/orders")})
         assert "stream 'orders' is arn:aws:kinesis:us-east-1:2:stream/orders here" in other
-        (renamed,) = streams.faults({"clicks": ref("clicks", stream="clicks-2")}, may_grow=True)
+        (renamed,) = streams.faults({"clicks": ref("clicks", stream="clicks-2")})
         assert "give both queries the same manifest" in renamed
-        (further,) = streams.faults({"orders": ref("orders"), "clicks": ref("clicks")}, may_grow=False)
-        assert "option 'fetchers', but not stream 'clicks'" in further
 
     asyncio.run(go())

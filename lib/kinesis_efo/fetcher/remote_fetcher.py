@@ -195,7 +195,8 @@ class RemoteFetcher:
                 if self._open_stream is None:
                     raise FetcherError(f"the planner gives shards of stream {name!r}, which this fetcher does not read")
                 await self._streams.add(name, self._open_stream(work.streams[name].ref(name)))
-            self._begin({key: position for key, position in shards.items() if self._assignment.may_read(key)})
+            # What was taken away meanwhile may not be read, and is not.
+            self._begin(shards)
 
     def _commit(self, done: dict[ShardKey, Position]) -> None:
         try:

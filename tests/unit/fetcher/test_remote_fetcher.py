@@ -386,7 +386,7 @@ async def test_a_stream_that_cannot_be_listed_ends_the_fetcher(host: Host) -> No
     host.planner.give(FIRST, CLICKS)
     await asyncio.sleep(1)
     host.further.listed.set_exception(RuntimeError("not listed"))
-    with pytest.raises(SubscriptionError, match="stream 'clicks': .* not listed"):
+    with pytest.raises(SubscriptionError, match=r"stream 'clicks': .* not listed"):
         await host.task
     assert host.fetcher.feeds == []
 

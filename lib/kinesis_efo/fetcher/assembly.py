@@ -22,7 +22,7 @@ from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport, subscription_config
-from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -31,24 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_SUBSCRIPTIONS: Final = 20_000
-
-
-async def open_streams(
-    stack: AsyncExitStack,
-    clients: AsyncClients,
-    manifest: Manifest,
-    options: SourceOptions,
-    budget: Budget,
-    clock: KinesisClock,
-    limits: Limits,
-) -> dict[str, Stream]:
-    """Open what is needed to read the streams of a manifest; see `stream_opener`.
-
-    Returns:
-        The streams by logical name.
-    """
-    open_stream = await stream_opener(stack, clients, manifest.source, options, budget, clock, limits)
-    return {name: open_stream(ref) for name, ref in manifest.streams.items()}
 
 
 async def stream_opener(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.fetcher.assembly import open_streams
+from kinesis_efo.fetcher.assembly import stream_opener
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import CALL_SECONDS, apart_pace
@@ -45,7 +45,8 @@ async def opened(stack: AsyncExitStack, clients: FakeClients, clock: LoopClock, 
     parsed = SourceOptions.parse({"manifest": "m.json", **options})
     budget = Budget(1 << 20, now=clock.monotonic)
     made: Any = clients
-    return await open_streams(stack, made, MANIFEST, parsed, budget, KinesisClock(clock), KINESIS_LIMITS)
+    open_stream = await stream_opener(stack, made, MANIFEST.source, parsed, budget, KinesisClock(clock), KINESIS_LIMITS)
+    return {name: open_stream(ref) for name, ref in MANIFEST.streams.items()}
 
 
 @pytest.mark.parametrize("mode", ["efo", "polling"])

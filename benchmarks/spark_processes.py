@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,8 +41,10 @@ class SparkProcesses:
         """CPU seconds so far: of each process, and of the JVM's threads by purpose, their names indented."""
         used: Usage = {}
         for kind, process in self._processes():
-            times = process.cpu_times()
-            used[process.pid, 0] = kind, times.user + times.system
+            # Spark ends processes of tasks whenever it likes.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                used[process.pid, 0] = kind, times.user + times.system
         for thread in self._jvm.threads():
             purpose = _purpose(self._jvm.pid, thread.id)
             used[self._jvm.pid, thread.id] = f"  {purpose}", thread.user_time + thread.system_time

@@ -10,7 +10,7 @@ LOOPBACK: Final = "127.0.0.1"
 """The address that only processes of the same network namespace reach."""
 
 EVERY_ADDRESS: Final = "0.0.0.0"
-"""What to bind to for every address of a host: those of IPv6 as well, where there is IPv6."""
+"""What to bind to for every address of a host: those of IPv6 as well, if there is IPv6."""
 
 _NAME: Final = re.compile(r"(?=.{1,253}\Z)[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)
 

@@ -169,7 +169,7 @@ class Connection:
 
     def _connect(self, host: str, seconds: float) -> Wire:
         if host == LOOPBACK and self._namespace == self._address.namespace and self._address.nearby:
-            # Half the price of TCP, and without TLS. Where it leads nowhere, as to a process of another user, TCP may.
+            # Half the price of TCP, and without TLS. If it leads nowhere, as to a process of another user, TCP may.
             with contextlib.suppress(OSError):
                 return self._greeted(nearby.connected(self._address.nearby, seconds), seconds)
         sock = socket.create_connection((host, self._address.port), seconds)
@@ -220,7 +220,7 @@ class Connection:
                 case LostError():
                     ended = f"has stopped in the middle of a call ({error}); its query has ended, or restarts"
                     raise FetcherUnreachableError(f"{at} {ended}") from None
-                case msgspec.MsgspecError():
+                case msgspec.MsgspecError() | UnicodeDecodeError():
                     raise FetcherError(f"{at}: {error}") from None
             raise
 

@@ -11,7 +11,7 @@ from kinesis_efo.hosts import EVERY_ADDRESS, LOOPBACK, is_every_address, is_loop
 
 _BACKLOG: Final = 1024
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""Where IPv6 is turned off, its sockets can be made all the same."""
+"""What a system says that has IPv6 turned off: its sockets can be made all the same."""
 
 
 @dataclass(frozen=True, slots=True)

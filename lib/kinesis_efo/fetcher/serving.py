@@ -404,14 +404,14 @@ def decoded(data: bytes, kind: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FetcherError(f"not a {kind.__name__}: {error}") from None
 
 
 def _request(head: bytes) -> Request | None:
     try:
         return msgspec.json.decode(head, type=Request)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

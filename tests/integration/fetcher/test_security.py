@@ -57,7 +57,15 @@ def test_no_call_is_answered_without_the_secret(world: MakeWorld) -> None:
         guesses = ["", "guessed", right[:-1], right + "x", right.swapcase(), f" {right}", "\u20ac"]
         for name, body in EVERY_CALL.items():
             heads: list[object] = [{"secret": guess, "name": name} for guess in guesses]
-            for head in [*heads, {"name": name}, {"secret": None, "name": name}, [right, name], b"", b"\xff" * 100]:
+            for head in [
+                *heads,
+                {"name": name},
+                {"secret": None, "name": name},
+                [right, name],
+                b"",
+                b"\xff" * 100,
+                b'{"secret":"\xff","name":"get"}',
+            ]:
                 assert asked(address, head, body) == (Kind.REFUSED, b"", b"")
         known = {"secret": right, "name": GET}
         for kind in set(Kind) - {Kind.REQUEST}:
@@ -149,6 +157,7 @@ def test_nonsense_with_the_right_secret_is_an_error_of_that_call_only(world: Mak
     w = world()
     w.put([("k", b"data")])
     tickets = [b"", b"\xff" * 1000, TICKET.replace(b"TRIM_HORIZON", b"SOON"), TICKET.replace(b"orders", b"nowhere")]
+    tickets.append(TICKET.replace(b"orders", b"\xff"))
     with reading(w) as r, connected(r.runtime.address) as wire:
         calls = [(GET, ticket) for ticket in tickets] + [("none", b""), (STATUS, b"[]")]
         for name, body in calls:

@@ -157,7 +157,7 @@ seeds: $(VENV)/.full
 
 # One-line faults in the modules of reading, and whether a test sees them. An hour or two for all; MUTANTS="kinesis/frames" for some,
 # MUTANTS="--since main" for the lines that changed. tests/mutants.toml lists those that survive.
-mutants: $(VENV)/.full
+mutants: $(VENV)/.core
 	@$(RUN) $(PYTHON) -m scripts.mutants $(MUTANTS)
 
 bench: $(VENV)/.isolated java

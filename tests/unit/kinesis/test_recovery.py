@@ -95,6 +95,16 @@ def test_refusals_are_counted_anew_after_minutes_in_which_nobody_asked() -> None
     recovering(scenario)
 
 
+def test_refusals_before_a_subscription_that_was_accepted_do_not_count() -> None:
+    async def scenario(recovery: Recovery, clock: LoopClock) -> None:
+        for _ in range(5):
+            await recovery.delay(classify(TOO_SOON), TRIM_HORIZON)
+            await clock.sleep(99)
+            recovery.opened()
+
+    recovering(scenario)
+
+
 def test_five_takeovers_within_five_minutes_are_fatal_and_five_in_more_are_not() -> None:
     async def scenario(recovery: Recovery, clock: LoopClock) -> None:
         for _ in range(8):

@@ -40,6 +40,8 @@ LISTED: Final = ROOT / "tests" / "mutants.toml"
 MARKS: Final = "not (slow or spark or spark40 or spark43 or cluster)"
 ENOUGH: Final = 6.0
 """Seconds of tests for each fault, the quickest first. What none of them sees, hardly any other one does."""
+ENOUGH_FOR_NEW: Final = 60.0
+"""The same for a fault that would be a new survivor: it may be one of those that only a slow test sees."""
 REMEMBERED: Final = 10
 """How many of the tests that saw faults are tried first."""
 
@@ -116,6 +118,7 @@ def main() -> int:
     if unknown := set(wanted) - {name for names in AREAS for name in names}:
         raise SystemExit(f"no such module: {', '.join(sorted(unknown))}; there are {', '.join(sum(AREAS, ()))}")
     listed = tomllib.loads(LISTED.read_text()) if LISTED.exists() else {}
+    known = {name: {entry["fault"] for entry in entries} for name, entries in listed.items()}
     preload()
     new, gone, total = [], [], Counter[str]()
     for names, tests in AREAS.items():
@@ -125,7 +128,7 @@ def main() -> int:
         if not planted:
             continue
         reached, survived, undecided = collected(
-            tests, MARKS, [_path(name) for name in planted], partial(_judge, planted)
+            tests, MARKS, [_path(name) for name in planted], partial(_judge, planted, known)
         )
         for name, found in planted.items():
             survivors = set(survived[name]) | {
@@ -133,11 +136,11 @@ def main() -> int:
             }
             total["planted"] += len(found)
             total["survived"] += len(survivors)
-            known = {entry["fault"] for entry in listed.get(name, [])}
             alive = {found[each].name for each in survivors}
-            new += [(name, found[each]) for each in sorted(survivors) if found[each].name not in known]
+            expected = known.get(name, set())
+            new += [(name, found[each]) for each in sorted(survivors) if found[each].name not in expected]
             if not arguments.since:
-                gone += [(name, fault) for fault in sorted(known - alive)]
+                gone += [(name, fault) for fault in sorted(expected - alive)]
     print(f"{total['planted']} faults, {total['survived']} survive, {len(new)} of them are not listed")
     for name, each in new:
         print(f"  lib/kinesis_efo/{name}.py:{each.lines[0]}: {each.name}")
@@ -180,7 +183,7 @@ def _changed_lines(path: Path, since: str) -> set[int]:
 
 
 def _judge(
-    planted: Mapping[str, list[Mutant]], collected: Collected
+    planted: Mapping[str, list[Mutant]], known: Mapping[str, set[str]], collected: Collected
 ) -> tuple[Reached, dict[str, list[int]], dict[str, list[int]]]:
     """Plant the faults of some modules in their functions.
 
@@ -196,7 +199,8 @@ def _judge(
         path, began = _path(name), time.monotonic()
         for number, fault in enumerate(found):
             at_import = not fault.inside or IMPORTING in _tests(path, fault, reached)
-            tests = _chosen(path, fault, reached, killers)
+            enough = ENOUGH if fault.name in known.get(name, ()) else ENOUGH_FOR_NEW
+            tests = _chosen(path, fault, reached, killers, enough)
             try:
                 killer = collected.fails(path, fault, tests, reached) if fault.inside and tests else None
             except NotPossible:
@@ -220,10 +224,10 @@ def _survives_import(name: str, fault: Mutant, reached: Reached) -> bool:
     """Whether no test fails if the module is imported with a fault."""
     path = _path(name)
     if fault.inside:
-        tests = _chosen(path, fault, reached, ())
+        tests = _chosen(path, fault, reached, (), ENOUGH)
     else:
         every = {test for (file, _), some in reached.lines.items() if file == str(path) for test in some}
-        tests = _quickest(every - {IMPORTING}, path, reached)
+        tests = _quickest(every - {IMPORTING}, path, reached, ENOUGH)
     if tests and fails_imported(
         f"kinesis_efo.{name.replace('/', '.')}",
         path,
@@ -244,17 +248,17 @@ def _tests(path: Path, fault: Mutant, reached: Reached) -> set[str]:
     return {test for line in fault.lines for test in reached.lines.get((str(path), line), ())}
 
 
-def _chosen(path: Path, fault: Mutant, reached: Reached, killers: Sequence[str]) -> list[str]:
+def _chosen(path: Path, fault: Mutant, reached: Reached, killers: Sequence[str], enough: float) -> list[str]:
     """The tests that reach a fault: first those that have seen other ones, then the quickest."""
     tests = _tests(path, fault, reached) - {IMPORTING}
     first = [test for test in killers if test in tests]
-    return [*first, *_quickest(tests.difference(first), path, reached)]
+    return [*first, *_quickest(tests.difference(first), path, reached, enough)]
 
 
-def _quickest(tests: Iterable[str], path: Path, reached: Reached) -> list[str]:
-    """The quickest tests: those in the module's own file, and as many again of the others."""
+def _quickest(tests: Iterable[str], path: Path, reached: Reached, enough: float) -> list[str]:
+    """The quickest tests, so many seconds of them: those in the module's own file, and as many again of the others."""
     chosen: list[str] = []
-    left = {True: ENOUGH, False: ENOUGH}
+    left = {True: enough, False: enough}
     for test in sorted(tests, key=lambda test: (not _is_own(test, path), reached.busy[test], test)):
         own = _is_own(test, path)
         left[own] -= reached.busy[test]

@@ -253,6 +253,36 @@ def test_the_core_goes_on_behind_what_python_took_over(taken_over: int) -> None:
 
 
 @pytest.mark.usefixtures("native")
+def test_what_python_took_over_does_not_count_in_the_next_batch_of_the_core() -> None:
+    def numbered(first: int, count: int) -> bytes:
+        return event(*(record(number) for number in range(first, first + count)))
+
+    most, few = MAX_ROWS * 3 // 5, MAX_ROWS * 2 // 5
+    odd = event(record(10**6, PartitionKey=None))
+    agree([part([numbered(0, most), odd, numbered(2 * 10**6, few), numbered(3 * 10**6, most), numbered(4 * 10**6, 9)])])
+
+
+class Watched:
+    """A batch of the core that notes what it is asked for."""
+
+    def __init__(self, batch: Any) -> None:
+        self.asked: list[str] = []
+        self._batch = batch
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.append(name)
+        return getattr(self._batch, name)
+
+
+def test_what_is_usual_is_decoded_by_the_core_alone(native: Any) -> None:
+    batch = Watched(native.Batch(True))
+    payloads = [event(record(1), record(2)), event(record(3))]
+    found, error, _ = outcome(CORE._replace(new_batch=lambda _: batch), [part(payloads)] * 2, deaggregate=True)
+    assert (len(found), error) == (1, "")
+    assert batch.asked == ["begin", "add", "add", "begin", "add", "add", "take", "floor"]
+
+
+@pytest.mark.usefixtures("native")
 def test_nothing_is_taken_behind_the_first_record_beyond_a_range() -> None:
     found = agree(
         [part([event(record(3), record(9), record(5)), event(record(4), record(6))], through=Position.after(6))]

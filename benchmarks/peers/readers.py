@@ -63,7 +63,11 @@ def readers(place: Path) -> tuple[list[Reader], list[str]]:
     Returns:
         They, and a line for each of those that cannot be had.
     """
-    found, missing = [Reader(f"kinesis-efo, Spark {pyspark.__version__}", _ours)], []
+    ours, missing = f"kinesis-efo, Spark {pyspark.__version__}", []
+    found = [
+        Reader(ours, lambda source: _ours(source, "0 seconds")),
+        Reader(f"{ours}, trigger of 1 s", lambda source: _ours(source, "1 second")),
+    ]
     jar = os.environ.get(CONNECTOR)
     if jar is None:
         missing.append(f"spark-sql-kinesis-connector is left out: {CONNECTOR} does not name its jar")
@@ -107,10 +111,10 @@ def environment(aws: AwsProcess, place: Path) -> dict[str, str]:
     }
 
 
-def _ours(source: Source) -> list[str]:
+def _ours(source: Source, trigger: str) -> list[str]:
     options = {"manifest": str(source.world.manifest), "endpointUrl": source.aws.tls_endpoint_url}
     options["startingPosition"] = "TRIM_HORIZON"
-    return _spark("kinesis-efo", source.place, 2, options)
+    return _spark("kinesis-efo", source.place, 2, trigger, options)
 
 
 def _connector(source: Source, jar: str) -> list[str]:
@@ -125,12 +129,12 @@ def _connector(source: Source, jar: str) -> list[str]:
         "kinesis.startingposition": "TRIM_HORIZON",
     }
     # Each of its tasks subscribes to a shard for some seconds: with fewer at once, shards would wait for each other.
-    return _spark("aws-kinesis", source.place, source.shards, options, jar)
+    return _spark("aws-kinesis", source.place, source.shards, "0 seconds", options, jar)
 
 
-def _spark(source: str, place: Path, tasks: int, options: Mapping[str, str], *jar: str) -> list[str]:
-    encoded = msgspec.json.encode(options).decode()
-    return [sys.executable, "-m", "benchmarks.peers.spark_reader", source, str(place), str(tasks), encoded, *jar]
+def _spark(source: str, place: Path, tasks: int, trigger: str, options: Mapping[str, str], *jar: str) -> list[str]:
+    given = [source, str(place), str(tasks), trigger, msgspec.json.encode(options).decode(), *jar]
+    return [sys.executable, "-m", "benchmarks.peers.spark_reader", *given]
 
 
 def _flink(place: Path) -> list[Reader]:

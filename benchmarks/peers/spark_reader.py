@@ -1,7 +1,7 @@
-"""`python -m benchmarks.peers.spark_reader FORMAT PLACE TASKS OPTIONS [JAR]`: a query that says what it has, as `Seen.java` does.
+"""`python -m benchmarks.peers.spark_reader FORMAT PLACE TASKS TRIGGER OPTIONS [JAR]`: a query that says what it has, as `Seen.java` does.
 
-FORMAT is that of the source, PLACE a directory for the checkpoint, TASKS how many run at once, OPTIONS the source's as JSON, JAR a
-source that Spark has not.
+FORMAT is that of the source, PLACE a directory for the checkpoint, TASKS how many run at once, TRIGGER the time between two
+micro-batches, OPTIONS the source's as JSON, JAR a source that Spark has not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _take(batch: DataFrame, _: int) -> None:
     sys.stdout.flush()
 
 
-def main(source: str, place: str, tasks: str, options: str, jar: str | None = None) -> None:
+def main(source: str, place: str, tasks: str, trigger: str, options: str, jar: str | None = None) -> None:
     """Read until the process is killed."""
     settings = {} if jar is None else {"spark.jars": jar}
     with spark_session(int(tasks), "1g", settings) as spark:
@@ -38,7 +38,7 @@ def main(source: str, place: str, tasks: str, options: str, jar: str | None = No
         else:
             frame = spark.readStream.format(source).options(**given).load()
         writer = frame.writeStream.foreachBatch(_take).option("checkpointLocation", checkpoint)
-        writer.trigger(processingTime="0 seconds").start().awaitTermination()
+        writer.trigger(processingTime=trigger).start().awaitTermination()
 
 
 if __name__ == "__main__":

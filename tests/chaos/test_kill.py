@@ -26,7 +26,7 @@ from tests.chaos.conftest import Driver
 from tests.support.arriving import arriving, numbered
 from tests.support.world import World, wait_until
 
-pytestmark = [pytest.mark.spark40, pytest.mark.slow]
+pytestmark = [pytest.mark.spark40, pytest.mark.long]
 MakeWorld = Callable[..., World]
 MakeDriver = Callable[..., Driver]
 Output = Callable[[], list[int]]

@@ -20,6 +20,7 @@ TWO = {"fetchers": "2"}
 
 
 @pytest.mark.spark40
+@pytest.mark.cluster
 def test_fetchers_come_and_go_with_their_query_and_any_number_of_them_goes_on(
     world: MakeWorld, hosts: Hosts, driver: Driver, tmp_path: Path
 ) -> None:

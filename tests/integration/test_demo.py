@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EVENTS = 3000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_demo_passes_and_would_see_a_single_wrong_event(tmp_path: Path) -> None:
     directory = tmp_path / "out"

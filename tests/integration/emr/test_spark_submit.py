@@ -29,7 +29,7 @@ from tests.support.archives import unpack
 from tests.support.world import make_world, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = [pytest.mark.spark40, pytest.mark.slow]
+pytestmark = [pytest.mark.spark40, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

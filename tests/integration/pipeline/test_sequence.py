@@ -18,7 +18,7 @@ from kinesis_efo.local import LocalAws
 from tests.integration.pipeline.conftest import Repository
 from tests.support.emr import APPLICATION, FakeEmr, FakeRun, fake_emr
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Checkout = Callable[[str], Repository]
 
 PROJECT = """\

@@ -55,7 +55,7 @@ def calls(w: World) -> list[Any]:
     ]
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 def test_the_rows_are_those_of_a_streaming_query_over_a_split_and_a_merge(
     spark: SparkSession, world: MakeWorld, queries: Queries
 ) -> None:

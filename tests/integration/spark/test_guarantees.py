@@ -107,7 +107,7 @@ def test_every_action_on_a_micro_batch_sees_the_same_rows(world: MakeWorld, quer
     assert all(some == [n for n in rows if n % 7] for _, rows, some in seen)
 
 
-@pytest.mark.spark
+@pytest.mark.spark43
 @pytest.mark.parametrize("queries_at_once", [1, 2])
 def test_sources_of_different_streams_of_an_application_are_read_at_once(
     world: MakeWorld, queries: Queries, queries_at_once: int
@@ -171,7 +171,7 @@ def test_several_sources_of_one_stream_share_what_reads_it(world: MakeWorld, que
     assert w.leases()["#run:orders"]["epoch"]["N"] == "1"
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 def test_order_per_key_across_a_split_a_restart_and_a_merge(world: MakeWorld, queries: Queries) -> None:
     w = world()
     name, rows = w.streams["orders"], Rows()
@@ -249,7 +249,7 @@ def test_one_busy_and_63_idle_shards_from_latest(world: MakeWorld, queries: Quer
     assert len(end_offset(query)) == 64
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 def test_what_exceeds_a_trigger_comes_with_the_next(world: MakeWorld, queries: Queries) -> None:
     by_records, by_bytes = Rows(), Rows()
     by_bytes.__name__ = "by_bytes"  # type: ignore[misc]

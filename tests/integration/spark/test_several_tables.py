@@ -12,7 +12,7 @@ import pytest
 from tests.support.orders import order, rows
 from tests.support.world import World
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.spark40
 Run = Callable[[str, Mapping[str, object], Callable[[], bool]], dict[str, Any]]
 
 

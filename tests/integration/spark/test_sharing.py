@@ -267,7 +267,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     driver.kill()
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 @pytest.mark.slow
 def test_real_queries_share_a_run_as_long_as_one_is_there(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
     w = world({"orders": 2})

@@ -172,8 +172,16 @@ class _Run:
         streams = streams_of(kinesis)
         names = (f"fetcher{place}-{number}" for number in count())
         identity = FetcherIdentity(place, f"host{place}", _address(place))
+        fetcher, wire = fetcher_of(kinesis, streams), _Wire(self)
         await RemoteFetcher(
-            identity, fetcher_of(kinesis, streams), streams, _Wire(self), kinesis.clock, lambda: next(names), 60.0
+            identity,
+            fetcher,
+            streams,
+            wire,
+            kinesis.clock,
+            lambda: next(names),
+            60.0,
+            lambda ref: streams.stream(ref.name),
         ).run()
 
     async def _is_gone(self, address: FetcherAddress) -> bool:

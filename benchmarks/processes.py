@@ -181,7 +181,7 @@ async def _fetching(pipe: Connection, shards: int, fetchers: int, planner: Fetch
 async def _remote(kinesis: SimulatedKinesis, place: int, planner: FetcherAddress) -> None:
     streams = streams_of(kinesis)
     identity = FetcherIdentity(place, f"host{place}", FetcherAddress("", 1 + place, (f"host{place}",)))
-    link = PlannerLink(planner, SECRET)
+    fetcher, link = fetcher_of(kinesis, streams), PlannerLink(planner, SECRET)
     await RemoteFetcher(
-        identity, fetcher_of(kinesis, streams), streams, link, kinesis.clock, lambda: f"{place}", 60.0
+        identity, fetcher, streams, link, kinesis.clock, lambda: f"{place}", 60.0, lambda ref: streams.stream(ref.name)
     ).run()

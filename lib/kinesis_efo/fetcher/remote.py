@@ -99,7 +99,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
         logger.info("fetcher %d of application %s serves at %s", place, plan.manifest.application, service.address)
         give_up = 6 * options.lease_timeout
         await RemoteFetcher(
-            identity, fetcher, streams, planner, clock, lambda: uuid4().hex, give_up, options.ends, open_stream
+            identity, fetcher, streams, planner, clock, lambda: uuid4().hex, give_up, open_stream, options.ends
         ).run()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.assignment import Assignment
 from kinesis_efo.fetcher.budget import Signal
@@ -65,8 +65,8 @@ class RemoteFetcher:
         clock: Time.
         new_name: Makes up names, no two alike.
         give_up: Seconds after which a fetcher that hears nothing of the planner ends.
+        open_stream: Opens a stream that a query has brought to the run; it lists no shards.
         ends: Where the query is to end.
-        open_stream: Opens a stream that a query has brought to the run; it lists no shards. None: the run gets no further stream.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class RemoteFetcher:
         clock: Clock,
         new_name: Callable[[], str],
         give_up: float,
+        open_stream: Callable[[StreamRef], Stream],
         ends: Bounds | None = None,
-        open_stream: Callable[[StreamRef], Stream] | None = None,
     ) -> None:
         self._identity = identity
         self._fetcher = fetcher
@@ -192,8 +192,6 @@ class RemoteFetcher:
         while True:
             work, shards = await self._further.get()
             for name in {key.stream for key in shards} - self._streams.streams.keys():
-                if self._open_stream is None:
-                    raise FetcherError(f"the planner gives shards of stream {name!r}, which this fetcher does not read")
                 await self._streams.add(name, self._open_stream(work.streams[name].ref(name)))
             # What was taken away meanwhile may not be read, and is not.
             self._begin(shards)

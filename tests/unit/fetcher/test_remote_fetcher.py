@@ -150,7 +150,7 @@ class Host:
             clock,
             lambda: next(names),
             GIVE_UP,
-            open_stream=open_stream,
+            open_stream,
         )
         self.task: asyncio.Task[None]
 

@@ -96,6 +96,7 @@ class Host:
             clock,
             lambda: next(names),
             60.0,
+            lambda ref: self.streams.stream(ref.name),
             run.ends,
         )
         self.task = asyncio.create_task(self.remote.run())

@@ -2,7 +2,7 @@
 
 use memchr::memmem;
 
-use crate::json::{Declined, Read, Reader, set};
+use crate::json::{Declined, Name, Read, Reader, set};
 use crate::rows::Number;
 
 const NUMBER_NAME: &[u8] = b"\"SequenceNumber\"";
@@ -34,9 +34,9 @@ pub fn head(payload: &[u8]) -> Read<Head<'_>> {
     let (mut continuation, mut behind, mut records, mut children) = (None, None, None, None);
     let mut reader = Reader::new(payload);
     reader.object(|reader, name| match name {
-        b"ContinuationSequenceNumber" => set(&mut continuation, reader.string()?),
-        b"MillisBehindLatest" => set(&mut behind, reader.count()?),
-        b"Records" => {
+        Name::Other(b"ContinuationSequenceNumber") => set(&mut continuation, reader.string()?),
+        Name::Other(b"MillisBehindLatest") => set(&mut behind, reader.count()?),
+        Name::Other(b"Records") => {
             let mut count = 0;
             reader.array(|reader| {
                 count += 1;
@@ -44,7 +44,7 @@ pub fn head(payload: &[u8]) -> Read<Head<'_>> {
             })?;
             set(&mut records, count)
         }
-        b"ChildShards" => set(&mut children, reader.nothing()?),
+        Name::Other(b"ChildShards") => set(&mut children, reader.nothing()?),
         _ => reader.skip(),
     })?;
     reader.end()?;
@@ -63,9 +63,9 @@ pub fn answer(body: &[u8]) -> Read<Answer<'_>> {
     let (mut last, mut size) = (None, 0);
     let mut reader = Reader::new(body);
     reader.object(|reader, name| match name {
-        b"NextShardIterator" => set(&mut iterator, reader.string()?),
-        b"MillisBehindLatest" => set(&mut behind, reader.count()?),
-        b"Records" => {
+        Name::Other(b"NextShardIterator") => set(&mut iterator, reader.string()?),
+        Name::Other(b"MillisBehindLatest") => set(&mut behind, reader.count()?),
+        Name::Other(b"Records") => {
             let mut count = 0;
             reader.array(|reader| {
                 let (number, bytes) = polled(reader)?;
@@ -76,7 +76,7 @@ pub fn answer(body: &[u8]) -> Read<Answer<'_>> {
             })?;
             set(&mut records, count)
         }
-        b"ChildShards" => set(&mut children, reader.nothing()?),
+        Name::Other(b"ChildShards") => set(&mut children, reader.nothing()?),
         _ => reader.skip(),
     })?;
     reader.end()?;
@@ -89,9 +89,9 @@ pub fn answer(body: &[u8]) -> Read<Answer<'_>> {
 fn polled<'a>(reader: &mut Reader<'a>) -> Read<(&'a [u8], usize)> {
     let (mut data, mut number, mut key) = (None, None, None);
     reader.object(|reader, name| match name {
-        b"Data" => set(&mut data, reader.skip_string()?),
-        b"SequenceNumber" => set(&mut number, reader.string()?),
-        b"PartitionKey" => set(&mut key, reader.skip_string()?),
+        Name::Data => set(&mut data, reader.skip_string()?),
+        Name::Number => set(&mut number, reader.string()?),
+        Name::Key => set(&mut key, reader.skip_string()?),
         _ => reader.skip(),
     })?;
     // With its quotes, to a few bytes.

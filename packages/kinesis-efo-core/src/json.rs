@@ -22,6 +22,17 @@ const MOST_EXPONENT_DIGITS: usize = 2;
 /// How deep a value may be that is skipped: as deep as what Kinesis says of child shards.
 const MOST_DEPTH: usize = 4;
 
+/// The name of a member. Those of records are told apart where they are read: a match on text compares it byte by byte.
+#[derive(Debug, PartialEq)]
+pub enum Name<'a> {
+    Time,
+    Data,
+    Encryption,
+    Key,
+    Number,
+    Other(&'a [u8]),
+}
+
 pub struct Reader<'a> {
     text: &'a [u8],
     at: usize,
@@ -33,14 +44,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an object: `member` is called behind each name and its colon, and reads the value.
-    pub fn object(&mut self, mut member: impl FnMut(&mut Self, &'a [u8]) -> Read<()>) -> Read<()> {
+    pub fn object(&mut self, mut member: impl FnMut(&mut Self, Name<'a>) -> Read<()>) -> Read<()> {
         self.expect(b'{')?;
         if self.skipped(b'}') {
             return Ok(());
         }
         loop {
             let name = self.name()?;
-            self.expect(b':')?;
             member(self, name)?;
             if !self.skipped(b',') {
                 return self.expect(b'}');
@@ -62,26 +72,41 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the name of a member. Comparing it with the one that Kinesis writes with this letter is faster than searching its end.
-    fn name(&mut self) -> Read<&'a [u8]> {
-        self.space();
+    /// Reads the name of a member and its colon. Comparing them with what Kinesis writes with this letter is faster than searching the end.
+    #[inline(always)]
+    fn name(&mut self) -> Read<Name<'a>> {
         let usual = match self.text.get(self.at + 1) {
-            Some(b'A') => self.usual(b"\"ApproximateArrivalTimestamp\""),
-            Some(b'D') => self.usual(b"\"Data\""),
-            Some(b'E') => self.usual(b"\"EncryptionType\""),
-            Some(b'P') => self.usual(b"\"PartitionKey\""),
-            Some(b'S') => self.usual(b"\"SequenceNumber\""),
+            Some(b'A') => self.usual(b"\"ApproximateArrivalTimestamp\":", Name::Time),
+            Some(b'D') => self.usual(b"\"Data\":", Name::Data),
+            Some(b'E') => self.usual(b"\"EncryptionType\":", Name::Encryption),
+            Some(b'P') => self.usual(b"\"PartitionKey\":", Name::Key),
+            Some(b'S') => self.usual(b"\"SequenceNumber\":", Name::Number),
             _ => None,
         };
-        usual.map_or_else(|| self.string(), Ok)
+        usual.map_or_else(|| self.other_name(), Ok)
+    }
+
+    /// Reads a name and its colon that are unusual, or have spaces between them.
+    #[inline(never)]
+    fn other_name(&mut self) -> Read<Name<'a>> {
+        let name = self.string()?;
+        self.expect(b':')?;
+        Ok(match name {
+            b"ApproximateArrivalTimestamp" => Name::Time,
+            b"Data" => Name::Data,
+            b"EncryptionType" => Name::Encryption,
+            b"PartitionKey" => Name::Key,
+            b"SequenceNumber" => Name::Number,
+            other => Name::Other(other),
+        })
     }
 
     /// Reads a name, if it is this one. Its length is known to the compiler, which compares whole words.
     #[inline(always)]
-    fn usual<const N: usize>(&mut self, quoted: &[u8; N]) -> Option<&'a [u8]> {
-        let found = self.text[self.at..].first_chunk::<N>().filter(|found| *found == quoted)?;
+    fn usual<const N: usize>(&mut self, quoted: &[u8; N], name: Name<'a>) -> Option<Name<'a>> {
+        self.text[self.at..].first_chunk::<N>().filter(|found| *found == quoted)?;
         self.at += N;
-        Some(&found[1..N - 1])
+        Some(name)
     }
 
     /// Reads a string of UTF-8 without escapes and control characters.
@@ -97,6 +122,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Skips a string of UTF-8 without control characters. Returns how many bytes it is written with.
+    #[inline(always)]
     pub fn skip_string(&mut self) -> Read<usize> {
         let (found, escapes) = self.written()?;
         if escapes {
@@ -106,29 +132,39 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a string of UTF-8 without control characters as it is written, and whether it has escapes. These are not looked at.
+    #[inline(always)]
     fn written(&mut self) -> Read<(&'a [u8], bool)> {
         self.expect(b'"')?;
         let rest = &self.text[self.at..];
         // Most strings are short and of ASCII.
-        let (mut length, mut escapes) = (plain(rest), false);
+        let length = plain(rest);
         if rest.get(length) != Some(&b'"') {
-            loop {
-                length += memchr2(b'"', b'\\', rest.get(length..).ok_or(Declined)?).ok_or(Declined)?;
-                if rest[length] == b'"' {
-                    break;
-                }
-                escapes = true;
-                length += 2;
-            }
-            let found = &rest[..length];
-            // Without a way out of the loop, the compiler vectorizes it. With a sign, what is beyond ASCII is below zero.
-            let ascii = found.iter().fold(true, |ascii, byte| ascii & (*byte as i8 >= 0x20));
-            if !ascii && (found.iter().any(|byte| *byte < b' ') || std::str::from_utf8(found).is_err()) {
-                return Err(Declined);
-            }
+            return self.written_from(length);
         }
         self.at += length + 1;
-        Ok((&rest[..length], escapes))
+        Ok((&rest[..length], false))
+    }
+
+    /// Reads such a string, of which the first bytes need no second look.
+    #[inline(never)]
+    fn written_from(&mut self, mut length: usize) -> Read<(&'a [u8], bool)> {
+        let (rest, mut escapes) = (&self.text[self.at..], false);
+        loop {
+            length += memchr2(b'"', b'\\', rest.get(length..).ok_or(Declined)?).ok_or(Declined)?;
+            if rest[length] == b'"' {
+                break;
+            }
+            escapes = true;
+            length += 2;
+        }
+        let found = &rest[..length];
+        // Without a way out of the loop, the compiler vectorizes it. With a sign, what is beyond ASCII is below zero.
+        let ascii = found.iter().fold(true, |ascii, byte| ascii & (*byte as i8 >= 0x20));
+        if !ascii && (found.iter().any(|byte| *byte < b' ') || std::str::from_utf8(found).is_err()) {
+            return Err(Declined);
+        }
+        self.at += length + 1;
+        Ok((found, escapes))
     }
 
     /// Reads up to the next quote. Whoever takes the text refuses what no string without escapes has.
@@ -252,23 +288,30 @@ impl<'a> Reader<'a> {
 
     /// Reads one digit or more onto a number, which is right for as many as are allowed.
     fn digits(&mut self, number: &mut u64) -> Read<&'a [u8]> {
-        let begin = self.at;
-        while let Some(byte @ b'0'..=b'9') = self.text.get(self.at) {
+        let rest = &self.text[self.at..];
+        let mut count = 0;
+        while let Some(byte @ b'0'..=b'9') = rest.get(count) {
             *number = number.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
-            self.at += 1;
+            count += 1;
         }
-        if self.at == begin { Err(Declined) } else { Ok(&self.text[begin..self.at]) }
+        self.at += count;
+        if count == 0 { Err(Declined) } else { Ok(&rest[..count]) }
     }
 
     fn is(&self, byte: u8) -> bool {
         self.text.get(self.at) == Some(&byte)
     }
 
+    #[inline(always)]
     fn skipped(&mut self, byte: u8) -> bool {
-        self.space();
-        let found = self.is(byte);
-        self.at += usize::from(found);
-        found
+        if !self.is(byte) {
+            self.space();
+            if !self.is(byte) {
+                return false;
+            }
+        }
+        self.at += 1;
+        true
     }
 
     fn expect(&mut self, byte: u8) -> Read<()> {
@@ -282,23 +325,22 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How many bytes, of the first ones, a string can have that are of ASCII and need no second look.
+/// How many bytes, of the first `SHORT`, a string can have that are of ASCII and need no second look; 0 near the end of the text.
 fn plain(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 0xff;
-    let mut length = 0;
-    while let Some(word) = bytes[length..].first_chunk::<8>().filter(|_| length < SHORT) {
+    let Some(block) = bytes.first_chunk::<SHORT>() else { return 0 };
+    for at in (0..SHORT).step_by(8) {
         // A byte that is found here may have set the bits of later ones, but of none before it.
-        let word = u64::from_le_bytes(*word);
+        let word = u64::from_le_bytes(std::array::from_fn(|byte| block[at + byte]));
         // Control characters and the quote are what is least if the second bit is turned.
         let low = (word ^ (ONES * 0x02)).wrapping_sub(ONES * 0x21);
         let backslash = (word ^ (ONES * 0x5c)).wrapping_sub(ONES);
         let found = (low | backslash | word) & (ONES << 7);
         if found != 0 {
-            return length + found.trailing_zeros() as usize / 8;
+            return at + found.trailing_zeros() as usize / 8;
         }
-        length += 8;
     }
-    length
+    SHORT
 }
 
 /// What a string stands for that is written with escapes.
@@ -486,18 +528,29 @@ mod tests {
 
     #[test]
     fn names_are_those_that_are_written() {
-        let usual = ["ApproximateArrivalTimestamp", "Data", "EncryptionType", "PartitionKey", "SequenceNumber"];
-        for name in usual.into_iter().chain(["", "A", "Dat", "Data2", "Extra", "Partitionkey", "S", "other"]) {
-            let text = format!(" {{\"{name}\":1}}");
-            let mut found = Vec::new();
-            let mut reader = Reader::new(text.as_bytes());
-            let read = reader.object(|reader, name| {
-                found.push(name);
-                reader.skip()
-            });
-            assert_eq!((read, found), (Ok(()), vec![name.as_bytes()]));
-            let cut = text.trim_end_matches("\":1}");
-            assert_eq!(Reader::new(cut.as_bytes()).object(|reader, _| reader.skip()), Err(Declined), "{cut}");
+        let others = ["", "A", "Dat", "Data2", "Extra", "Partitionkey", "S", "other"];
+        let usual = [
+            ("ApproximateArrivalTimestamp", Name::Time),
+            ("Data", Name::Data),
+            ("EncryptionType", Name::Encryption),
+            ("PartitionKey", Name::Key),
+            ("SequenceNumber", Name::Number),
+        ];
+        for (name, expected) in usual.into_iter().chain(others.map(|name| (name, Name::Other(name.as_bytes())))) {
+            for (before, behind) in [("", ""), (" ", ""), ("", " ")] {
+                let text = format!(" {{{before}\"{name}\"{behind}:1}}");
+                let mut count = 0;
+                let read = Reader::new(text.as_bytes()).object(|reader, found| {
+                    assert_eq!(found, expected);
+                    count += 1;
+                    reader.skip()
+                });
+                assert_eq!((read, count), (Ok(()), 1), "{text}");
+                for end in 0..text.len() {
+                    let cut = &text.as_bytes()[..end];
+                    assert_eq!(Reader::new(cut).object(|reader, _| reader.skip()), Err(Declined), "{text}, {end}");
+                }
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use base64_simd::STANDARD;
 
-use crate::json::{Declined, Read, Reader, once, set};
+use crate::json::{Declined, Name, Read, Reader, once, set};
 
 /// The first bytes of every KPL aggregate.
 const MAGIC: &[u8] = b"\xf3\x89\x9a\xc2";
@@ -167,7 +167,7 @@ impl Rows {
         let (begin, mut records, mut last, mut passed) = (self.len(), None, None, false);
         let mut reader = Reader::new(payload);
         reader.object(|reader, name| {
-            if name != b"Records" {
+            if !matches!(name, Name::Other(b"Records")) {
                 return reader.skip();
             }
             once(&records)?;
@@ -220,10 +220,10 @@ impl<'a> Record<'a> {
     fn read(reader: &mut Reader<'a>) -> Read<Self> {
         let (mut data, mut number, mut key, mut time) = (None, None, None, None);
         reader.object(|reader, name| match name {
-            b"Data" => set(&mut data, reader.unchecked_string()?),
-            b"SequenceNumber" => set(&mut number, reader.unchecked_string()?),
-            b"PartitionKey" => set(&mut key, reader.text()?),
-            b"ApproximateArrivalTimestamp" => set(&mut time, microseconds(reader.number()?)?),
+            Name::Data => set(&mut data, reader.unchecked_string()?),
+            Name::Number => set(&mut number, reader.unchecked_string()?),
+            Name::Key => set(&mut key, reader.text()?),
+            Name::Time => set(&mut time, microseconds(reader.number()?)?),
             _ => reader.skip(),
         })?;
         Ok(Record { data: data.ok_or(Declined)?, number: number.ok_or(Declined)?, key: key.ok_or(Declined)?, time: time.ok_or(Declined)? })

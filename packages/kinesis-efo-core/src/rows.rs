@@ -154,6 +154,10 @@ impl Rows {
             return Err(Declined);
         }
         let before = self.len();
+        if self.data.bytes.capacity() == 0 {
+            // Most of a payload may be data, and a column without room would move again and again.
+            self.data.bytes.reserve(payload.len() / 4 * 3);
+        }
         let brought = self.read(payload, range, aggregates);
         if brought.is_err() {
             self.truncate(before);

@@ -1,7 +1,7 @@
 """Fuzzes targets, one after the other: `python -m tests.fuzz [--seconds N] [target ...]`.
 
-Stores an input that breaks a promise in `tests/fuzz/corpus/<target>`, where a test replays it from then on. Needs atheris
-(group `fuzz`).
+Stores an input that breaks a promise in `tests/fuzz/corpus/<target>`, where a test replays it from then on. Looks for inputs that
+reach new code: of Python, with atheris (group `fuzz`); or of the native core, with the programs of `scripts/fuzz-core`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,14 @@ def fuzz(target: str, seconds: int, found: Path) -> None:
     with atheris.instrument_imports(include=["kinesis_efo.kinesis", "kinesis_efo.http2"]):
         from tests.fuzz.targets import TARGETS
 
+    atheris.Setup([sys.argv[0], *arguments(target, seconds, found)], TARGETS[target])
+    atheris.Fuzz()
+
+
+def arguments(target: str, seconds: int, found: Path) -> list[str]:
+    """What libFuzzer is told."""
     found.mkdir(parents=True, exist_ok=True)
-    options = [
+    return [
         f"-max_total_time={seconds}",
         "-max_len=4096",
         f"-dict={TOKENS}",
@@ -35,9 +41,9 @@ def fuzz(target: str, seconds: int, found: Path) -> None:
         "-rss_limit_mb=2048",
         "-print_final_stats=1",
         f"-artifact_prefix={CORPUS / target}/",
+        str(found),
+        str(CORPUS / target),
     ]
-    atheris.Setup([sys.argv[0], *options, str(found), str(CORPUS / target)], TARGETS[target])
-    atheris.Fuzz()
 
 
 def main() -> int:
@@ -48,19 +54,26 @@ def main() -> int:
     parser.add_argument(
         "--found", type=Path, default=Path(".fuzz"), help="directory for inputs that reach new code (.fuzz)"
     )
+    parser.add_argument("--programs", type=Path, help="directory of the programs that fuzz the native core")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if unknown := set(asked.targets) - set(TARGETS):
+    known = [target for target in TARGETS if asked.programs is None or (asked.programs / target).exists()]
+    if unknown := set(asked.targets) - set(known):
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     if asked.here:
         fuzz(asked.targets[0], asked.seconds, asked.found / asked.targets[0])
     broken = []
-    if "core" in (wanted := asked.targets or TARGETS) and not find_spec("kinesis_efo_core"):
+    wanted = asked.targets or known
+    if asked.programs is None and "core" in wanted and not find_spec("kinesis_efo_core"):
         sys.stderr.write("kinesis-efo-core is missing; make core: target core is left out\n")
         wanted = [target for target in wanted if target != "core"]
     for target in wanted:
-        limits = ["--seconds", str(asked.seconds), "--found", str(asked.found)]
-        if subprocess.run([sys.executable, "-m", "tests.fuzz", "--here", *limits, target], check=False).returncode:
+        if asked.programs is None:
+            limits = ["--seconds", str(asked.seconds), "--found", str(asked.found)]
+            fuzzer = [sys.executable, "-m", "tests.fuzz", "--here", *limits, target]
+        else:
+            fuzzer = [str(asked.programs / target), *arguments(target, asked.seconds, asked.found / target)]
+        if subprocess.run(fuzzer, check=False).returncode:
             broken.append(target)
     if broken:
         sys.stderr.write(f"promises broken: {', '.join(broken)}; the inputs are in {CORPUS}/<target>/crash-*\n")

@@ -257,7 +257,7 @@ fn repeated(stretches: &[Stretch], name: impl Fn(&Stretch) -> &String) -> PyResu
 }
 
 #[pymodule]
-fn kinesis_efo_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+pub fn kinesis_efo_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", INTERFACE)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(read_head, module)?)?;

@@ -106,6 +106,18 @@ def core(data: bytes) -> None:
             agree(parts, deaggregate=apart)
 
 
+def values(data: bytes) -> None:
+    """Records whose form is right, by Python and by the native core. Three lines are a record's partition key, data and time, as JSON has
+    them."""
+    lines = data.split(b"\n")
+    written = [
+        b'{"SequenceNumber":"%d","PartitionKey":"%b","Data":"%b","ApproximateArrivalTimestamp":%b}'
+        % (number, *lines[number : number + 3])
+        for number in range(0, len(lines) - 2, 3)
+    ]
+    agree([(ShardRange(KEY, TRIM_HORIZON, SHARD_END), [b'{"Records":[' + b",".join(written) + b"]}"])])
+
+
 def aggregate(data: bytes) -> None:
     """The message of an aggregate, with its magic number and a correct digest."""
     whole = MAGIC + data + md5(data, usedforsecurity=False).digest()
@@ -125,6 +137,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "answer": answer,
     "records": records,
     "core": core,
+    "values": values,
     "aggregate": aggregate,
     "http2": http2,
 }

@@ -26,7 +26,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
 endif
 
-.PHONY: help demo test long core sdk cluster upgrade lint synth bench soak seeds mutants docs site fuzz sanitize dist java ip faketime clean
+.PHONY: help demo test long core sdk cluster upgrade lint synth bench soak seeds mutants docs site fuzz fuzz-core sanitize dist java ip faketime clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -181,6 +181,10 @@ dist: $(VENV)/.full
 fuzz: $(VENV)/.core
 	@scripts/setup venv $(VENV) --inexact --all-extras --group fuzz
 	$(RUN) $(PYTHON) -m tests.fuzz $(FUZZ_ARGS)
+
+# The same with the native core's code, and AddressSanitizer.
+fuzz-core: $(VENV)/.full
+	$(RUN) scripts/fuzz-core $(PYTHON) $(FUZZ_ARGS)
 
 # Whether the native core stays within its memory, whatever it is given.
 sanitize: $(VENV)/.full

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tests.support.agreement import CORE
 from tests.support.missing import not_here
 
 CORPUS = Path(__file__).parent / "corpus"
+FUZZ = Path(__file__).parents[2] / "packages" / "kinesis-efo-core" / "fuzz"
 INPUTS = sorted(path.relative_to(CORPUS) for path in CORPUS.glob("*/*"))
 
 
@@ -24,3 +27,13 @@ def test_decoders_keep_their_promises_for_every_input_kept(path: Path) -> None:
 
 def test_every_target_has_a_corpus_and_nothing_else_has() -> None:
     assert {path.parts[0] for path in INPUTS} == TARGETS.keys()
+
+
+def test_the_programs_that_fuzz_the_core_run_the_targets_they_are_named_after() -> None:
+    programs = tomllib.loads((FUZZ / "Cargo.toml").read_text(encoding="utf-8"))["bin"]
+    for program in programs:
+        assert re.findall(r'run\("(\w+)", input\)', (FUZZ / program["path"]).read_text()) == [program["name"]]
+    names = [program["name"] for program in programs]
+    assert names == sorted(path.stem for path in (FUZZ / "fuzz_targets").iterdir())
+    # The others do not call the core.
+    assert set(names) == TARGETS.keys() - {"aggregate", "http2", "records"}

@@ -279,7 +279,7 @@ def test_before_a_merge_and_before_a_release_every_test_is_run() -> None:
 def test_what_takes_too_long_before_a_merge_is_run_every_night() -> None:
     job = document(NIGHTLY)["jobs"]["long"]
     targets = job["strategy"]["matrix"]["target"]
-    assert targets == ["soak", "seeds", "mutants", "fuzz", "sanitize", "upgrade"]
+    assert targets == ["soak", "seeds", "mutants", "fuzz", "fuzz-core", "sanitize", "upgrade"]
     assert job["steps"][-1] == {"run": 'make "$TARGET"', "env": {"TARGET": "${{ matrix.target }}"}}
     assert job["steps"][0]["with"]["fetch-depth"] == 0, "upgrade runs what the history has"
     for target in targets:
@@ -474,13 +474,15 @@ def test_the_core_is_checked_before_a_merge_and_before_a_release() -> None:
     for path in (PULL_REQUEST, RELEASE):
         assert document(path)["jobs"]["rust"]["steps"][-1] == {"uses": "./.github/actions/rust"}
     steps = document(ROOT / ".github" / "actions" / "rust" / "action.yml")["runs"]["steps"]
-    within = [step["run"] for step in steps if step.get("working-directory") == str(CORE.relative_to(ROOT))]
-    assert within == [
-        "cargo fmt --check",
-        "cargo clippy --locked --all-targets -- -D warnings",
-        "cargo test --locked",
-        "cargo deny check",
-    ]
+    within = {
+        directory: [step["run"] for step in steps if step.get("working-directory") == str(directory.relative_to(ROOT))]
+        for directory in (CORE, CORE / "fuzz")
+    }
+    form = ["cargo fmt --check", "cargo clippy --locked --all-targets -- -D warnings"]
+    assert within == {
+        CORE: [*form, "cargo test --locked", "cargo deny check"],
+        CORE / "fuzz": [*form, "cargo deny check advisories sources"],
+    }
     rules = tomllib.loads((CORE / "deny.toml").read_text(encoding="utf-8"))
     assert set(rules) == {"graph", "advisories", "licenses", "bans", "sources"}
     assert rules["sources"] == {"unknown-registry": "deny", "unknown-git": "deny"}
@@ -500,7 +502,8 @@ def test_rust_has_one_version_everywhere_that_is_new_enough() -> None:
 def test_newer_crates_are_proposed() -> None:
     updates = document(ROOT / ".github" / "dependabot.yml")["updates"]
     (cargo,) = [each for each in updates if each["package-ecosystem"] == "cargo"]
-    assert (ROOT / cargo["directory"].lstrip("/")) == CORE
+    directories = {path.parent for path in CORE.glob("**/Cargo.lock") if "target" not in path.parts}
+    assert {ROOT / directory.lstrip("/") for directory in cargo["directories"]} == directories == {CORE, CORE / "fuzz"}
     assert all(each["cooldown"] == {"default-days": 7} for each in updates)
 
 

@@ -32,7 +32,7 @@ def test_every_target_has_a_corpus_and_nothing_else_has() -> None:
 def test_the_programs_that_fuzz_the_core_run_the_targets_they_are_named_after() -> None:
     programs = tomllib.loads((FUZZ / "Cargo.toml").read_text(encoding="utf-8"))["bin"]
     for program in programs:
-        assert re.findall(r'run\("(\w+)", input\)', (FUZZ / program["path"]).read_text()) == [program["name"]]
+        assert re.findall(r'load\("(\w+)"\)', (FUZZ / program["path"]).read_text()) == [program["name"]]
     names = [program["name"] for program in programs]
     assert names == sorted(path.stem for path in (FUZZ / "fuzz_targets").iterdir())
     # The others do not call the core.

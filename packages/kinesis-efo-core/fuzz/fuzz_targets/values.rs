@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| kinesis_efo_core_fuzz::run("values", input));
+libfuzzer_sys::fuzz_target!(init: kinesis_efo_core_fuzz::load("values"), |input: &[u8]| kinesis_efo_core_fuzz::run(input));

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from hashlib import md5
 from typing import Final
 
+# PyArrow imports it with the first rows; the input that has them would be said to take too long.
+import pandas as pd  # noqa: F401
+
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.aggregation import MAGIC, deaggregate
 from kinesis_efo.kinesis.frames import Frame, FrameDecoder

@@ -85,7 +85,11 @@ def _payloads(begin: int, end: int) -> list[tuple[str, bytes]]:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    "target", [pytest.param("jvm", marks=[pytest.mark.spark40, pytest.mark.long]), pytest.param("group", marks=pytest.mark.spark43)]
+    "target",
+    [
+        pytest.param("jvm", marks=[pytest.mark.spark40, pytest.mark.long]),
+        pytest.param("group", marks=pytest.mark.spark43),
+    ],
 )
 def test_sigterm_ends_it_after_its_micro_batch_and_the_next_run_reads_what_is_there(
     world: World, tmp_path: Path, target: str

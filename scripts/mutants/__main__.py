@@ -192,7 +192,10 @@ def _judge(
     """
     reached = collected.watched()
     if reached.failed:
-        raise SystemExit(f"tests fail without any fault: {', '.join(reached.failed)}")
+        # To be watched makes tests slow. One that fails for that would see every fault.
+        print(f"left out, since they fail without any fault: {', '.join(reached.failed)}", flush=True)
+        for tests in reached.lines.values():
+            tests.difference_update(reached.failed)
     survived, undecided = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
     killers: list[str] = []
     for name, found in planted.items():

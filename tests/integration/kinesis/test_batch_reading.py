@@ -103,11 +103,8 @@ def test_what_nobody_wants_any_more_is_not_read(local: Local) -> None:
     batches = read.reading(asyncio.run(read.plan())).batches()
     assert next(batches).num_rows
     batches.close()
-    assert not ours()
-    asked = bench.aws.kinesis.calls("GetRecords")
-    assert asked < 30, "50 MB are more than 30 answers"
-    time.sleep(0.2)
-    assert bench.aws.kinesis.calls("GetRecords") == asked
+    assert not ours(), "nobody is left who could ask for more"
+    assert bench.aws.kinesis.calls("GetRecords") < 30, "50 MB are more than 30 answers"
 
 
 class Denied(NoFaults):

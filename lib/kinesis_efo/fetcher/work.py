@@ -243,13 +243,13 @@ class WhereRequest(msgspec.Struct, frozen=True):
         shards: The shards.
         wait: Seconds to wait until all of them are read by somebody.
         query: The name of the query among those of its run.
-        after: Where its ranges begin, in the order of the shards; empty if that is not said.
+        after: Where its ranges begin, in the order of the shards.
     """
 
     shards: list[tuple[str, str]]
     wait: float
-    query: str = ""
-    after: list[str] = []
+    query: str
+    after: list[str]
 
     @classmethod
     def of(cls, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereRequest:

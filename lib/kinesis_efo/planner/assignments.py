@@ -75,7 +75,6 @@ class Assignments:
     def restart(self, key: ShardKey, position: Position) -> None:
         """Have a shard read anew from a position on: whoever reads it closes it first."""
         self.reached[key] = position
-        self._snapshots.begin({key: position})
         self._close(frozenset((key,)))
         self.share()
 

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget
@@ -89,7 +88,7 @@ class Cluster:
         self._snapshots = ShardSnapshots(clock)
         missing = MissingFetchers(_PATIENCE * timeout, clock.monotonic(), fallback or Fallback())
         self.assignments = Assignments(self._snapshots, missing, timeout, clock)
-        self.home: FetcherAddress | None = None
+        self.home: FetcherAddress
         self._watch = ShardWatch(streams, clock, lambda _stream: self.sharing.wake())
         reads_apart = None if apart is None else partial(apart.fetcher, self._watch)
         budget = Budget(1, now=clock.monotonic) if apart is None else Budget(apart.room, now=clock.monotonic)
@@ -98,21 +97,20 @@ class Cluster:
         self.sessions = FetcherSessions(
             streams, seconds, self.assignments, self._snapshots, self.sharing, self._watch, clock
         )
-        self._failure: Failure
         self._joined = 0
         self._restarted: set[ShardKey] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, coordinator: Coordinator) -> None:
         """See `Fetching`."""
-        self._failure = coordinator.failure
+        failure = coordinator.failure
         self.sharing.coordinator = coordinator
         self.sessions.start(coordinator)
-        self._failure.on_set(self.sharing.wake)
-        self._failure.on_set(self.assignments.changed.notify)
+        failure.on_set(self.sharing.wake)
+        failure.on_set(self.assignments.changed.notify)
         self._tasks = [
-            in_background(self._watch.run(), "watching the shards", self._failure),
-            in_background(self._fetcher_watch.run(self._failure), "watching the fetchers", self._failure),
+            in_background(self._watch.run(), "watching the shards", failure),
+            in_background(self._fetcher_watch.run(failure), "watching the fetchers", failure),
         ]
 
     async def stop(self) -> None:
@@ -165,7 +163,7 @@ class Cluster:
     async def where(self, request: WhereRequest) -> WhereReply:
         """Tell a task who reads the shards of its ranges: a fetcher, or this process if its query reads them apart."""
         reply = await self.sessions.where(request)
-        if not request.after or not self.assignments.shared:
+        if not self.assignments.shared:
             return reply
         if self.sharing.alone:
             for shard, at in zip(request.shards, request.after, strict=True):
@@ -206,7 +204,6 @@ class Cluster:
 
     def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
         """See `SharedBuffers`."""
-        self._failure.raise_if_set()
         reached = self.assignments.reached
         records: dict[ShardKey, LastRecord] = {}
         moved = False
@@ -260,11 +257,9 @@ class Cluster:
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         """See `SharedBuffers`."""
         found = self._snapshots.buffered(key, position)
-        if found is None and self.assignments.shared:
-            # Others may have read it further and left. A query that always was alone is where its shards were begun.
-            told = self.found(key)
-            if told is not None and not told.may_cover(position):
-                return self.begin_at(key, position)
+        if found is None and (told := self.found(key)) is not None and not told.may_cover(position):
+            # Others may have read it further and left.
+            return self.begin_at(key, position)
         return found
 
     def found(self, key: ShardKey) -> EventIndex | None:

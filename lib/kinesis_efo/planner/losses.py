@@ -45,8 +45,7 @@ class Losses:
             AccessRefusedError, StreamNotFoundError: It cannot be told, and waiting does not help. Passing errors are logged.
         """
         listings = self._streams.listings
-        known = offset is self._checked_offset or offset.keys() == self._checked
-        if known and listings == self._checked_listings:
+        if listings == self._checked_listings and (offset is self._checked_offset or offset.keys() == self._checked):
             self._checked_offset = offset
             return
         self._note_appeared(offset)

@@ -20,23 +20,24 @@ class ShardSnapshot:
         owner: The name of the fetcher.
         start: Where its buffer begins.
         budget: Bytes that the fetcher may buffer.
+        begun: Whether the run's first query began there itself: while it is alone, it knows no number that lies before.
 
     Attributes:
         index: The events.
         behind: How far reading lags, in milliseconds, if that is known.
         read_until: What arrived before this time lies before the end of the last event, epoch seconds, if that is known.
         tip: Where the shard ended when the fetcher began there; None while that is not known.
-        begun: Whether the query began there itself, so that no number which it knows lies before. Only true of the run's one query.
+        begun: The same.
     """
 
-    def __init__(self, owner: str, start: Position, budget: int) -> None:
+    def __init__(self, owner: str, start: Position, budget: int, *, begun: bool = False) -> None:
         self.owner = owner
         self.budget = budget
         self.index = EventIndex(start)
         self.behind: int | None = None
         self.read_until: float | None = None
         self.tip: Position | None = None
-        self.begun = False
+        self.begun = begun
         self._lasts: list[LastRecord | None] = []
         self._last: LastRecord | None = None
         self._subscription: Subscription | None = None
@@ -137,7 +138,6 @@ class ShardSnapshot:
         if stop > gone:
             self._last = next((last for last in reversed(self._lasts[gone:stop]) if last is not None), self._last)
             self.index.drop(stop)
-            self.begun = False
             del self._lasts[: self.index.compact()]
         return self._last if self.index.start == position else None
 

@@ -43,8 +43,9 @@ class ShardSnapshots:
         """
         key, snapshot, now = news.key, self._snapshots.get(news.key), self._clock.monotonic()
         if news.start is not None:
-            snapshot = self._snapshots[key] = ShardSnapshot(fetcher, Position.parse(news.start), budget)
-            snapshot.begun = not self._several and snapshot.index.start == self._begun.get(key)
+            start = Position.parse(news.start)
+            snapshot = ShardSnapshot(fetcher, start, budget, begun=start == self._begun.get(key))
+            self._snapshots[key] = snapshot
         elif snapshot is None or snapshot.owner != fetcher:
             return None
         size = snapshot.append(news.entries, now)
@@ -73,8 +74,6 @@ class ShardSnapshots:
     def shared_by_several(self) -> None:
         """Take note that there is more than one query: where one has begun tells nothing of what another one knows."""
         self._several = True
-        for snapshot in self._snapshots.values():
-            snapshot.begun = False
 
     def end(self, key: ShardKey) -> None:
         """Drop a shard that the query does not read any more."""
@@ -143,7 +142,7 @@ class ShardSnapshots:
         return snapshot.index if snapshot is not None else None
 
     def _covers(self, snapshot: ShardSnapshot, position: Position) -> bool:
-        return snapshot.index.covers(position) or snapshot.begun
+        return snapshot.index.covers(position) or (snapshot.begun and not self._several)
 
     def millis_behind(self, key: ShardKey) -> int | None:
         """See `Buffers`."""

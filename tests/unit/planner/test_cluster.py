@@ -44,7 +44,7 @@ LEASE = 10.0
 PORTS = count(1)
 
 
-WHERE = WhereRequest([("orders", "shardId-000000000000")], 0.0)
+FIRST = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, SHARD_END)
 
 
 class Link:
@@ -177,7 +177,7 @@ class Run:
     async def read(self, wanted: ShardRange) -> list[tuple[str, int]]:
         """The rows of a range; where a fetcher is gone, the next one is asked for all of it."""
         while True:
-            (address,) = (await self.cluster.sessions.where(WhereRequest([tuple(wanted.key)], 60.0))).fetchers
+            (address,) = (await self.cluster.sessions.where(WhereRequest.of([wanted], 60.0))).fetchers
             host = next((host for host in self.hosts if host.address == address), None)
             if host is None or host.address in self.dead or host.link.cut:
                 await asyncio.sleep(0.2)
@@ -575,7 +575,7 @@ async def test_the_first_error_of_the_run_is_kept_whoever_of_its_parts_fails_nex
             run.batch(),
             run.planner.strict(["orders"]),
             run.leases.wait_held(["orders"]),
-            run.cluster.sessions.where(WHERE),
+            run.cluster.sessions.where(WhereRequest.of([FIRST], 0.0)),
         )
         for call in calls:
             with pytest.raises(DataLossError, match=r"the first \(the fetcher on host host0 says so\)"):
@@ -604,7 +604,7 @@ async def test_those_who_wait_learn_of_an_error_at_once() -> None:
             asyncio.create_task(each)
             for each in (
                 run.planner.poll(run.offset, NO_LIMIT, NO_LIMIT, 50.0),
-                run.cluster.sessions.where(WhereRequest([("orders", "shardId-000000000000")], 50.0)),
+                run.cluster.sessions.where(WhereRequest.of([FIRST], 50.0)),
                 run.leases.wait_held(["orders", "another"]),
             )
         ]

@@ -22,6 +22,7 @@ from kinesis_efo.fetcher.work import (
     Report,
     ReportReply,
     ShardNews,
+    StreamText,
     WhereReply,
     WhereRequest,
     Work,
@@ -55,6 +56,9 @@ class Coordinator:
     def __init__(self) -> None:
         self.failure = Failure()
         self.until: dict[tuple[ShardKey, Position], float] = {}
+
+    def may_read(self, shard: ShardKey) -> bool:
+        return True
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
         return self.until.get((shard, position))
@@ -117,7 +121,8 @@ class Centre:
         return await self.cluster.sessions.report(Report(name, self._reports[name], list(news), failure))
 
     async def where(self, *keys: ShardKey, wait: float = 0.0) -> WhereReply:
-        return await self.cluster.sessions.where(WhereRequest([tuple(key) for key in keys], wait))
+        ranges = [ShardRange(key, TRIM_HORIZON, SHARD_END) for key in keys]
+        return await self.cluster.sessions.where(WhereRequest.of(ranges, wait))
 
     async def poll(self, offset: Offset, at_most: float = 0.0) -> dict[ShardKey, ShardProgress]:
         told = await self.query.poll(offset, NO_LIMIT, NO_LIMIT, at_most)
@@ -190,6 +195,7 @@ async def test_a_fetcher_is_told_its_shards_where_they_begin_and_for_how_long(ce
         (FIRST, "TRIM_HORIZON", 1_700_000_000.0),
         (SECOND, "TRIM_HORIZON", None),
     ]
+    assert work.streams == {"orders": StreamText.of(REFS["orders"])}
     assert work.seconds == {"orders": 8.0}
     centre.seconds["orders"] = -1.0
     assert (await centre.work("f0", work.revision, 1)).seconds == {"orders": 0.0}
@@ -201,6 +207,7 @@ async def test_a_fetcher_that_has_the_newest_shards_is_not_told_them_again(centr
     work = await centre.work("f0")
     again = await centre.work("f0", work.revision, work.number)
     assert (again.shards, again.revision, again.number, again.done) == (None, work.revision, 2, [])
+    assert again.streams == {}
 
 
 @scenario()
@@ -518,6 +525,35 @@ async def test_a_buffer_that_begins_where_the_query_does_covers_every_number_beh
 
 
 @scenario(shards=1)
+async def test_of_several_queries_none_is_taken_for_the_one_whose_begin_the_buffers_cover(centre: Centre) -> None:
+    begin = Position.at_timestamp(1_700_000_000_000)
+    centre.cluster.expect(Offset({FIRST: begin}))
+    await centre.working("f0")
+    await centre.report("f0", news(FIRST, event(90), start=str(begin)))
+    assert centre.buffers.buffered(FIRST, Position.after(20)) is not None
+    centre.cluster.join("later")
+    assert centre.buffers.buffered(FIRST, Position.after(20)) is None, "it may lie before the begin of the first one"
+    await centre.report("f0", news(FIRST, event(90), start=str(begin)), anew=True)
+    assert centre.buffers.buffered(FIRST, Position.after(20)) is None
+
+
+@scenario()
+async def test_whose_buffers_are_nearly_full_wants_room(centre: Centre) -> None:
+    assert not centre.cluster.wants_room(1.0)
+    centre.cluster.expect(BOTH)
+    first, second = await _one_shard_each(centre)
+    most = Entry("AFTER:20", BUDGET // 2, 1, "")
+    await centre.report("f0", news(first, most, start="TRIM_HORIZON"))
+    await centre.report("f1", news(second, most, start="TRIM_HORIZON"))
+    assert not centre.cluster.wants_room(1.0), "each of them has room"
+    centre.cluster.sessions.dropped("f1")
+    await centre.report("f0", news(second, most, start="TRIM_HORIZON"))
+    assert centre.cluster.wants_room(1.0), "what it has buffered of all its shards counts"
+    centre.cluster.commit(Offset({first: Position.after(20), second: TRIM_HORIZON}))
+    assert not centre.cluster.wants_room(1.0)
+
+
+@scenario(shards=1)
 async def test_nothing_is_buffered_of_a_shard_behind_a_position_that_its_buffer_does_not_reach_back_to(
     centre: Centre,
 ) -> None:
@@ -645,6 +681,65 @@ def test_a_shard_that_comes_again_begins_where_it_comes_again(left: bool) -> Non
     test()
 
 
+@scenario(shards=1)
+async def test_a_shard_that_comes_again_is_closed_first_by_the_fetcher_that_was_not_told_of_its_end(
+    centre: Centre,
+) -> None:
+    centre.cluster.expect(ONE)
+    work = await centre.working("f0")
+    centre.cluster.commit(Offset({FIRST: SHARD_END}))
+    centre.cluster.expect(Offset({FIRST: Position.after(50)}))
+    assert centre.owner(FIRST) is None
+    closing = await centre.work("f0", work.revision, 2)
+    assert closing.shards == [], "it would go on where it is"
+    again = await centre.work("f0", closing.revision, closing.number)
+    assert again.shards is not None
+    assert [(shard.key, shard.start) for shard in again.shards] == [(FIRST, "AFTER:50")]
+
+
+@scenario(shards=1)
+async def test_a_shard_is_begun_anew_once_however_often_it_is_asked_for_until_its_fetcher_tells_of_it(
+    centre: Centre,
+) -> None:
+    centre.cluster.expect(Offset({FIRST: Position.after(50)}))
+    work = await centre.working("f0")
+    await centre.report("f0", news(FIRST, event(90), start="AFTER:50"))
+    centre.cluster.begin_at(FIRST, Position.after(20))
+    assert centre.owner(FIRST) is None
+    assert centre.cluster.found(FIRST) is None, "what was told of it is gone"
+    closing = await centre.work("f0", work.revision, 2)
+    assert closing.shards == []
+    again = await centre.work("f0", closing.revision, closing.number)
+    assert centre.owner(FIRST) == address(0)
+    assert again.shards is not None
+    assert [(shard.key, shard.start) for shard in again.shards] == [(FIRST, "AFTER:20")]
+    assert centre.cluster.found(FIRST) is None
+    centre.cluster.begin_at(FIRST, Position.after(20))
+    assert centre.owner(FIRST) == address(0), "it is on its way"
+    await centre.work("f0", again.revision, again.number)
+    await centre.report("f0", news(FIRST, event(40), start="AFTER:20"))
+    assert centre.cluster.found(FIRST) is not None
+    centre.cluster.begin_at(FIRST, Position.after(10))
+    assert centre.owner(FIRST) is None
+
+
+@scenario(shards=1)
+async def test_without_get_records_a_shard_goes_back_for_a_query_that_is_behind_once_no_task_reads_from_a_fetcher(
+    centre: Centre,
+) -> None:
+    behind = centre.cluster.join("behind")
+    centre.query.follow(Offset({FIRST: Position.after(50)}))
+    work = await centre.working("f0")
+    await centre.report("f0", news(FIRST, event(90), start="AFTER:50"))
+    read = await centre.work("f0", work.revision, 2, reading=True)
+    assert behind.buffered(FIRST, Position.after(20)) is None
+    assert centre.owner(FIRST) == address(0)
+    await centre.work("f0", work.revision, read.number)
+    assert behind.buffered(FIRST, Position.after(20)) is None
+    assert centre.owner(FIRST) is None
+    assert centre.cluster.assignments.reached == {FIRST: Position.after(20)}
+
+
 # -- who reads what
 
 
@@ -749,6 +844,28 @@ async def test_tasks_are_told_who_reads_their_shards_once_somebody_does(centre: 
     assert await centre.where(FIRST, unknown, wait=2.0) == WhereReply([address(0), None], 1)
     assert LoopClock().monotonic() == began + 2
     assert (centre.cluster.fetcher_of(FIRST), centre.cluster.fetcher_of(unknown)) == ("0 on host0", None)
+
+
+@scenario(shards=1)
+async def test_a_shard_goes_back_for_a_task_of_a_query_that_others_have_left(centre: Centre) -> None:
+    """Its fetcher does so for nobody any more: the others may have read it further."""
+    await centre.cluster.join("other").leave()
+    centre.cluster.expect(Offset({FIRST: Position.after(50)}))
+    work = await centre.working("f0")
+    await centre.report("f0", news(FIRST, event(90), start="AFTER:50"))
+
+    async def ask(after: int) -> WhereReply:
+        wanted = ShardRange(FIRST, Position.after(after), Position.after(90))
+        return await centre.cluster.where(WhereRequest.of([wanted], 0.0))
+
+    assert (await ask(60)).fetchers == [address(0)]
+    assert centre.owner(FIRST) == address(0)
+    await ask(20)
+    assert centre.owner(FIRST) is None
+    closing = await centre.work("f0", work.revision, 2)
+    await centre.work("f0", closing.revision, closing.number)
+    assert (await ask(20)).fetchers == [address(0)]
+    assert centre.cluster.assignments.reached == {FIRST: Position.after(20)}
 
 
 @scenario()

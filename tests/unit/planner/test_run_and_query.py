@@ -409,6 +409,20 @@ async def test_losses_are_looked_for_when_an_offset_names_other_shards_and_after
     assert looked[2:] == [([FIRST.shard], True)], "another query has looked at nothing yet"
 
 
+@scenario()
+async def test_shards_that_a_checkpoint_has_passed_are_not_read_again_although_no_listing_has_their_children_yet(
+    centre: Centre,
+) -> None:
+    centre.stream.split(0)
+    centre.stream.split(2)
+    listings = centre.access.listings
+    offset = Offset({SHARDS[1]: TRIM_HORIZON, SHARDS[2]: SHARD_END})
+    reply = await centre.poll(offset)
+    assert [key.shard[-1] for key in reply.starting] == ["3", "4"]
+    await centre.poll(offset)
+    assert centre.access.listings == listings + 1
+
+
 # -- the run's lease
 
 
@@ -529,9 +543,10 @@ async def test_a_range_of_a_former_run_of_which_records_are_gone_ends_the_query(
             raise DataLossError("its beginning is gone")
 
     centre.access.check_replay = check  # type: ignore[method-assign]
-    wanted = [ShardRange(FIRST, TRIM_HORIZON, Position.after(20))]
+    begun = ShardRange(SECOND, Position.after(10), Position.after(20))
+    wanted = [begun, ShardRange(FIRST, TRIM_HORIZON, Position.after(20))]
     await centre.query.check_replay(ONE, wanted)
-    assert asked == [(FIRST.shard, Position.after(20), {FIRST.shard: TRIM_HORIZON})]
+    assert asked == [(FIRST.shard, Position.after(20), {FIRST.shard: TRIM_HORIZON})], "reading shows it behind a number"
     for _ in range(2):
         with pytest.raises(DataLossError, match="its beginning is gone"):
             await centre.query.check_replay(ONE, wanted)

@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
+from kinesis_efo.fetcher.work import WhereRequest
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardRange
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import run
 from tests.unit.planner.test_query_fetching import fetching_of
-from tests.unit.planner.test_several_queries import Program, horizon, key, scenario
+from tests.unit.planner.test_several_queries import HOME, Program, horizon, key, scenario
 
 
 @pytest.mark.parametrize("fetchers", [0, 2])
@@ -66,3 +67,21 @@ async def behind(fetchers: int) -> None:
         await asyncio.sleep(1)
         assert [shard for _, shard, _ in program.polled.opened] == [key(1).shard]
         assert len(stream.subscribed) == 3
+
+
+@scenario
+async def test_a_task_of_a_query_that_is_behind_is_sent_to_the_planner_and_takes_the_shard_from_nobody() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[30] * 20)
+    async with Program(stream, fetchers=1) as program:
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+        await first.batch()
+        second = program.join(horizon(stream))
+        fetching_of(second).follow(second.offset)
+        (host,) = program.hosts
+        end = first.offset[key(0)]
+        for reader, after, there in ((second, TRIM_HORIZON, HOME), (first, end, host.address)):
+            request = WhereRequest.of([ShardRange(key(0), after, SHARD_END)], 60.0, reader.name)
+            assert (await program.cluster.where(request)).fetchers == [there]
+        assert program.cluster.assignments.address(key(0)) == host.address

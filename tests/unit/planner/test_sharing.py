@@ -63,19 +63,22 @@ async def test_nothing_is_read_apart_for_a_query_that_has_left() -> None:
             program.fetching.of(third.name)
 
 
-@scenario
-async def test_nothing_is_read_apart_any_more_when_the_run_has_stopped() -> None:
-    stream = ModelStream(shards=1, event_records=(8,))
-    stream.put(0, *[1000] * 4000)
-    async with Program(stream, 16 * WHOLE) as program:
-        first = program.join(horizon(stream))
-        await first.until(lambda: first.has_all)
-        second = program.join(horizon(stream))
-        await second.batch()
-    calls = len(program.polled.limits_asked)
-    assert calls
-    await asyncio.sleep(60)
-    assert len(program.polled.limits_asked) == calls
+@pytest.mark.parametrize("fetchers", [0, 2])
+def test_nothing_is_read_apart_any_more_when_the_run_has_stopped(fetchers: int) -> None:
+    async def main() -> None:
+        stream = ModelStream(shards=1, event_records=(8,))
+        stream.put(0, *[1000] * 4000)
+        async with Program(stream, 16 * WHOLE, fetchers=fetchers) as program:
+            first = program.join(horizon(stream))
+            await first.until(lambda: first.has_all)
+            second = program.join(horizon(stream))
+            await second.batch()
+        calls = len(program.polled.limits_asked)
+        assert calls
+        await asyncio.sleep(60)
+        assert len(program.polled.limits_asked) == calls
+
+    run(asyncio.wait_for(main(), 3600))
 
 
 @scenario

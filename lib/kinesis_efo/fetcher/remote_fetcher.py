@@ -174,8 +174,7 @@ class RemoteFetcher:
         await asyncio.gather(*self._fetcher.let_go(change.end), return_exceptions=True)
         known = {key: position for key, position in change.begin.items() if key.stream in self._streams.streams}
         self._begin(known)
-        if len(known) < len(change.begin):
-            further = {key: position for key, position in change.begin.items() if key not in known}
+        if further := {key: position for key, position in change.begin.items() if key not in known}:
             self._further.put_nowait((work, further))
         self._fetcher.allowed()
         if work.done:

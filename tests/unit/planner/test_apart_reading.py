@@ -41,6 +41,17 @@ def test_what_is_to_be_read_apart_is_not_known_before_it_is() -> None:
     assert not apart.reading
 
 
+def test_a_query_plans_from_what_it_reads_apart_again_if_the_shared_buffer_has_lost_what_it_was_kept_for() -> None:
+    unused: Any = None
+    apart = ApartReading(unused, unused, unused)
+    apart.begin(key(0), Position.after(3)).kept = nine = Position.after(9)
+    assert apart.begin(key(0), Position.after(5)).kept == nine
+    apart.come_back(key(0), nine)
+    assert not apart.plans_any
+    assert apart.begin(key(0), nine).kept is None, "what is read apart must not end at this commit"
+    assert apart.plans_any
+
+
 @scenario
 async def test_what_is_read_apart_is_known_of_its_shards_only() -> None:
     stream = ModelStream(shards=2)

@@ -84,7 +84,11 @@ class Host:
         self.run = run
         self.name = f"host{place}"
         self.link = Link(run.cluster)
-        self.streams = Streams({"orders": Stream(REF, run.stream, run.stream, RetrySettings(), "m.json", clock)})
+
+        def open_stream(ref: StreamRef) -> Stream:
+            return Stream(ref, run.stream, run.stream, RetrySettings(), "m.json", clock)
+
+        self.streams = Streams({"orders": open_stream(REF)})
         self.fetcher = Fetcher(self.streams, Budget(1 << 20, now=clock.monotonic), FetcherSettings(True, 1.0), clock)
         self.address = FetcherAddress(self.name, next(PORTS))
         names = (f"{self.name}-{number}-{self.address.port}" for number in count())
@@ -96,7 +100,7 @@ class Host:
             clock,
             lambda: next(names),
             60.0,
-            lambda ref: self.streams.stream(ref.name),
+            open_stream,
             run.ends,
         )
         self.task = asyncio.create_task(self.remote.run())

@@ -547,6 +547,22 @@ async def test_where_the_subscription_goes_back_nothing_is_told_to_be_read_apart
 
 
 @scenario
+async def test_once_get_records_is_refused_nothing_is_read_apart_any_more() -> None:
+    async with Program(busy_stream(), 16 * WHOLE) as program:
+        first, second = await far_behind(program)
+        calls = len(program.polled.limits_asked)
+        await asyncio.sleep(60)
+        assert len(program.polled.limits_asked) > calls + 10
+        program.fetching.sharing.forbid_apart(AccessRefusedError("GetRecords is not allowed"))
+        assert not fetching_of(second).apart
+        calls = len(program.polled.limits_asked)
+        await asyncio.sleep(60)
+        assert len(program.polled.limits_asked) == calls
+        second.max_records = NO_LIMIT
+        await together(first, second)
+
+
+@scenario
 async def test_without_get_records_two_queries_may_begin_behind_the_others_at_once() -> None:
     stream = busy_stream()
     async with Program(stream) as program:
@@ -554,6 +570,25 @@ async def test_without_get_records_two_queries_may_begin_behind_the_others_at_on
         first = program.join(horizon(stream))
         await first.until(lambda: first.has_all)
         await together(first, program.join(horizon(stream)), program.join(horizon(stream)))
+
+
+@scenario
+async def test_without_get_records_the_subscription_goes_back_once_no_task_reads() -> None:
+    stream = busy_stream()
+    numbers = numbers_of(stream)
+    async with Program(stream, apart=False) as program:
+        first = program.join(Offset({key(0): Position.after(numbers[999])}))
+        second = program.join(horizon(stream))
+        await first.poll()
+        serving: Any = program.fetching.of(first.name)  # type: ignore[union-attr]
+        async with aclosing(serving.read(range_of(first, numbers[-1]))) as chunks:
+            await anext(chunks)
+            for _ in range(50):
+                assert await second.poll() == second.offset
+            assert len(stream.subscribed) == 1, "the task would get nothing more"
+        await second.until(lambda: bool(second.rows), 20)
+        assert len(stream.subscribed) == 2
+        await together(first, second)
 
 
 @scenario

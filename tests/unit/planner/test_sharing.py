@@ -118,15 +118,16 @@ async def test_a_query_may_leave_before_another_one_has_polled() -> None:
 
 
 @pytest.mark.parametrize("fetchers", [0, 2])
-def test_a_shard_that_only_a_query_reads_which_leaves_is_not_read_any_more(fetchers: int) -> None:
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_shard_that_only_a_query_reads_which_leaves_is_not_read_any_more(others: int, fetchers: int) -> None:
     async def main() -> None:
         stream = ModelStream(shards=1, event_records=(8,))
         stream.put(0, *[1000] * 1000)
         stream.split(0)
         async with Program(stream, 32 << 10, fetchers=fetchers) as program:
-            first = program.join(horizon(stream))
-            await first.until(lambda: first.has_all and key(0) not in first.offset)
-            await first.batch()
+            for each in [program.join(horizon(stream)) for _ in range(others)]:
+                await each.until(lambda each=each: each.has_all and key(0) not in each.offset)  # type: ignore[misc]
+                await each.batch()
             second = program.join(horizon(stream))
             await second.until(lambda: bool(second.rows))
             assert stream.open[key(0).shard]

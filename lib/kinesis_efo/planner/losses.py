@@ -33,8 +33,8 @@ class Losses:
         self.appeared: list[ShardKey] = []
         self._streams = streams
         self._checked: frozenset[ShardKey] = frozenset()
-        self._checked_offset: Mapping[ShardKey, Position] | None = None
-        self._checked_listings = 0
+        self._checked_offset: Mapping[ShardKey, Position]
+        self._checked_listings = -1
 
     async def check(self, offset: Mapping[ShardKey, Position]) -> None:
         """Look for shards that are lost or have appeared, whenever the offset names other shards than before, and after every listing.

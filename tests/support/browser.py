@@ -58,6 +58,6 @@ def browsing(url: str, width: int = 1280, screenshot: Path | None = None) -> Ite
             yield look
             process.stdin.write("end\n")
             process.stdin.close()
-            assert process.wait(30) == 0
+            assert process.wait(120) == 0
         finally:
             process.kill()

@@ -27,7 +27,7 @@ class ShardSnapshot:
         behind: How far reading lags, in milliseconds, if that is known.
         read_until: What arrived before this time lies before the end of the last event, epoch seconds, if that is known.
         tip: Where the shard ended when the fetcher began there; None while that is not known.
-        begun: The same.
+        begun: The same, as long as nothing was dropped.
     """
 
     def __init__(self, owner: str, start: Position, budget: int, *, begun: bool = False) -> None:
@@ -138,6 +138,8 @@ class ShardSnapshot:
         if stop > gone:
             self._last = next((last for last in reversed(self._lasts[gone:stop]) if last is not None), self._last)
             self.index.drop(stop)
+            # From here on, it is not where the query began.
+            self.begun = False
             del self._lasts[: self.index.compact()]
         return self._last if self.index.start == position else None
 

@@ -538,6 +538,18 @@ async def test_of_several_queries_none_is_taken_for_the_one_whose_begin_the_buff
 
 
 @scenario()
+async def test_what_was_dropped_is_not_taken_for_buffered_because_the_query_began_before_it(centre: Centre) -> None:
+    begin = Position.at_timestamp(1_700_000_000_000)
+    centre.cluster.expect(Offset({FIRST: begin}))
+    await centre.working("f0")
+    await centre.report("f0", news(FIRST, event(90), event(95), start=str(begin)))
+    assert centre.buffers.buffered(FIRST, Position.after(20)) is not None
+    centre.cluster.commit({FIRST: Position.after(90)})
+    assert centre.buffers.buffered(FIRST, Position.after(90)) is not None
+    assert centre.buffers.buffered(FIRST, Position.after(20)) is None
+
+
+@scenario()
 async def test_whose_buffers_are_nearly_full_wants_room(centre: Centre) -> None:
     assert not centre.cluster.wants_room(1.0)
     centre.cluster.expect(BOTH)

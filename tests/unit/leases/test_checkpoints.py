@@ -487,6 +487,32 @@ async def test_a_row_with_the_same_key_keeps_its_place_and_loses_its_dead_owner(
     assert not {"run", "handoverTo", "endpoint"} & f.store.items["s:p"].keys()
 
 
+# -- how far a shard is done
+
+
+@scenario
+async def test_how_far_a_shard_is_done_is_known_from_what_is_to_be_written_or_else_from_its_row(f: Fixture) -> None:
+    f.put(
+        Lease("s:p", 4, checkpoint=Position.after(70), continuation=70, epoch=1, stream=STREAM),
+        Lease("q", 4, checkpoint=Position.after(7), continuation=7, epoch=1),  # of version 0.1
+        stray("r", epoch=1),
+    )
+    checkpoints = await f.run(epoch=2).begin()
+
+    def stored() -> list[Position | None]:
+        return [checkpoints.stored(shard(name)) for name in "pqrs"]
+
+    assert stored() == [Position.after(70), Position.after(7), None, None], "a row of another stream says nothing"
+    checkpoints.note(shard("p"), Position.after(80))
+    checkpoints.note(shard("s"), Position.after(5))
+    done = [Position.after(80), Position.after(7), None, Position.after(5)]
+    assert stored() == done
+    assert f.row("p").position == Position.after(70), "not written yet"
+    await asyncio.sleep(10)
+    assert sorted(f.store.items) == ["s:p", "s:q"]
+    assert stored() == done
+
+
 # -- until when a shard was read
 
 
@@ -711,18 +737,24 @@ async def test_a_shard_that_is_not_read_any_more_and_has_no_row_gets_one_only_if
     assert sorted(f.store.items) == ["s:q", "s:r"]
 
 
-@scenario
-async def test_a_parent_that_only_left_is_finished_and_deleted_in_the_same_run(f: Fixture) -> None:
-    checkpoints = await f.run().begin()
-    checkpoints.want(infos("p"))
-    checkpoints.note(shard("p"), Position.after(5))
-    await asyncio.sleep(10)
-    checkpoints.want(infos("cd", c=frozenset("p"), d=frozenset("p")))
-    await asyncio.sleep(10)
-    for name in "cd":
-        checkpoints.note(shard(name), Position.after(80))
-    await asyncio.sleep(200)
-    assert sorted(f.store.items) == ["s:c", "s:d"]
+@pytest.mark.parametrize("leaves_after", [10, 1000])
+def test_a_parent_that_only_left_is_finished_and_deleted_in_the_same_run(leaves_after: float) -> None:
+    """Also long after the last cleanup, when none was due."""
+
+    @scenario
+    async def main(f: Fixture) -> None:
+        checkpoints = await f.run().begin()
+        checkpoints.want(infos("p"))
+        checkpoints.note(shard("p"), Position.after(5))
+        await asyncio.sleep(leaves_after)
+        checkpoints.want(infos("cd", c=frozenset("p"), d=frozenset("p")))
+        await asyncio.sleep(10)
+        for name in "cd":
+            checkpoints.note(shard(name), Position.after(80))
+        await asyncio.sleep(200)
+        assert sorted(f.store.items) == ["s:c", "s:d"]
+
+    main()
 
 
 @scenario

@@ -285,6 +285,19 @@ async def test_a_further_stream_is_like_any_other_once_its_lease_was_held(f: Fix
 
 
 @scenario
+async def test_a_further_stream_is_like_any_other_once_the_run_itself_wants_it(f: Fixture) -> None:
+    first, second = await f.begin("a", "p"), await f.begin("b", "q")
+    await first.wait_held("p")
+    await second.wait_held("q")
+    first.extend("q")
+    with pytest.raises(AlreadyRunningError):
+        await first.wait_held("q")
+    assert first.failure is None
+    first.want("pq")
+    await until(lambda: isinstance(first.failure, AlreadyRunningError), TIMEOUT)
+
+
+@scenario
 async def test_a_row_of_a_further_stream_that_cannot_be_read_is_refused_to_who_needs_it_alone(f: Fixture) -> None:
     lease = await f.begin("a", "p")
     await lease.wait_held("p")
@@ -723,6 +736,7 @@ async def test_a_broken_row_of_a_stream_that_is_read_is_an_error_and_another_is_
         match="lease row 'q:shardId-1' has no attribute 'leaseCounter' in lease table memory; correct or delete the row",
     ):
         await lease.wait_held("q")
+    assert isinstance(lease.failure, LeaseTableError), "the run ends, unlike for a further stream"
 
 
 @scenario
@@ -791,6 +805,28 @@ async def test_stopping_while_leases_are_being_taken_leaves_none_behind(f: Fixtu
     await until(lambda: len(f.store.items) == 4, 5)
     await lease.stop()
     assert {f.row(stream).owner for stream in "pqrs"} == {None}
+
+
+@scenario
+async def test_a_lease_that_is_taken_while_stopping_is_released_though_another_write_is_never_answered(
+    f: Fixture,
+) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    network = f.networks["a"]
+    put = network._put
+
+    async def slow(row: Lease) -> object:
+        await asyncio.sleep(1000 if row.key == run_key("r") else 0.5)
+        return await put(row)
+
+    network._put = slow  # type: ignore[method-assign, assignment]
+    lease.want("pqr")
+    await until(lambda: network.requests["scan"] == 2 and not network.in_flight, 1)
+    await lease.stop(at_most=3)
+    assert f.row("q").owner is None
+    assert f.row("q").epoch == 1, "it was taken"
+    assert f.events == [("a", "p", "taken")], "nobody begins to read it"
 
 
 @scenario
@@ -926,6 +962,26 @@ def test_a_row_that_an_earlier_write_of_ours_made_is_taken_at_once(owner: str, s
 
 
 @scenario
+async def test_a_row_that_is_deleted_just_before_it_is_taken_is_written_with_the_next_look(f: Fixture) -> None:
+    rows = Lease(run_key("p"), 4, checkpoint=None, epoch=3), Lease("p:shardId-1", epoch=3)
+    f.store.items |= {row.key: row.to_item() for row in rows}
+    lease = await f.begin()
+    network = f.networks["a"]
+    update = network._update
+
+    async def late(before: Lease, after: Lease) -> object:
+        network._update = update  # type: ignore[method-assign]
+        del f.store.items[before.key]
+        return await update(before, after)
+
+    network._update = late  # type: ignore[method-assign, assignment]
+    lease.want("p")
+    await until(lambda: lease.is_held("p"), TIMEOUT / 5)
+    assert (lease.epoch("p"), f.row().owner) == (4, "a")
+    assert lease.failure is None
+
+
+@scenario
 async def test_rows_of_runs_are_not_told_as_rows_of_shards(f: Fixture) -> None:
     for number in (1, 2):
         lease = await f.begin(f"run {number}", "pq")
@@ -952,6 +1008,27 @@ async def test_a_lease_that_is_taken_is_told_while_another_is_still_being_taken(
     assert now() - start < 0.2
     await lease.wait_held("r")
     assert 5 <= now() - start < 5.2
+
+
+@scenario
+async def test_a_refusal_is_told_while_another_lease_is_still_being_taken(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    network = f.networks["a"]
+    put = network._put
+
+    async def slow(row: Lease) -> object:
+        await asyncio.sleep(5)
+        return await put(row)
+
+    network._put = slow  # type: ignore[method-assign, assignment]
+    f.store.items["q:shardId-1"] = {"leaseKey": {"S": "q:shardId-1"}}
+    lease.extend("qr")
+    start = now()
+    with pytest.raises(LeaseTableError, match="correct or delete the row"):
+        await lease.wait_held("q")
+    assert now() - start < 0.2
+    await lease.wait_held("r")
 
 
 @scenario

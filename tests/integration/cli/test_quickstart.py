@@ -101,7 +101,9 @@ def test_the_first_minute_of_a_new_user(tmp_path: Path) -> None:
             [PROGRAM, "quickstart", "--rate", "100"], cwd=tmp_path, env=environment, stdout=file, stderr=file
         )
     try:
-        said = wait_until(lambda: re.search(r"rows out ([\d,]{2,}), [\d,]+ ms behind\n(\|.*\|)", output.read_text()), 300)
+        said = wait_until(
+            lambda: re.search(r"rows out ([\d,]{2,}), [\d,]+ ms behind\n(\|.*\|)", output.read_text()), 300
+        )
         assert re.match(r"\|\w+ *\|\w{3} *\|\w{3} *\|N\w+ *\|[\d: -]{19}\|\d+ *\|\d+ *\|", said[2])
         family = psutil.Process(command.pid).children(recursive=True)
         assert any(process.name() == "java" for process in family)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.emulator.scenario import Outcome, play
 
-FIRST, LAST = map(int, os.environ.get("KINESIS_EFO_SEEDS", "0:80").split(":"))
+FIRST, LAST = map(int, os.environ.get("KINESIS_EFO_SEEDS", "0:40").split(":"))
 TOGETHER = 20
 pytestmark = pytest.mark.slow
 

@@ -69,7 +69,7 @@ def stand_in(provider: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("TF_REATTACH_PROVIDERS", provider["TF_REATTACH_PROVIDERS"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("stand_in")
 def test_stacks_are_applied_planned_again_changed_and_destroyed(
     declare: Declare, tmp_path: Path, caplog: pytest.LogCaptureFixture

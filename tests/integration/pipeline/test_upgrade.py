@@ -114,7 +114,7 @@ class Account:
         return meta, ids(json.loads(state)), done
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_version_before_deployed_is_changed_in_place_and_back(
     checkout: Callable[[str], Repository],
     aws: LocalAws,

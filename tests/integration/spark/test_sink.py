@@ -151,7 +151,7 @@ def test_what_is_wrong_reaches_the_user_before_anything_is_sent(spark: SparkSess
 
 
 @pytest.mark.spark43
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_task_killed_in_the_middle_is_tried_again_and_nothing_is_missing(
     spark: SparkSession, world: MakeWorld, tmp_path: Path
 ) -> None:

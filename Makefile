@@ -156,7 +156,8 @@ seeds: $(VENV)/.full
 	KINESIS_EFO_SEEDS=$(SEEDS) $(RUN) $(PYTHON) -m pytest tests/chaos/test_seeds.py tests/chaos/test_seeds_find.py tests/chaos/test_seeds_program.py -q $(PYTEST_ARGS)
 
 # One-line faults in the modules of reading, and whether a test sees them. An hour or two for all; MUTANTS="kinesis/frames" for some,
-# MUTANTS="--since main" for the lines that changed. tests/mutants.toml lists those that survive.
+# MUTANTS="--since main" for the lines that changed. tests/mutants.toml lists those that survive. Without Rust more of them do:
+# nothing calls the native core then.
 mutants: $(VENV)/.core
 	@$(RUN) $(PYTHON) -m scripts.mutants $(MUTANTS)
 

@@ -222,13 +222,13 @@ class RunLease:
         give_up_at = self._clock.monotonic() + at_most
         self._stopping = True
         self._wake.set()
+        for renewal in self._renewals.values():
+            renewal.leave()
         if self._loop_task is not None:
             # Not cancelled at once: a lease that is just being taken would be ours without anybody to release it.
             await within(self._clock, at_most, asyncio.wait((self._loop_task,)))
             self._loop_task.cancel()
             await asyncio.gather(self._loop_task, return_exceptions=True)
-        for renewal in self._renewals.values():
-            renewal.leave()
         tending = set(self._tending)
         if tending:
             await within(self._clock, give_up_at - self._clock.monotonic(), asyncio.wait(tending))
@@ -253,7 +253,7 @@ class RunLease:
 
     @property
     def _missing(self) -> list[str]:
-        return sorted(self._wanted - self._renewals.keys())
+        return [] if self._stopping else sorted(self._wanted - self._renewals.keys())
 
     async def _step(self) -> float:
         """Scan, decide and take once.

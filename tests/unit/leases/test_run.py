@@ -24,6 +24,7 @@ from kinesis_efo.errors import (
 from kinesis_efo.leases import Lag, LeaseKeys, LeaseListener, RunLease, SilentListener, Timing, run_key
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.run import LeaseStats
+from kinesis_efo.leases.store import Scan
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import Position
 from tests.support.lease_store import MemoryLeaseStore, Network
@@ -826,7 +827,27 @@ async def test_a_lease_that_is_taken_while_stopping_is_released_though_another_w
     await lease.stop(at_most=3)
     assert f.row("q").owner is None
     assert f.row("q").epoch == 1, "it was taken"
+    assert f.row("p").owner is None, "what is held waits for no other write"
     assert f.events == [("a", "p", "taken")], "nobody begins to read it"
+
+
+@scenario
+async def test_a_lease_that_was_released_is_not_taken_again_by_the_look_that_was_under_way(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    network = f.networks["a"]
+    scan, asked = network.scan, asyncio.Event()
+
+    async def late() -> Scan:
+        asked.set()
+        await until(lambda: f.row("p").owner is None, 1)
+        return await scan()
+
+    network.scan = late  # type: ignore[method-assign]
+    lease.want("pq")
+    await asked.wait()
+    await lease.stop()
+    assert (f.row("p").owner, f.row("p").epoch) == (None, 1)
 
 
 @scenario

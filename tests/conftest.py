@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,12 @@ os.environ.setdefault("GOMEMLIMIT", "512MiB")
 # A shell without job control ignores SIGINT for what it starts in the background, and programs that tests interrupt inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Forgive older Pythons a TLS socket whose other side has gone before the handshake: they leave it open until it is collected."""
+    if sys.version_info < (3, 11, 8) or (3, 12) <= sys.version_info < (3, 12, 2):  # python/cpython#113280
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <ssl.SSLSocket (?!.*raddr):ResourceWarning")
 
 
 @pytest.hookimpl(tryfirst=True)

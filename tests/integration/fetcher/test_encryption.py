@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import base64
+import socket
+import ssl
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from msgspec.structs import replace
 
-from kinesis_efo.errors import FetcherRefusedError
+from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
+from kinesis_efo.fetcher import connection
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.certificate import make_certificate
 from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.positions import SHARD_END, ShardRange
+from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey, ShardRange
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.fetching import reading
 from tests.support.world import World
@@ -45,6 +51,21 @@ def test_the_secret_is_asked_for_over_tls_too(world: Callable[..., World]) -> No
         assert r.runtime.address.certificate is not None
         with FetcherClient(r.runtime.address, "guessed") as stranger, pytest.raises(FetcherRefusedError):
             next(stranger.get([ShardRange(*next(iter(r.offset.items())), SHARD_END)]))
+
+
+def test_a_fetcher_that_is_killed_before_the_handshake_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinning = connection._pinning
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def killed(certificate: str) -> ssl.SSLContext:
+            listening.close()
+            return pinning(certificate)
+
+        monkeypatch.setattr(connection, "_pinning", killed)
+        port, certificate = listening.getsockname()[1], make_certificate(datetime.now(UTC)).pem
+        there = FetcherAddress("elsewhere", port, ("127.0.0.1",), certificate)
+        with FetcherClient(there, "secret") as client, pytest.raises(FetcherUnreachableError, match="reset by peer"):
+            next(client.get([ShardRange(ShardKey("orders", "shardId-1"), Position(PositionKind.AFTER, 1), SHARD_END)]))
 
 
 def test_both_are_seen_where_the_user_turns_tls_off_which_is_said(

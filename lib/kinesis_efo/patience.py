@@ -24,7 +24,12 @@ FIRST_WORD_SECONDS: Final = 5.0
 NEXT_WORD_SECONDS: Final = 30.0
 """After so long, it says so again."""
 
-_PASSING: Final = (Cause.PASSING, Cause.CREDENTIALS_UNREACHABLE)
+_PASSING: Final = (
+    Cause.PASSING,
+    Cause.CREDENTIALS_UNREACHABLE,
+    # A stream that was created a moment ago; ListShards says so also after DescribeStream called it ACTIVE.
+    Cause.IN_USE,
+)
 
 
 def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) -> float:
@@ -44,7 +49,8 @@ def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) 
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the same call may succeed later: throttling, a fault of the service or the network, credentials out of reach.
+    """Whether the same call may succeed later: throttling, a fault of the service or the network, credentials out of reach, a
+    resource that is being created or changed.
 
     >>> passes(TimeoutError("no answer")), passes(ValueError("wrong"))
     (True, False)

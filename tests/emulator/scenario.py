@@ -77,6 +77,7 @@ class Scenario:
             settings["wrong_answers_in_a_row"] = wrong.choice((1, 2, 5))
             # A server that errs at times says the right thing soon. One that always does must be seen through.
             settings["wrong_answers_rate"] = Random(f"{seed}: rate").choice((0.5, 1.0))
+        self.hidden_lists = settings["wrong_answers_in_a_row"] if settings.get("wrong_answers") == "all" else 0
         self.began = asyncio.get_running_loop().time()
         script = generate(random, SECONDS, shards, fatal=random.random() < 0.15)
         self.faults = ScriptedFaults(script, lambda: self.clock.monotonic() - self.began)
@@ -232,8 +233,10 @@ class Scenario:
         """Refuse the calls that a start makes of Kinesis, as often as its patience bears."""
         self.outcome.moves["refused at start"] += 1
         code = self.at_start.choice(("LimitExceededException", "InternalFailure", "ServiceUnavailable"))
+        # Lists without shards come on top.
+        most = 10 - self.hidden_lists
         for operation in ("ListShards", "DescribeStreamSummary"):
-            self.faults.refused[operation] = self.at_start.randint(0, 10), code
+            self.faults.refused[operation] = min(self.at_start.randint(0, 10), most), code
 
     async def _check_failure(self, query: Query, error: KinesisEfoError) -> None:
         verdicts = query.oracle.verdicts

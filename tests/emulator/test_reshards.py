@@ -202,3 +202,23 @@ async def test_latest_begins_by_kinesis_clock_whatever_the_readers_says(polls: b
     await world.read(meanwhile=write, batches=8)
     world.check()
     assert len(world.application.rows) == 100
+
+
+@virtual
+async def test_a_list_without_shards_is_not_believed_at_a_start_nor_later() -> None:
+    """Every stream has a shard. A query that began with none would read nothing, for ever."""
+    wrong = {"wrong_answers": "no-shards", "wrong_answers_rate": 1.0, "wrong_answers_in_a_row": 5}
+    world = MemoryWorld(shards=2, settings=SMALL | wrong)
+
+    async def go_on(number: int) -> None:
+        if number < 30:
+            world.put_some(10)
+            await asyncio.sleep(30)
+        if number == 20:
+            world.split(0)
+
+    world.put_some(200)
+    for _ in range(2):
+        await world.read(meanwhile=go_on, batches=30)
+    world.check()
+    world.check_order_of_shards()

@@ -77,8 +77,10 @@ class World:
         return psutil.Process(int(owner.split(":")[3]))
 
     def shards(self, stream: str = "orders") -> list[dict[str, Any]]:
-        """List the shards of a stream."""
-        shards: list[dict[str, Any]] = self.kinesis.list_shards(StreamName=self.streams[stream])["Shards"]
+        """List the shards of a stream; it has some, whatever a Kinesis says that answers wrongly."""
+        shards: list[dict[str, Any]] = []
+        while not shards:
+            shards = self.kinesis.list_shards(StreamName=self.streams[stream])["Shards"]
         return shards
 
     def wait_active(self, stream: str = "orders") -> None:

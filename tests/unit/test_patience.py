@@ -49,6 +49,7 @@ FAULTS: dict[str, Callable[[], Exception]] = {
     "throttled": lambda: answered("ThrottlingException", 400),
     "limit": lambda: answered("LimitExceededException", 400),
     "throughput": lambda: answered("ProvisionedThroughputExceededException", 400),
+    "in use": lambda: answered("ResourceInUseException", 400),
     "500": lambda: answered("InternalServerError", 500),
     "503": lambda: answered("ServiceUnavailable", 503),
     "refused": lambda: EndpointConnectionError(endpoint_url="https://aws"),

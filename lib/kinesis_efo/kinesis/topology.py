@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from botocore.exceptions import ClientError
+from botocore.parsers import ResponseParserError
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, code_of, describe
@@ -45,6 +46,7 @@ class ShardLister(Protocol):
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.
+            ResponseParserError: Kinesis names no shard; botocore's exception.
         """
         ...
 
@@ -107,14 +109,30 @@ class Topology:
         self._impossible: set[tuple[str, str]] = set()
 
     async def shards(self, stream_arn: str) -> list[Shard]:
-        """See `ShardLister`."""
-        return await self._list(stream_arn)
+        """See `ShardLister`.
+
+        Raises:
+            ResponseParserError: No shard is named, as some servers answer right after a stream was created. It passes: every stream
+                has a shard that is open. A new query that believed the answer would read nothing, for ever.
+        """
+        if not (listed := await self._list(stream_arn)):
+            raise _no_shard(stream_arn)
+        return listed
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
-        """See `ShardLister`."""
+        """See `ShardLister`.
+
+        Raises:
+            ResponseParserError: As by `shards`: at that time, the stream existed.
+        """
         time = as_time(epoch_ms)
         try:
-            return await self._list(stream_arn, {"Type": "AT_TIMESTAMP", "Timestamp": time}) or None
+            if listed := await self._list(stream_arn, {"Type": "AT_TIMESTAMP", "Timestamp": time}):
+                return listed
+            created = (await identified(self, stream_arn)).created
+            if created is not None and epoch_ms / 1000 > created + 1:  # it is told in whole seconds
+                raise _no_shard(stream_arn)
+            return None
         except ClientError as error:
             if code_of(error) != "InvalidArgumentException":
                 raise
@@ -191,6 +209,10 @@ class Topology:
             first,
             last,
         )
+
+
+def _no_shard(stream_arn: str) -> ResponseParserError:
+    return ResponseParserError(f"no shard of {stream_arn} is listed: it is being created or deleted")
 
 
 async def starting_positions(lister: ShardLister, stream_arn: str, start: Position) -> dict[str, Position]:
@@ -316,6 +338,6 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
             ) from error
         raise SubscriptionError(
             f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "
-            "What passes was waited for, as long as kinesis-efo option 'subscribe.retryTimeout' says; look at the network path "
-            "to the endpoint, and start the query again: nothing was lost"
+            "What passes was waited for, as long as kinesis-efo option 'subscribe.retryTimeout' says; look at the "
+            "stream's status and at the network path to the endpoint, and start the query again: nothing was lost"
         ) from error

@@ -143,6 +143,9 @@ def list_shards(kinesis: Kinesis, params: Params) -> Params:
     created = params.get("StreamCreationTimestamp")
     if created is not None and abs(created - stream.created_at) >= 1:
         raise AwsError("ResourceNotFoundException", f"Stream {stream.name} was not created at {created}")
+    stream.check_listable()
+    if kinesis.wrong.hides_shards(stream.arn):
+        return {"Shards": []}
     after, limit = params.get("ExclusiveStartShardId", ""), min(params.get("MaxResults", 1000), 1000)
     wanted = _shard_filter(stream, params.get("ShardFilter"), kinesis.now().wall)
     left = [shard for shard in stream.shards.values() if shard.id > after and wanted(shard)]

@@ -241,6 +241,13 @@ class Stream:
                 f"Stream {self.name} under account {self.arn.split(':')[4]} not ACTIVE, instead in state {self.status}"
             )
 
+    def check_listable(self) -> None:
+        """Raise `ResourceInUseException` while the stream is being created or deleted."""
+        if self.status not in ("ACTIVE", "UPDATING"):
+            raise in_use(
+                f"Stream {self.name} under account {self.arn.split(':')[4]} not ACTIVE or UPDATING, instead in state {self.status}"
+            )
+
     def check_split(self, shard_id: str, at: int) -> None:
         """Raise the error of SplitShard if `at` cannot be the start of a new shard."""
         shard = self._open_or_invalid(shard_id)

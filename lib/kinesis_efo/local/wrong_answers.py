@@ -15,6 +15,7 @@ KINDS: Final = {
     "behind": "milliseconds behind although no record is left",
     "last-number": "as the position to go on from, the number of the last record, also where an earlier answer gave a higher one",
     "empty": "empty strings and empty lists in place of what is not there",
+    "no-shards": "a list of no shards, although there are some",
 }
 """The kinds of wrong answers, and what they say."""
 
@@ -39,7 +40,8 @@ class WrongAnswers:
     Args:
         kinds: Which there are, of `KINDS`.
         rate: The part of the answers that are wrong where they can be, from 0 to 1.
-        in_a_row: So many answers without the records that are there follow each other at most, for one reader of a shard.
+        in_a_row: So many answers without the records or the shards that are there follow each other at most, for one reader of a
+            shard or one stream.
         random: Decides.
 
     Attributes:
@@ -51,15 +53,17 @@ class WrongAnswers:
         self._rate = rate
         self.in_a_row = in_a_row
         self._random = random
+        # Of its own, so that it does not change the other answers how often shards are listed.
+        self._random_of_lists = Random(1)
         self._hidden: Counter[Hashable] = Counter()
 
     def hides(self, reader: Hashable) -> bool:
         """Whether a reader is to be told that nothing is there."""
-        if self._hidden[reader] < self.in_a_row and self._strikes("quiet"):
-            self._hidden[reader] += 1
-            return True
-        del self._hidden[reader]
-        return False
+        return self._hides("quiet", reader, self._random)
+
+    def hides_shards(self, stream_arn: str) -> bool:
+        """Whether somebody who lists the shards of a stream is to be told that it has none."""
+        return self._hides("no-shards", stream_arn, self._random_of_lists)
 
     def lag(self, millis: int) -> int:
         """The lag that is told, where it is `millis`."""
@@ -74,6 +78,13 @@ class WrongAnswers:
     def writes_empty(self) -> bool:
         """Whether something empty is written in place of what is not there."""
         return self._strikes("empty")
+
+    def _hides(self, kind: str, what: Hashable, random: Random) -> bool:
+        if self._hidden[what] < self.in_a_row and kind in self._kinds and random.random() < self._rate:
+            self._hidden[what] += 1
+            return True
+        del self._hidden[what]
+        return False
 
     def _strikes(self, kind: str) -> bool:
         return kind in self._kinds and self._random.random() < self._rate

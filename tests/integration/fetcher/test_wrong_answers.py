@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.batch.reading import Reading
@@ -83,6 +84,19 @@ def test_a_batch_read_has_all_rows(world: Callable[..., World], mode: str, kinds
     stretch = Stretch(KEY, (0, 2**128 - 1), TRIM_HORIZON, end)
     rows = [row for batch in Reading([stretch], manifest, options).batches() for row in batch["data"].to_pylist()]
     assert [int(row) for row in rows] == list(range(RECORDS))
+
+
+def test_a_stream_that_was_just_created_is_waited_for(world: Callable[..., World]) -> None:
+    w = world("", stream_creating_seconds=2.0)
+    name = w.streams["orders"]
+    w.kinesis.delete_stream(StreamName=name, EnforceConsumerDeletion=True)
+    w.kinesis.get_waiter("stream_not_exists").wait(StreamName=name, WaiterConfig={"Delay": 1})
+    w.kinesis.create_stream(StreamName=name, ShardCount=1)
+    with pytest.raises(ClientError, match="not ACTIVE or UPDATING, instead in state CREATING"):
+        w.kinesis.list_shards(StreamName=name)
+    with reading(w, limits=QUICK, readMode="polling", startingPosition="TRIM_HORIZON") as r:
+        w.put(numbered(RECORDS))
+        assert [int(row.data) for row in r.until(RECORDS)] == list(range(RECORDS))
 
 
 def last_number(w: World) -> int:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from kinesis_efo.errors import SequenceNumberError
-from kinesis_efo.kinesis.topology import Topology, explained
+from kinesis_efo.kinesis.topology import PatientLister, Topology, explained, starting_positions
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.patience import Patience
+from kinesis_efo.positions import TRIM_HORIZON, Position
+from tests.support.virtual_time import LoopClock, run
 
 REF = StreamRef("orders", "dev-orders", "arn:orders", None)
 
@@ -37,6 +43,49 @@ def test_an_end_before_the_beginning_is_ignored_and_said_once(caplog: pytest.Log
     assert [last_of(topology), last_of(topology)] == [None, None]
     (line,) = caplog.messages
     assert line.startswith("stream arn:orders, shard shardId-1: EndingSequenceNumber 999 lies before")
+
+
+class Empty(Client):
+    """A `kinesis` client that lists no shard at first, and whose stream was created in second 1,000."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__("1000", None)
+        self._answers = answers
+
+    async def list_shards(self, **wanted: Any) -> Any:
+        self._answers -= 1
+        return {"Shards": []} if self._answers >= 0 else await super().list_shards(**wanted)
+
+    async def describe_stream_summary(self, **_: Any) -> Any:
+        return {"StreamDescriptionSummary": {"StreamCreationTimestamp": datetime.fromtimestamp(1000.7, UTC)}}
+
+
+def started(client: Empty, start: Position) -> Position:
+    lister = PatientLister(Topology(client), Patience(RetrySettings(), LoopClock(), lambda: 1.0))
+    return run(starting_positions(lister, "arn:orders", start))["shardId-1"]
+
+
+@pytest.mark.parametrize("start", [TRIM_HORIZON, Position.at_timestamp(1_002_000)])
+def test_an_answer_without_a_shard_is_asked_for_again(start: Position, caplog: pytest.LogCaptureFixture) -> None:
+    """Some servers give it for a stream that is being created. A query that believed it would read nothing, for ever."""
+    assert started(Empty(10), start) == start
+    assert "no shard of arn:orders is listed: it is being created or deleted" in caplog.text
+
+
+@pytest.mark.parametrize("before", [1_000, 1_000_000, 1_001_000])
+def test_a_time_before_the_stream_had_shards_is_its_horizon(before: int, caplog: pytest.LogCaptureFixture) -> None:
+    assert started(Empty(1), Position.at_timestamp(before)) == TRIM_HORIZON
+    assert not caplog.text
+
+
+def test_who_may_not_ask_when_the_stream_was_created_begins_at_its_horizon() -> None:
+    """It loses nothing."""
+
+    class Refusing(Empty):
+        async def describe_stream_summary(self, **_: Any) -> Any:
+            raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": ""}}, "DescribeStreamSummary")
+
+    assert started(Refusing(1), Position.at_timestamp(1_002_000)) == TRIM_HORIZON
 
 
 @pytest.mark.parametrize("last", ["1000", "1001"])

@@ -22,9 +22,12 @@ def test_a_stream_is_creating_at_first_and_takes_no_records_then() -> None:
     stream = bench.create()
     with refused("ResourceInUse", "CREATING"):
         bench.put("a")
+    with refused("ResourceInUse", "not ACTIVE or UPDATING, instead in state CREATING"):
+        bench.call("ListShards", StreamName="orders")
     bench.clock.advance(10)
     bench.kinesis.settle()
     assert stream.status == "ACTIVE"
+    assert len(bench.call("ListShards", StreamName="orders")["Shards"]) == 1
     assert bench.put("a")["FailedRecordCount"] == 0
 
 

@@ -16,7 +16,7 @@ def test_kinds_are_named_or_all() -> None:
     assert parse_kinds("all") == set(KINDS)
     with pytest.raises(
         ValueError,
-        match=r"wrong_answers: 'loud' is not a kind of wrong answers: behind, empty, last-number, quiet, all",
+        match=r"wrong_answers: 'loud' is not a kind of wrong answers: behind, empty, last-number, no-shards, quiet, all",
     ):
         Settings(wrong_answers="quiet,loud")
     with pytest.raises(ValueError, match=r"wrong_answers_rate must be at most 1; got 1.5"):
@@ -27,6 +27,7 @@ def test_nothing_is_wrong_by_default() -> None:
     settings = Settings()
     wrong = WrongAnswers(parse_kinds(settings.wrong_answers), 1.0, 9, Random(1))
     assert not wrong.hides("reader")
+    assert not wrong.hides_shards("stream")
     assert wrong.lag(0) == 0
     assert not wrong.gives_last_number
     assert not wrong.writes_empty
@@ -36,6 +37,12 @@ def test_records_are_not_hidden_from_a_reader_for_ever() -> None:
     wrong = WrongAnswers({"quiet"}, 1.0, 3, Random(1))
     assert [wrong.hides("one") for _ in range(8)] == [True, True, True, False, True, True, True, False]
     assert wrong.hides("other")
+
+
+def test_shards_are_not_hidden_for_ever() -> None:
+    wrong = WrongAnswers({"no-shards"}, 1.0, 1, Random(1))
+    assert [wrong.hides_shards("one"), wrong.hides_shards("one"), wrong.hides_shards("other")] == [True, False, True]
+    assert not wrong.hides("one")
 
 
 def test_only_a_lag_that_is_none_becomes_one() -> None:

@@ -297,9 +297,11 @@ class Soak:
 
 
 def _shards(kinesis: Any, name: str) -> list[dict[str, Any]]:
-    return [
-        shard for page in kinesis.get_paginator("list_shards").paginate(StreamName=name) for shard in page["Shards"]
-    ]
+    shards: list[dict[str, Any]] = []
+    while not shards:  # some answers say that there are none
+        pages = kinesis.get_paginator("list_shards").paginate(StreamName=name)
+        shards = [shard for page in pages for shard in page["Shards"]]
+    return shards
 
 
 def _first_hash(shard: dict[str, Any]) -> int:

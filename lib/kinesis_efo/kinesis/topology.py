@@ -115,9 +115,7 @@ class Topology:
             ResponseParserError: No shard is named, as some servers answer right after a stream was created. It passes: every stream
                 has a shard that is open. A new query that believed the answer would read nothing, for ever.
         """
-        if not (listed := await self._list(stream_arn)):
-            raise _no_shard(stream_arn)
-        return listed
+        return await self._list_some(stream_arn)
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         """See `ShardLister`.
@@ -138,7 +136,7 @@ class Topology:
                 raise
         # Kinesis answers alike for a time before retention and for one in the future, as "now" is where our clock is fast.
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
-            return await self._list(stream_arn, {"Type": "AT_LATEST"})
+            return await self._list_some(stream_arn, {"Type": "AT_LATEST"})
         return None
 
     async def retention(self, stream_arn: str) -> float:
@@ -166,6 +164,11 @@ class Topology:
     async def _summary(self, stream_arn: str) -> dict[str, Any]:
         answer = await self._client.describe_stream_summary(StreamARN=stream_arn)
         return cast(dict[str, Any], answer["StreamDescriptionSummary"])
+
+    async def _list_some(self, stream_arn: str, shard_filter: dict[str, Any] | None = None) -> list[Shard]:
+        if not (listed := await self._list(stream_arn, shard_filter)):
+            raise _no_shard(stream_arn)
+        return listed
 
     async def _list(self, stream_arn: str, shard_filter: dict[str, Any] | None = None) -> list[Shard]:
         request: dict[str, Any] = {"StreamARN": stream_arn, **({"ShardFilter": shard_filter} if shard_filter else {})}

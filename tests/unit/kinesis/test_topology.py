@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import SequenceNumberError
 from kinesis_efo.kinesis.topology import PatientLister, Topology, explained, starting_positions
 from kinesis_efo.manifest import StreamRef
@@ -76,6 +77,17 @@ def test_an_answer_without_a_shard_is_asked_for_again(start: Position, caplog: p
 def test_a_time_before_the_stream_had_shards_is_its_horizon(before: int, caplog: pytest.LogCaptureFixture) -> None:
     assert started(Empty(1), Position.at_timestamp(before)) == TRIM_HORIZON
     assert not caplog.text
+
+
+def test_nor_is_it_believed_by_who_asks_for_the_present_because_the_clock_is_fast() -> None:
+    class Earlier(Empty):
+        async def list_shards(self, **wanted: Any) -> Any:
+            if wanted.get("ShardFilter", {}).get("Type") == "AT_TIMESTAMP":
+                raise ClientError({"Error": {"Code": "InvalidArgumentException", "Message": ""}}, "ListShards")
+            return await super().list_shards(**wanted)
+
+    soon = Position.at_timestamp(round(SystemClock().time() * 1000) + 60_000)
+    assert started(Earlier(3), soon) == soon
 
 
 def test_who_may_not_ask_when_the_stream_was_created_begins_at_its_horizon() -> None:

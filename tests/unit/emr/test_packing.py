@@ -78,7 +78,8 @@ class Unpacked:
         ran = subprocess.run(
             [program, *arguments],
             cwd=cwd,
-            env={"PATH": os.environ["PATH"], **environment},
+            # A version manager's own `python3.12` on the path may be none that runs.
+            env={"PATH": f"{sys.base_prefix}/bin:{os.environ['PATH']}", **environment},
             capture_output=True,
             text=True,
             check=False,

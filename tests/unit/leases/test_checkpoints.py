@@ -82,6 +82,7 @@ def scenario(test: Callable[[Fixture], Awaitable[None]]) -> Callable[[], None]:
             for each in fixture.runs:
                 each.network.cut = False
                 await each.checkpoints.stop()
+            await asyncio.sleep(0)  # an alarm that was cancelled ends at the loop's next turn
             assert len(asyncio.all_tasks()) == 1, "nothing goes on after stop"
 
         run(main())

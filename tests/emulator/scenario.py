@@ -233,8 +233,8 @@ class Scenario:
         """Refuse the calls that a start makes of Kinesis, as often as its patience bears."""
         self.outcome.moves["refused at start"] += 1
         code = self.at_start.choice(("LimitExceededException", "InternalFailure", "ServiceUnavailable"))
-        # Lists without shards come on top.
-        most = 10 - self.hidden_lists
+        # Lists without shards come on top, and again for who asks at the same time as somebody who got the right one.
+        most = 10 - 2 * self.hidden_lists
         for operation in ("ListShards", "DescribeStreamSummary"):
             self.faults.refused[operation] = min(self.at_start.randint(0, 10), most), code
 

@@ -205,7 +205,7 @@ async def test_latest_begins_by_kinesis_clock_whatever_the_readers_says(polls: b
 
 
 @virtual
-async def test_a_list_without_shards_is_not_believed_at_a_start_nor_later() -> None:
+async def test_a_list_without_shards_is_not_believed_at_a_start_nor_later(caplog: pytest.LogCaptureFixture) -> None:
     """Every stream has a shard. A query that began with none would read nothing, for ever."""
     wrong = {"wrong_answers": "no-shards", "wrong_answers_rate": 1.0, "wrong_answers_in_a_row": 5}
     world = MemoryWorld(shards=2, settings=SMALL | wrong)
@@ -222,3 +222,6 @@ async def test_a_list_without_shards_is_not_believed_at_a_start_nor_later() -> N
         await world.read(meanwhile=go_on, batches=30)
     world.check()
     world.check_order_of_shards()
+    said = [line for line in caplog.messages if "no shard of" in line]
+    assert any(line.startswith("waiting for ListShards") for line in said), "at the start"
+    assert any(line.startswith("stream orders cannot be listed") for line in said), "and later"

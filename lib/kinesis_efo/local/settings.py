@@ -34,10 +34,11 @@ class Settings:
         max_concurrent_streams: Most open requests of an HTTP/2 connection, as the real service has it; one more is refused.
         max_request_bytes: Most bytes of a request, such as an archive that is put to S3; a larger one is refused.
         trace_length: Number of calls that `kinesis.trace` keeps.
-        wrong_answers: Kinds of wrong answers that GetRecords and SubscribeToShard give, comma-separated: quiet, behind, last-number, empty,
-            no-shards; or all. See `kinesis_efo.local.wrong_answers`.
+        wrong_answers: Kinds of wrong answers that GetRecords, SubscribeToShard and ListShards give, comma-separated: quiet, behind,
+            last-number, empty, no-shards; or all. See `kinesis_efo.local.wrong_answers`.
         wrong_answers_rate: The part of the answers that are wrong where they can be, from 0 to 1.
-        wrong_answers_in_a_row: So many answers without the records or the shards that are there follow each other at most, for one reader of a shard.
+        wrong_answers_in_a_row: So many answers without the records or the shards that are there follow each other at most, for one
+            reader of a shard or one stream.
     """
 
     region: str = "us-east-1"

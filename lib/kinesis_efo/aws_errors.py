@@ -16,6 +16,7 @@ from botocore.eventstream import ParserError
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConfigParseError,
     CredentialRetrievalError,
     HTTPClientError,
     MetadataRetrievalError,
@@ -35,6 +36,12 @@ from botocore.parsers import ResponseParserError
 from kinesis_efo.errors import FrameError
 
 THROUGHPUT_EXCEEDED: Final = "ProvisionedThroughputExceededException"
+
+
+class SignInError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
+    """There are no credentials, and waiting will not bring any: a profile, a file or a program that gives them is wrong."""
+
+    fmt = "{reason}"
 
 
 class Cause(Enum):
@@ -83,6 +90,7 @@ _BY_CODE: Final = {
     **dict.fromkeys(
         (
             "BandwidthLimitExceeded",
+            "IDPCommunicationError",
             "InternalFailure",
             "InternalFailureException",
             "InternalServerError",
@@ -145,7 +153,16 @@ _BY_CODE: Final = {
 _BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
     ((CredentialRetrievalError, MetadataRetrievalError), Cause.CREDENTIALS_UNREACHABLE),
     (
-        (NoCredentialsError, PartialCredentialsError, ProfileNotFound, SSOError, TokenRetrievalError, NoAuthTokenError),
+        (
+            ConfigParseError,
+            NoAuthTokenError,
+            NoCredentialsError,
+            PartialCredentialsError,
+            ProfileNotFound,
+            SignInError,
+            SSOError,
+            TokenRetrievalError,
+        ),
         Cause.NO_CREDENTIALS,
     ),
     # botocore's ConnectionError (refused, unresolved, timed out) is neither an HTTPClientError nor an OSError.
@@ -219,7 +236,11 @@ def is_foreign(error: Exception) -> bool:
 
 
 def describe(error: Exception) -> str:
-    """One line about an error: its code or type, and its message."""
+    """One line about an error: its code or type, and its message, without a full stop at the end."""
+    return _described(error).rstrip(". \n")
+
+
+def _described(error: Exception) -> str:
     if isinstance(error, ClientError) and is_foreign(error):
         return f"HTTP status {code_of(error)} without a code of AWS: it may come from a proxy on the way"
     if isinstance(error, ClientError):
@@ -228,7 +249,7 @@ def describe(error: Exception) -> str:
             return text
         way = "ahead of" if skew > 0 else "behind"
         return f"{text}: this machine's clock is {abs(skew):.0f} s {way} AWS'; synchronize it (chrony, NTP)"
-    if isinstance(error, FrameError | ResponseParserError):
+    if isinstance(error, FrameError | ResponseParserError | SignInError):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 

@@ -1,4 +1,4 @@
-"""Credentials that change while a query runs: files that something else writes anew are read again.
+"""Credentials that change while a query runs, which are read again, and sign-ins that fail, which are explained.
 
 The SDK reads files of credentials once, and renews by itself only what says when it expires.
 """
@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from inspect import isawaitable
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
 from aiobotocore.session import AioSession
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import CredentialRetrievalError
 
-from kinesis_efo.aws_errors import Cause, cause_of_code
+from kinesis_efo.aws_errors import Cause, SignInError, cause_of, cause_of_code, describe
 from kinesis_efo.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -27,6 +29,11 @@ _AGAIN_SECONDS: Final = 1.0
 _REPEATED_BY_OTHERS: Final = ("PutRecords",)
 """The SDK cannot send these bodies twice (raw_bodies.py); the producer repeats the call."""
 _FILES: Final = ("credentials_file", "config_file")
+_MAY_PASS: Final = (Cause.PASSING, Cause.CREDENTIALS_UNREACHABLE)
+_BY_AWS: Final = (*_MAY_PASS, Cause.DENIED, Cause.UNRECOGNIZED, Cause.EXPIRED)
+"""Causes of a failed sign-in for which every caller has words of its own."""
+_OF_THIS_HOST: Final = ("custom-process", "Environment")
+"""What the SDK calls the sources of credentials that need no network."""
 
 
 class Provider:
@@ -43,11 +50,16 @@ class Provider:
 def watch(session: Any, clock: Clock) -> None:
     """Let a session look for its credentials again where their files changed (once a minute), and where AWS says that they have expired.
 
+    A sign-in that no waiting mends raises `SignInError`.
+
     Args:
         session: botocore's or aiobotocore's, which has made no client yet.
         clock: Time.
     """
-    moment = _Moment([Path(os.path.expanduser(session.get_config_variable(name))) for name in _FILES], clock)  # noqa: PTH111
+    for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
+        logging.getLogger(name).addFilter(_without_traceback)
+    files = [Path(os.path.expanduser(session.get_config_variable(name))) for name in _FILES]  # noqa: PTH111
+    moment = _Moment(files, session.get_config_variable("profile") or "default", clock)
     usual = session.get_component("credential_provider").load_credentials
 
     def anew() -> Any:
@@ -56,10 +68,14 @@ def watch(session: Any, clock: Clock) -> None:
         return type(session)().get_credentials()
 
     async def load_async() -> Any:
-        return None if (found := await usual()) is None else _AsyncWatched(found, anew, moment)
+        with moment.signing_in():
+            found = await usual()
+        return None if found is None else _AsyncWatched(found, anew, moment)
 
     def load() -> Any:
-        return None if (found := usual()) is None else _Watched(found, anew, moment)
+        with moment.signing_in():
+            found = usual()
+        return None if found is None else _Watched(found, anew, moment)
 
     def again(response: tuple[Any, dict[str, Any]] | None, attempts: int, operation: Any, **_: Any) -> float | None:
         """Let the SDK sign a call once more that was refused as expired: it was not carried out."""
@@ -73,10 +89,12 @@ def watch(session: Any, clock: Clock) -> None:
 
 
 class _Moment:
-    """When credentials are looked for again."""
+    """When credentials are looked for again, and whether there have been any."""
 
-    def __init__(self, files: list[Path], clock: Clock) -> None:
+    def __init__(self, files: list[Path], profile: str, clock: Clock) -> None:
         self._files = files
+        self._profile = profile
+        self._worked = False
         self._clock = clock
         self._stamps = self._seen = self._look()
         self._looked = clock.monotonic()
@@ -85,6 +103,31 @@ class _Moment:
     def expired(self) -> None:
         """Note that AWS calls the credentials expired."""
         self._expired = True
+
+    @contextmanager
+    def signing_in(self, *, works: bool = False) -> Iterator[None]:
+        """Explain the failure of a sign-in.
+
+        Args:
+            works: Whether there are credentials if it does not fail. From then on, a failure may pass.
+
+        Raises:
+            SignInError: Waiting does not help.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self._worked and isinstance(error, ValueError):  # what a program prints without a network, for example
+                raise CredentialRetrievalError(provider=f"profile {self._profile!r}", error_msg=error) from None
+            if _is_of_aws(error) or (self._worked and cause_of(error) in _MAY_PASS):
+                raise
+            raise SignInError(reason=f"{self._sign_in} fails: {_why(error)}; correct that, or log in") from None
+        self._worked = self._worked or works
+
+    @property
+    def _sign_in(self) -> str:
+        there = " and ".join(str(file) for file in self._files if file.exists())
+        return f"the sign-in with AWS profile {self._profile!r} ({f'of {there}' if there else 'without files'})"
 
     def has_come(self) -> bool:
         """Whether to look for them now."""
@@ -140,11 +183,19 @@ class _Watched:
             if self._moment.has_come():
                 try:
                     found = self._anew()
-                except BotoCoreError as error:
+                except Exception as error:
                     found = None
                     _missed(error)
                 self._found = self._moment.taken(found, self._found)
-        return self._found.get_frozen_credentials()
+        with self._moment.signing_in(works=True):
+            return self._found.get_frozen_credentials()
+
+    def get_deferred_property(self, name: str) -> Callable[[], Any]:
+        def get() -> Any:
+            with self._moment.signing_in():
+                return getattr(self._found, name, None)
+
+        return get
 
 
 class _AsyncWatched:
@@ -165,12 +216,41 @@ class _AsyncWatched:
             if self._moment.has_come():
                 try:
                     found = await self._anew()
-                except BotoCoreError as error:
+                except Exception as error:
                     found = None
                     _missed(error)
                 self._found = self._moment.taken(found, self._found)
-        return await self._found.get_frozen_credentials()
+        with self._moment.signing_in(works=True):
+            return await self._found.get_frozen_credentials()
+
+    async def get_account_id(self) -> Any:
+        with self._moment.signing_in():
+            found = self._found.get_account_id()  # aiobotocore has some credentials of botocore's
+            return await found if isawaitable(found) else found
 
 
-def _missed(error: BotoCoreError) -> None:
-    logger.warning("credentials cannot be read again, and stay as they are: %s", error)
+def _missed(error: Exception) -> None:
+    logger.warning("credentials cannot be read again, and stay as they are: %s", describe(error))
+
+
+def _is_of_aws(error: Exception) -> bool:
+    """Whether a service or the way to it fails, and not this host's own files, programs and settings."""
+    if isinstance(error, CredentialRetrievalError):
+        return error.kwargs.get("provider") not in _OF_THIS_HOST
+    is_file = isinstance(error, OSError) and error.filename is not None
+    return cause_of(error) in _BY_AWS and not is_file and not isinstance(error, EOFError)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, EOFError):
+        return "it asks for a code (MFA), and this process has no terminal"
+    if isinstance(error, ValueError | AttributeError | TypeError):  # what it printed is not what the SDK can read
+        return f"the SDK cannot read what a file or a credential_process of it gives ({describe(error)})"
+    return describe(error)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """The SDK's word on a failed renewal in one line. The error is raised as well, or the renewal is tried again."""
+    if record.exc_info and isinstance(error := record.exc_info[1], Exception):
+        record.msg, record.args, record.exc_info = f"{record.getMessage()} {describe(error)}", (), None
+    return True

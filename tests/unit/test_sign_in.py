@@ -1,0 +1,158 @@
+"""Sign-ins that no waiting mends, with real profiles, files and programs: they fail at once, and say which of them is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import CredentialRetrievalError
+
+from kinesis_efo.aws import AsyncClients, SyncClients
+from kinesis_efo.aws_errors import Cause, cause_of
+from kinesis_efo.errors import AccessRefusedError
+from kinesis_efo.kinesis.topology import explained
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.operate.access import Access
+from kinesis_efo.operate.findings import LOG_IN
+from kinesis_efo.operate.obstacles import obstacles
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.patience import passes
+
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+ROLE = "role_arn = arn:aws:iam::123456789012:role/reader"
+BASE = "[profile base]\naws_access_key_id = a\naws_secret_access_key = b"
+SSO = """sso_session = s
+sso_account_id = 123456789012
+sso_role_name = x
+[sso-session s]
+sso_start_url = https://x
+sso_region = eu-west-1"""
+NOWHERE = AwsSettings(endpoint_url="http://127.0.0.1:9")
+
+CASES = {
+    "process fails": ("credential_process = /bin/sh -c 'echo session is over >&2; exit 1'", {}, "session is over"),
+    "no such process": ("credential_process = /no/such/tool", {}, "/no/such/tool"),
+    "process prints text": ("credential_process = /bin/echo hello", {}, "cannot read what .* credential_process"),
+    "process prints a list": ("credential_process = /bin/echo []", {}, "cannot read what .* credential_process"),
+    "open quotation": ("credential_process = /bin/echo 'hello", {}, "No closing quotation"),
+    "token of the profile": (f"{ROLE}\nweb_identity_token_file = /no/token", {}, "/no/token"),
+    "token of the environment": (
+        "",
+        {"AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/reader", "AWS_WEB_IDENTITY_TOKEN_FILE": "/no/token"},
+        "/no/token",
+    ),
+    "token of the container": (
+        "",
+        {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:9/x",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/no/token",
+        },
+        "/no/token",
+    ),
+    "broken file": ("]\n[[", {}, "Unable to parse config file: .*config"),
+    "no source": (f"{ROLE}\nsource_profile = gone", {}, 'source_profile "gone" .* does not exist; correct'),
+    "no credentials in the source": (f"{ROLE}\ncredential_source = Environment", {}, "credential_source"),
+    "no SSO session": (
+        SSO,
+        {},
+        "Token for s does not exist",
+    ),
+    "half a key": ("aws_access_key_id = a", {}, "missing: aws_secret_access_key"),
+}
+
+Home = Callable[[str, dict[str, str]], Path]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Gives this process a profile `dev` with these lines, and these variables."""
+
+    def make(lines: str, variables: dict[str, str]) -> Path:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        config = tmp_path / ".aws" / "config"
+        config.parent.mkdir()
+        config.write_text(f"[profile dev]\n{lines}\n{BASE}\n")
+        given = {"HOME": str(tmp_path), "AWS_PROFILE": "dev", "AWS_EC2_METADATA_DISABLED": "true", **variables}
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        return config
+
+    return make
+
+
+async def _list_shards() -> None:
+    async with await AsyncClients(NOWHERE, "eu-west-1").open("kinesis") as kinesis:
+        await kinesis.list_shards(StreamARN=ARN)
+
+
+@pytest.mark.parametrize(("lines", "variables", "says"), CASES.values(), ids=CASES)
+def test_what_no_waiting_mends_is_told_at_once(
+    home: Home, lines: str, variables: dict[str, str], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = home(lines, variables)
+    with pytest.raises(AccessRefusedError, match=says) as caught:
+        asyncio.run(explained(_list_shards(), StreamRef("orders", "orders", ARN, None), "m.json"))
+    assert f"with AWS profile 'dev' (of {config})" in str(caught.value) or says.startswith("Unable")
+    error = caught.value.__cause__
+    assert error is not None
+    assert not passes(error)
+
+    with pytest.raises(Exception, match=says) as also:
+        SyncClients(NOWHERE, "eu-west-1").client("kinesis").list_shards(StreamARN=ARN)
+    assert cause_of(also.value) is Cause.NO_CREDENTIALS
+    assert not [record for record in caplog.records if record.exc_info], "no traceback of the SDK stands before it"
+
+    async def look() -> list[str]:
+        async with Access(NOWHERE, "eu-west-1") as access:
+            return [each.fix for each in await obstacles(access) if each.subject == "credentials"]
+
+    assert asyncio.run(look()) == [LOG_IN], "doctor says it, too"
+
+
+def test_a_code_is_asked_for_where_there_is_no_terminal(home: Home) -> None:
+    home(f"{ROLE}\nsource_profile = base\nmfa_serial = arn:aws:iam::123456789012:mfa/me", {})
+    program = (
+        "from kinesis_efo.aws import SyncClients; from kinesis_efo.options import AwsSettings\n"
+        "SyncClients(AwsSettings(), 'eu-west-1').client('kinesis').list_streams()"
+    )
+    # A session of its own has no terminal, wherever this test runs.
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "it asks for a code (MFA), and this process has no terminal" in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("then", ["echo the network is away >&2; exit 1", "echo '<html>'"])
+def test_a_program_that_has_worked_may_work_again(home: Home, tmp_path: Path, then: str) -> None:
+    tool, offline = tmp_path / "tool", tmp_path / "offline"
+    # The SDK renews what is about to expire at every call.
+    soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+    key = json.dumps({"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": soon})
+    tool.write_text(f"#!/bin/sh\nif [ -e {offline} ]; then {then}; else echo '{key}'; fi\n")
+    tool.chmod(0o755)
+    home(f"credential_process = {tool}", {})
+
+    async def main() -> None:
+        clients = AsyncClients(NOWHERE, "eu-west-1")
+        assert (await clients.credentials()).access_key == "a"
+        offline.touch()
+        with pytest.raises(CredentialRetrievalError) as caught:
+            await clients.credentials()
+        assert passes(caught.value), "a running query waits for it"
+        offline.unlink()
+        assert (await clients.credentials()).access_key == "a"
+
+    asyncio.run(main())

@@ -6,10 +6,12 @@ The SDK itself handles `AWS_ENDPOINT_URL*`, profiles, web identities and instanc
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cache, cached_property, partial
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import botocore.config
 import botocore.loaders
@@ -94,6 +96,16 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
     )
 
 
+def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
+    """Raise an error about a request of another service to an endpoint of Kinesis: the refusal that would come misleads."""
+    host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
+    if service != "kinesis" and re.search(r"(^|[.-])kinesis(-fips)?\..*\.(amazonaws\.|api\.aws$)", host):
+        raise ConfigurationError(
+            f"{host} is Kinesis' alone, and was given as the endpoint of every service, {service} as well: set AWS_ENDPOINT_URL_KINESIS in "
+            "place of kinesis-efo option 'endpointUrl' (on the command line, --endpoint-url) and AWS_ENDPOINT_URL"
+        )
+
+
 def prepared(session: SessionT) -> SessionT:
     """Let a session send and read what Kinesis documents, whatever botocore's version makes of it.
 
@@ -102,6 +114,7 @@ def prepared(session: SessionT) -> SessionT:
     """
     send_exact_times(session)
     session.register("before-parse", _refuse_html)
+    session.register("request-created", _refuse_kinesis)
     return with_shared_loader(session)
 
 

@@ -15,9 +15,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -30,9 +32,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from kinesis_efo.aws import AsyncClients, SyncClients
+from kinesis_efo.aws import AsyncClients, SyncClients, _refuse_kinesis
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal
+from kinesis_efo.leases import LeaseTable
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings
 
@@ -529,7 +532,9 @@ def test_credentials_that_have_expired_are_looked_for_at_once(
 
 
 @either
-@pytest.mark.parametrize("half", ["", "[default]\naws_access_key_id=SECOND\n", "[default"])
+@pytest.mark.parametrize(
+    "half", ["", "[default]\naws_access_key_id=SECOND\n", "[default", "[default]\ncredential_process=/no/such/tool\n"]
+)
 def test_a_file_that_is_being_written_changes_nothing_until_it_is_there(
     aws: Aws, call: Steps, keys: Callable[[str], None], tmp_path: Path, half: str
 ) -> None:
@@ -578,3 +583,39 @@ def test_keys_of_the_environment_stay_in_front_of_a_profile_whose_file_is_touche
 
     call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, touched])
     assert [key for key, _, _ in aws.signed] == ["OURS", "OURS"]
+
+
+@pytest.mark.parametrize(
+    ("host", "refused"),
+    [
+        ("kinesis.eu-west-1.amazonaws.com", True),
+        ("vpce-0a1b.kinesis.eu-west-1.vpce.amazonaws.com", True),
+        ("123456789012.data-kinesis.cn-north-1.amazonaws.com.cn", True),
+        ("kinesis-fips.us-east-1.api.aws", True),
+        ("dynamodb.eu-west-1.amazonaws.com", False),
+        ("kinesis", False),  # the local AWS in a container, for example
+        ("kinesis.example.com", False),
+    ],
+)
+def test_an_endpoint_of_kinesis_alone_is_refused_before_others_are_asked_there(host: str, refused: bool) -> None:
+    for service in ("dynamodb", "ssm", "sts", "kinesis"):
+        ask = partial(_refuse_kinesis, SimpleNamespace(url=f"https://{host}/"), f"request-created.{service}.Some")
+        if refused and service != "kinesis":
+            with pytest.raises(
+                ConfigurationError, match=f"{host} is Kinesis' alone.*{service} .*AWS_ENDPOINT_URL_KINESIS"
+            ):
+                ask()
+        else:
+            ask()
+
+
+def test_the_lease_table_at_an_endpoint_of_kinesis_is_refused_unsent() -> None:
+    async def main() -> None:
+        settings = AwsSettings(endpoint_url="https://kinesis.eu-west-1.amazonaws.com")
+        async with await AsyncClients(settings, "eu-west-1").open("dynamodb") as dynamodb:
+            await LeaseTable(dynamodb, "leases", declared_by="x").check()
+
+    with pytest.raises(
+        ConfigurationError, match="set AWS_ENDPOINT_URL_KINESIS in place of kinesis-efo option 'endpointUrl'"
+    ):
+        asyncio.run(main())

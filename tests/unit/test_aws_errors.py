@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +15,11 @@ from kinesis_efo.aws_errors import Cause, cause_of, cause_of_code, code_of, desc
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.operate.findings import finding
 from kinesis_efo.producer.faults import Retry, judge
 from tests.support.transports import refused
 
+DYNAMODB = "https://dynamodb.eu-west-1.amazonaws.com"
 SLOW = "Signature expired: 20261124T224315Z is now earlier than 20261124T225135Z (20261124T225635Z - 5 min.)"
 FAST = "Signature not  yet current: 20261124T225635Z is still later than 20261124T224815Z (20261124T224315Z + 5 min.)"
 
@@ -56,7 +59,7 @@ def test_what_each_caller_does_about_a_cause(
     cause: Cause, error: Exception, verdict: Verdict, retry: Retry, raised: type[Exception]
 ) -> None:
     class Refusing:
-        meta = SimpleNamespace(region_name="eu-west-1")
+        meta = SimpleNamespace(region_name="eu-west-1", endpoint_url=DYNAMODB)
 
         async def describe_table(self, **_: Any) -> None:
             raise error
@@ -116,3 +119,41 @@ def test_a_refused_signature_says_how_far_the_clock_is_off(error: Exception, ske
     assert skew_of(error) == skew
     assert words in describe(error)
     assert ("synchronize it" in describe(error)) == (skew is not None)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "error", "remedy"),
+    [
+        (
+            DYNAMODB,
+            refused("InvalidSignatureException", status=403),
+            "check the AWS credentials of the process, and the region",
+        ),
+        (DYNAMODB, boto.NoCredentialsError(), "check the AWS credentials"),
+        (DYNAMODB, refused("ValidationException"), "a query never creates it: deploy that first"),
+        # An emulator of Kinesis alone, which `endpointUrl` names for every service.
+        ("http://kinesis:4567", refused("UnknownOperationException"), "set AWS_ENDPOINT_URL_KINESIS in its place"),
+        ("http://kinesis:4567", boto.NoCredentialsError(), "check the AWS credentials of the process"),
+        ("http://kinesis:4567", refused("Whatever", status=403), "sent to http://kinesis:4567, as .*'endpointUrl'"),
+    ],
+)
+def test_a_refusal_of_the_table_is_told_with_a_remedy_for_its_cause(
+    endpoint: str, error: Exception, remedy: str
+) -> None:
+    class Refusing:
+        meta = SimpleNamespace(region_name="eu-west-1", endpoint_url=endpoint)
+
+        async def describe_table(self, **_: Any) -> None:
+            raise error
+
+    table = LeaseTable(Refusing(), "leases", declared_by="x")  # type: ignore[arg-type]
+    found = asyncio.run(finding("lease table", table.checked_arn(), action="dynamodb:DescribeTable"))
+    assert re.search(remedy, f"{found.detail}; {found.fix}")
+    assert (found.fix == "it is declared by x, and a query never creates it: deploy that first") == (
+        "Validation" in str(error)
+    )
+
+
+def test_an_error_is_described_without_its_full_stop() -> None:
+    assert describe(refused("ResourceNotFoundException", "Stream x not found.")).endswith("Stream x not found")
+    assert describe(ValueError("no.\n")) == "ValueError: no"

@@ -182,10 +182,22 @@ class LeaseTable(LeaseStore):
             return LeaseTableError(f"{self.label} does not exist; {self._remedy}")
         if cause is Cause.DENIED:
             return LeaseTableError(
-                f"not allowed: dynamodb:{action} on {self._arn_pattern} ({self.label}): {error}; "
+                f"not allowed: dynamodb:{action} on {self._arn_pattern} ({self.label}): {describe(error)}; "
                 "attach the runtime policy of the application to the role that runs the query"
             )
-        return LeaseTableError(f"{self.label}: {action} failed: {error}; {self._remedy}")
+        endpoint = self._client.meta.endpoint_url
+        if cause in (Cause.NO_CREDENTIALS, Cause.EXPIRED):
+            remedy = "check the AWS credentials of the process"
+        elif "dynamodb" not in endpoint:
+            remedy = (
+                f"it was sent to {endpoint}, as kinesis-efo option 'endpointUrl' or AWS_ENDPOINT_URL is for every service: where that is "
+                "Kinesis alone, set AWS_ENDPOINT_URL_KINESIS in its place"
+            )
+        elif cause is Cause.UNRECOGNIZED:
+            remedy = "check the AWS credentials of the process, and the region"
+        else:
+            remedy = self._remedy
+        return LeaseTableError(f"{self.label}: {action} failed: {describe(error)}; {remedy}")
 
     @property
     def _arn_pattern(self) -> str:
@@ -195,7 +207,7 @@ class LeaseTable(LeaseStore):
 
     @property
     def _remedy(self) -> str:
-        return f"it is declared by {self._declared_by}, and kinesis-efo never creates it: deploy that first"
+        return f"it is declared by {self._declared_by}, and a query never creates it: deploy that first"
 
 
 def _fence(before: Lease) -> tuple[str, Item]:

@@ -13,9 +13,7 @@ from botocore.exceptions import ClientError
 from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, code_of, describe, is_foreign, key_remedy
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError, LeaseTableError, TableUnavailableError
 
-LOG_IN: Final = (
-    "log in (such as `aws sso login`), set AWS_PROFILE or AWS_ACCESS_KEY_ID, or run where the host has a role"
-)
+LOG_IN: Final = "log in (such as `aws sso login`), set AWS_PROFILE or AWS_ACCESS_KEY_ID, run where the host has a role, or mend what is named here"
 """What to do without credentials."""
 
 
@@ -86,7 +84,10 @@ async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bo
     except NotPassed as outcome:
         return Finding(subject, outcome.status, outcome.detail, outcome.fix)
     except LeaseTableError as error:
-        return Finding(subject, Status.FAILED, str(error), "deploy the application's stack; its policy is the job's")
+        what, _, fix = str(error).rpartition("; ")
+        return Finding(
+            subject, Status.FAILED, what or fix, fix if what else "correct the table or the row that it names"
+        )
     except TableUnavailableError as error:
         return Finding(subject, Status.UNKNOWN, str(error), "try again; if it stays so, look at the network path")
     except ConfigurationError as error:

@@ -114,7 +114,7 @@ def check(url: str, name: str | None = None, keys: tuple[tuple[str, str, str], .
 def test_a_missing_table_is_named_with_what_declares_it(moto: str) -> None:
     assert check(moto, "nowhere") == (
         f"lease table nowhere in eu-west-1 does not exist; it is declared by {DECLARED_BY}, "
-        "and kinesis-efo never creates it: deploy that first"
+        "and a query never creates it: deploy that first"
     )
 
 

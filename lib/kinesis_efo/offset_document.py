@@ -38,7 +38,7 @@ def read_document(data: object) -> OffsetDocument:
     if document.version != 1:
         raise ValueError(
             f"the offset has version {document.version}, this library reads version 1: "
-            "the checkpoint was written by a newer kinesis-efo"
+            "the checkpoint was written by a newer kinesis-efo, which can go on with it"
         )
     return document
 

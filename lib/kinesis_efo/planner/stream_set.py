@@ -17,6 +17,7 @@ from kinesis_efo.positions import Offset, Position, ShardKey
 logger = logging.getLogger(__name__)
 
 _SHOWN: Final = 10
+_UNION: Final = "; if it unites several sources, give them in the order that they had"
 
 
 class StreamSet:
@@ -41,11 +42,16 @@ class StreamSet:
         """The offset in plain data, without the streams that are gone.
 
         Raises:
-            ConfigurationError: A stream is gone and must not be, or has another logical name now.
+            ConfigurationError: A stream is gone and must not be, or has another logical name now; or the data is no offset of this source.
             StreamReplacedError: A logical name stands for another stream now.
-            ValueError: The data is not an offset.
         """
-        offset = Offset.from_dict(data)
+        try:
+            offset = Offset.from_dict(data)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"the query's checkpoint cannot be gone on with: {error}. A checkpoint belongs to one query and its sources: give this query "
+                f"a checkpointLocation of its own{_UNION}"
+            ) from None
         for fault in self.faults(offset, sources_of(data)):
             raise fault
         gone = {key.stream for key in offset} - self._streams.keys()
@@ -74,7 +80,7 @@ class StreamSet:
                 found.append(fault)
                 gone.discard(name)
         if gone and not self._drop:
-            found.append(ConfigurationError(self._removed(gone)))
+            found.append(ConfigurationError(self._removed(gone, others=gone == known)))
         return found
 
     def added(self, offset: Offset) -> list[str]:
@@ -102,12 +108,13 @@ class StreamSet:
             self._say("stream %s is read as %s now; the runs before read it as %s", name, _read_from(ref), before)
         return None
 
-    def _removed(self, gone: Collection[str]) -> str:
+    def _removed(self, gone: Collection[str], *, others: bool) -> str:
         names = ", ".join(map(repr, sorted(gone)))
         return (
             f"the query's checkpoint names {'stream' if len(gone) == 1 else 'streams'} {names}, but the query reads "
-            f"{', '.join(map(repr, sorted(self._streams)))} (from {self._source}). Where a stream was renamed, give it its former name. To go "
-            "on without it, set kinesis-efo option 'removedStreams' to drop: what was not read of it yet is then left in the stream"
+            f"{', '.join(map(repr, sorted(self._streams)))} (from {self._source}). Where a stream was renamed, give it its former name"
+            f"{_UNION if others else ''}. To go on without it, set kinesis-efo option 'removedStreams' to drop: what was not read of it yet is "
+            "then left in the stream"
         )
 
     def _say(self, text: str, name: str, *more: str) -> None:

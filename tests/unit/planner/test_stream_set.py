@@ -11,6 +11,7 @@ from kinesis_efo.errors import ConfigurationError, StreamReplacedError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.planner.stream_set import StreamSet
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.spark.reason import cause
 
 ACCOUNT = "arn:aws:kinesis:eu-west-1:111111111111:stream"
 FIRST, SECOND = (f"shardId-00000000000{number}" for number in range(2))
@@ -126,3 +127,30 @@ def test_a_new_stream_begins_where_the_next_offset_says_and_nothing_is_read_of_i
         ("clicks", "AT_TIMESTAMP"),
         ("clicks", "AT_TIMESTAMP"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"orders": {"0": 12}}, "not a kinesis-efo offset: .* got \"{'orders': {'0': 12}}\""),  # Kafka's
+        (12, "not a kinesis-efo offset: .* got '12'"),  # of the source `rate`
+        ({"metadata": {"streamName": "s", "batchId": "1"}}, "not a kinesis-efo offset"),  # awslabs'
+        ({"version": 2, "streams": {}}, "version 2.* written by a newer kinesis-efo, which can go on with it"),
+        ({"version": 1, "streams": {"orders": {FIRST: "SOON"}}}, "'SOON' is not a position"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_an_error_of_this_library_with_a_remedy(data: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        reading(ORDERS).read(data)
+    assert "give this query a checkpointLocation of its own" in str(caught.value)
+    assert "if it unites several sources, give them in the order that they had" in str(caught.value)
+    told = cause(RuntimeError(f"Traceback ...\nkinesis_efo.errors.ConfigurationError: {caught.value}"))
+    assert type(told) is ConfigurationError
+
+
+def test_sources_of_a_union_that_changed_places_are_thought_of() -> None:
+    with pytest.raises(ConfigurationError, match=r"several sources, give them in the order that they had\. To go on"):
+        reading(CLICKS).read(reading(ORDERS).to_dict(offset(orders=AT)))
+    with pytest.raises(ConfigurationError) as partly:
+        reading(ORDERS).read(reading(ORDERS, CLICKS).to_dict(offset(orders=AT, clicks=AT)))
+    assert "several sources" not in str(partly.value), "one stream of several is gone: that is no swap"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import DataLossError
+from kinesis_efo.errors import ConfigurationError, DataLossError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.progress import PollReply, ShardProgress
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -512,7 +512,7 @@ def test_a_pickled_reader_leaves_its_fetcher_behind() -> None:
 
 
 def test_a_checkpoint_of_another_source_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a kinesis-efo offset"):
+    with pytest.raises(ConfigurationError, match="not a kinesis-efo offset"):
         Reader({}).partitions({"seq": 1}, {"seq": 2})
 
 

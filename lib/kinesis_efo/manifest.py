@@ -70,10 +70,10 @@ class Manifest:
 
     @property
     def declared_by(self) -> str:
-        """Who declares the resources, for messages."""
+        """What declares the resources, for messages."""
         if not self.environment:  # no manifest of a deployment: the options name the resources
-            return f"whoever deployed what {self.source} name"
-        return f"the stack of application {self.application!r} (see manifest {self.source})"
+            return f"the deployment of the resources in {self.source}"
+        return f"application {self.application!r} in environment {self.environment!r} (manifest {self.source})"
 
     def select(self, names: Sequence[str] | None) -> Manifest:
         """The same manifest with only the named streams; all of them for None.
@@ -294,7 +294,7 @@ def _remedy(error: Exception, location: str) -> str:
         return f"{code}. Was the environment deployed (`cdktf deploy`), and to this account and region?"
     if "AccessDenied" in code:
         action = "ssm:GetParameter" if location.startswith("ssm:") else "s3:GetObject"
-        return f"{error}. The job's role needs {action} on it"
+        return f"{str(error).rstrip('.')}. The job's role needs {action} on it"
     return f"{type(error).__name__}: {error}"
 
 
@@ -318,6 +318,11 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
     return manifest
 
 
+def _named(**given: str | None) -> str:
+    *most, last = [name for name, value in given.items() if value]
+    return f"the options {', '.join(most)} and {last}" if most else f"the option {last}"
+
+
 def _given(options: SourceOptions) -> Manifest:
     """The manifest that the options give directly."""
     assert options.stream_arn and (options.lease_table or options.batch), "checked by SourceOptions.parse"
@@ -332,8 +337,6 @@ def _given(options: SourceOptions) -> Manifest:
         region=options.aws.region or stream["region"],
         lease_table=options.lease_table or "",
         streams={name: StreamRef(name, name, options.stream_arn, options.consumer_arn)},
-        source="the options streamArn, consumerArn and leaseTable"
-        if consumer
-        else "the options streamArn and leaseTable",
+        source=_named(streamArn=options.stream_arn, consumerArn=options.consumer_arn, leaseTable=options.lease_table),
         stream_names={name: name},
     )

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kinesis_efo.errors import ManifestError
 from kinesis_efo.manifest import load_manifest, parse_manifest, resolve_manifest
 from kinesis_efo.options import SourceOptions
+from kinesis_efo.options.source import BATCH
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
 CONSUMER = STREAM + "/consumer/lake:1700000000"
@@ -275,7 +276,23 @@ def test_arns_instead_of_a_manifest() -> None:
     manifest = resolve_manifest(options, Session(None))
     assert (manifest.application, manifest.region, manifest.lease_table) == ("lake", "eu-west-1", "t")
     assert manifest.streams["dev-orders"].consumer_arn == CONSUMER
-    assert manifest.declared_by == "whoever deployed what the options streamArn, consumerArn and leaseTable name"
+    assert (
+        manifest.declared_by == "the deployment of the resources in the options streamArn, consumerArn and leaseTable"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "source"),
+    [
+        ({"leaseTable": "t", "consumerArn": CONSUMER}, "the options streamArn, consumerArn and leaseTable"),
+        ({"leaseTable": "t"}, "the options streamArn and leaseTable"),
+        ({}, "the option streamArn"),
+    ],
+)
+def test_the_source_names_the_options_that_were_given(given: dict[str, str], source: str) -> None:
+    batch = {} if given else {BATCH: "true"}
+    options = SourceOptions.parse({"streamArn": STREAM, "readMode": "polling", **given, **batch})
+    assert resolve_manifest(options, Session(None)).source == source
 
 
 def test_polling_needs_no_consumer(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ class Recovery:
                 ) from fault.error
             if found.verdict is Verdict.REFUSED and isinstance(error, ClientError):
                 raise AccessRefusedError(
-                    f"{where}: {fault}. Whether the stream, the shard or consumer {self._stream.consumer_arn} is missing "
+                    f"{where}: {fault}. Whether the stream, the shard or {self._stream.reader} is missing "
                     f"cannot be told, because kinesis:ListShards was refused: {describe(error)}. Allow it to the job's role"
                 ) from fault.error
             return self._count(found)
@@ -238,8 +238,8 @@ class Recovery:
             return self._count(fault)
         raise ConsumerNotFoundError(
             f"{where}: consumer {self._stream.consumer_arn} does not exist (any more); its ARN came from {self._source}. "
-            "A consumer that is registered again has another ARN: give that one, which `cdktf deploy` writes into the manifest, "
-            f"and restart the query{unsure}"
+            "A consumer that is registered again has another ARN: declare it again where it was declared, give the new ARN there, and restart "
+            f"the query{unsure}"
         ) from fault.error
 
     def _fatal(self, fault: Fault, row: Backoff | None = None) -> Exception:

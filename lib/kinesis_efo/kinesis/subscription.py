@@ -122,6 +122,7 @@ class ShardSubscription:
         self.stats: SubscriptionStats = self._history.stats
         self._stream = context.stream
         self._shard_id = shard_id
+        self._reading = "polling" if context.stream.polled else "subscription"
         self._sink = sink
         self._room = sink.room
         self._may_open = may_open
@@ -220,7 +221,7 @@ class ShardSubscription:
         self._recovery.opened()
         self.stats.opened += 1
         self.stats.state = State.STREAMING
-        logger.info("%s: subscribed at %s", self._name, self.position)
+        logger.info("%s: %s at %s", self._name, "polled" if self._stream.polled else "subscribed", self.position)
         before = self.stats.events
         self._alarm = Alarm(stream, self._clock, self._limits, self.stats)
         outcome = _Outcome("stopped")
@@ -232,8 +233,9 @@ class ShardSubscription:
             if self._in_line is None:
                 self._room.release()
             logger.info(
-                "%s: subscription ended after %.1f s and %d events at %s: %s",
+                "%s: %s ended after %.1f s and %d events at %s: %s",
                 self._name,
+                self._reading,
                 self._clock.monotonic() - opened,
                 self.stats.events - before,
                 self.position,
@@ -249,7 +251,7 @@ class ShardSubscription:
         subscribe = self._transport.subscribe(self._stream, self._shard_id, start, self)
         stream = await within(self._clock, self._limits.opening, subscribe, discard=_close)
         if stream is None:
-            raise TimeoutError(f"the subscription did not open within {self._limits.opening:g} s")
+            raise TimeoutError(f"the {self._reading} did not begin within {self._limits.opening:g} s")
         return stream
 
     async def _read(self, stream: EventStream, opened: float) -> _Outcome:
@@ -340,7 +342,7 @@ class ShardSubscription:
         now = self._clock.monotonic()
         if not any_event and (now - opened < self._limits.too_short or now - self._last_sign > self._limits.silence):
             # A proxy answers, but Kinesis does not: renewing for ever would be a silent stall.
-            return _Outcome("ended without an event", FrameError("the subscription ended without a single event"))
+            return _Outcome("ended without an event", FrameError(f"the {self._reading} ended without a single event"))
         self.stats.renewed += 1
         return _Outcome("expired")
 

@@ -190,7 +190,7 @@ def test_a_table_that_is_missing_or_refuses(run: Run, world: Callable[..., World
     here.dynamodb.delete_table(TableName=here.lease_table)
     gone = run("leases", "release", "--manifest", here.manifest)
     assert gone.code == 1
-    assert "does not exist; it is declared by the stack of application 'lake'" in gone.err
+    assert "does not exist; it is declared by application 'lake' in environment" in gone.err
 
 
 def test_an_export_comes_back(run: Run, world: Callable[..., World], tmp_path: Path) -> None:

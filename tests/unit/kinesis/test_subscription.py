@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,6 +116,11 @@ class ScriptedWorld:
 
     def subscribe(self, start: Position = TRIM_HORIZON, **more: Any) -> ShardSubscription:
         return ShardSubscription(self.context, SHARD, start, self.sink, **more)
+
+    def poll(self) -> None:
+        """Read without a consumer."""
+        self.context = replace(self.context, stream=replace(STREAM, consumer_arn=None))
+        self.subscription = self.subscribe()
 
     @property
     def stats(self) -> Any:
@@ -639,7 +645,7 @@ async def test_a_missing_consumer_is_named_with_its_manifest(in_stream: bool) ->
     gone = broken_off("ResourceNotFoundException", "Consumer does not exist")
     world = ScriptedWorld([payload(1), gone]) if in_stream else ScriptedWorld(MISSING)
     await world.fails(
-        ConsumerNotFoundError, f"consumer {CONSUMER_ARN} does not exist (any more)", SOURCE, "cdktf deploy"
+        ConsumerNotFoundError, f"consumer {CONSUMER_ARN} does not exist (any more)", SOURCE, "give the new ARN there"
     )
     assert world.topology.calls == 1
 
@@ -657,10 +663,14 @@ async def test_a_missing_stream() -> None:
 
 
 @virtual
-async def test_without_listshards_nothing_is_guessed() -> None:
+@pytest.mark.parametrize("polled", [False, True])
+async def test_without_listshards_nothing_is_guessed(polled: bool) -> None:
     denied = refused("AccessDeniedException", "not authorized", operation="ListShards")
     world = ScriptedWorld(MISSING, topology=ScriptedTopology(denied))
-    await world.fails(AccessRefusedError, "kinesis:ListShards was refused", "cannot be told", CONSUMER_ARN)
+    if polled:
+        world.poll()
+    reader = f"stream {STREAM_ARN}" if polled else f"consumer {CONSUMER_ARN}"
+    await world.fails(AccessRefusedError, "kinesis:ListShards was refused", "cannot be told", f" {reader} is missing")
 
 
 @virtual
@@ -825,6 +835,19 @@ async def test_one_line_per_opening_and_ending_and_none_per_event(caplog: pytest
         f"{name}: someone else subscribed with consumer {CONSUMER_ARN}: {taken_over}",
         f"{name}: subscribed at AFTER:59",
         f"{name}: subscription ended after 0.0 s and 1 events at SHARD_END: the shard has ended",
+    ]
+
+
+@virtual
+async def test_what_is_polled_is_not_called_a_subscription(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kinesis_efo")
+    world = ScriptedWorld([END])
+    world.poll()
+    await world.ends()
+    name = f"orders:{SHARD}"
+    assert [line.message for line in caplog.records] == [
+        f"{name}: polled at TRIM_HORIZON",
+        f"{name}: polling ended after 0.0 s and 1 events at SHARD_END: the shard has ended",
     ]
 
 

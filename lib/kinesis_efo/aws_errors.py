@@ -213,6 +213,18 @@ def code_of(error: Exception) -> str:
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
+def action_of(error: Exception, operation: str) -> str:
+    """The permission that a refused call needs, such as `sts:AssumeRole`.
+
+    Args:
+        error: The refusal.
+        operation: Of Kinesis, where the error names none.
+    """
+    operation = getattr(error, "operation_name", operation)
+    service = "sts" if operation.startswith("AssumeRole") else "sso" if operation == "GetRoleCredentials" else "kinesis"
+    return f"{service}:{operation}"
+
+
 def message_of(error: Exception) -> str:
     """The service's message about an error; the exception's own text where the service did not answer."""
     return str(error.response.get("Error", {}).get("Message", "")) if isinstance(error, ClientError) else str(error)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from botocore.exceptions import ClientError, EventStreamError
 
-from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe, key_remedy, message_of
+from kinesis_efo.aws_errors import Cause, action_of, cause_of, code_of, describe, key_remedy, message_of
 from kinesis_efo.errors import (
     AccessRefusedError,
     ConsumerTakenOverError,
@@ -187,8 +187,7 @@ def _access_remedy(fault: Fault, stream: StreamRef) -> str:
         )
     if not isinstance(error, ClientError):
         return "Give the process AWS credentials, or set kinesis-efo option 'roleArn'"
-    operation = _operation(error, stream)
-    action = f"{'sts' if operation.startswith('AssumeRole') else 'kinesis'}:{operation}"
+    action = action_of(error, "GetRecords" if stream.polled else "SubscribeToShard")
     if cause_of(error) is not Cause.DENIED:
         return f"AWS did not accept the credentials that {action} was signed with: check keys, region and the machine's clock"
     who = re.search(r"arn:[\w-]+:(?:sts|iam)::\d+:[\w+=,.@/-]+", message_of(error))

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, code_of, describe
+from kinesis_efo.aws_errors import CALL_ERRORS, Cause, action_of, cause_of, code_of, describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.distribution import Distribution, distribution_of
 from kinesis_efo.errors import (
@@ -337,7 +337,7 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
         if cause.refused or cause is Cause.EXPIRED:
             raise AccessRefusedError(
                 f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "
-                f"The role needs kinesis:{getattr(error, 'operation_name', 'ListShards')} on it, and valid credentials"
+                f"The role needs {action_of(error, 'ListShards')} on it, and valid credentials"
             ) from error
         raise SubscriptionError(
             f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "

@@ -11,12 +11,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import SequenceNumberError
+from kinesis_efo.errors import AccessRefusedError, SequenceNumberError
 from kinesis_efo.kinesis.topology import PatientLister, Topology, explained, starting_positions
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position
+from tests.support.transports import refused
 from tests.support.virtual_time import LoopClock, run
 
 REF = StreamRef("orders", "dev-orders", "arn:orders", None)
@@ -110,3 +111,19 @@ def test_numbers_with_leading_zeros_are_refused(first: str, last: str | None) ->
     listing = explained(Topology(Client(first, last)).shards("arn:orders"), REF, "manifest.json")
     with pytest.raises(SequenceNumberError, match=r"arn:orders, shard shardId-1 cannot be read: .* has leading zeros"):
         asyncio.run(listing)
+
+
+@pytest.mark.parametrize(
+    ("operation", "action"),
+    [
+        ("ListShards", "kinesis:ListShards"),
+        ("AssumeRoleWithWebIdentity", "sts:AssumeRoleWithWebIdentity"),
+        ("GetRoleCredentials", "sso:GetRoleCredentials"),
+    ],
+)
+def test_the_permission_that_a_refused_sign_in_needs_is_not_one_of_kinesis(operation: str, action: str) -> None:
+    async def deny() -> None:
+        raise refused("AccessDenied", status=403, operation=operation)
+
+    with pytest.raises(AccessRefusedError, match=f"The role needs {action} on it"):
+        asyncio.run(explained(deny(), REF, "manifest.json"))

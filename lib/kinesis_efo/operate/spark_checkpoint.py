@@ -15,7 +15,7 @@ import msgspec
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.offset_document import sources_of
 from kinesis_efo.operate.access import Clients
-from kinesis_efo.operate.findings import CheckFailed
+from kinesis_efo.operate.findings import CheckFailed, CheckUnknown
 from kinesis_efo.positions import Offset
 
 _NUMBER: Final = re.compile(r"\d+")
@@ -23,7 +23,6 @@ _NAMED: Final = re.compile(r"[^{:]+:(?=\{)")
 """In version 2 of the log, the id of the source stands before its offset."""
 
 _KNOWN_VERSIONS: Final = ("v1", "v2")
-_NOTHING: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Folder(Protocol):
         ...
 
     async def names(self, folder: str) -> Collection[str]:
-        """The names of the files in one of its folders; empty where there is no such folder."""
+        """The names of the files in one of its folders, or in itself (""); empty where there is no such folder."""
         ...
 
     async def read(self, name: str) -> str:
@@ -94,13 +93,33 @@ async def planned(folder: Folder) -> Planned | None:
             f"there is nothing at {folder}",
             "correct the location: it is the one that the query has as checkpointLocation",
         )
+    # The commits first: a live query writes a number there after it has written it among the offsets.
+    commits = _numbers(await folder.names("commits"))
     batches = _numbers(await folder.names("offsets"))
+    newest, last = max(batches, default=-1), max(commits, default=-1)
+    if last > newest:
+        why = f"commits/{last} is there without offsets/{last}, so that a start does a micro-batch again and then fails"
+        raise _refused(folder, why)
     if not batches:
         return None
-    newest = max(batches)
-    finished = newest in _numbers(await folder.names("commits"))
-    ends = await _read(folder, newest)
-    before = ends if finished else await _read(folder, newest - 1) if newest - 1 in batches else {}
+    name, lines = f"offsets/{newest}", await _lines(folder, f"offsets/{newest}")
+    # A query with asyncProgressTrackingEnabled leaves numbers out, and starts without them.
+    if newest - 1 not in batches and newest > 0 and (len(batches) == 1 or _follow(batches) or _follow(commits)):
+        raise _refused(folder, f"offsets/{newest - 1} is missing, and a start reads it beside {name}")
+    previous = f"offsets/{max(batches - {newest}, default=newest)}"
+    earlier = await _lines(folder, previous)
+    if lines[0] == earlier[0] == "v1" and len(lines) != len(earlier):
+        raise _refused(folder, f"{previous} has {len(earlier) - 2} sources, {name} has {len(lines) - 2}")
+    if commits:
+        await _lines(folder, f"commits/{last}")
+    await _check_metadata(folder)
+    if skipped := sorted(batch for batch in batches if last < batch < newest):
+        raise CheckUnknown(
+            f"{folder}: micro-batch {skipped[0]} is among the offsets and not among the commits, and a start repeats only the last, {newest}",
+            f"restore the folder commits as well; if micro-batch {skipped[0]} is not in the output, its rows are left out",
+        )
+    finished, ends = newest in commits, _ends(name, lines)
+    before = ends if finished else _ends(previous, earlier) if previous != name else {}
     found = tuple(
         SourceEnd(Offset.from_dict(before[at]) if at in before else None, Offset.from_dict(end), sources_of(end))
         for at, end in ends.items()
@@ -108,22 +127,52 @@ async def planned(folder: Folder) -> Planned | None:
     return Planned(newest, finished, found)
 
 
+def _refused(folder: Folder, why: str) -> CheckFailed:
+    return CheckFailed(
+        f"{folder}: Spark refuses this checkpoint: {why}",
+        "restore all of its files from one moment, or start the query with a new checkpoint, at startingPosition=LEASES",
+    )
+
+
+async def _check_metadata(folder: Folder) -> None:
+    if "metadata" not in await folder.names(""):
+        raise CheckUnknown(
+            f"{folder}: the file metadata is missing: Spark 4.2 and later refuse this checkpoint, and earlier ones give the query a new id",
+            "restore the file: a sink that knows a query by its id, as Delta Lake does, would write again what it has",
+        )
+    if not isinstance(_plain(await folder.read("metadata")), dict):
+        raise _refused(folder, "the file metadata is no JSON")
+
+
+def _follow(numbers: set[int]) -> bool:
+    return any(number + 1 in numbers for number in numbers)
+
+
 def _numbers(names: Collection[str]) -> set[int]:
     # Beside the log's files lie checksums and what a writer has not renamed yet.
     return {int(name) for name in names if _NUMBER.fullmatch(name)}
 
 
-async def _read(folder: Folder, batch: int) -> dict[int, dict[str, Any]]:
-    """The ends of this library's sources, by their place in the log."""
-    name = f"offsets/{batch}"
-    version, _, rest = (await folder.read(name)).partition("\n")
+async def _lines(folder: Folder, name: str) -> list[str]:
+    """The lines of a file of Spark's log: its version, its metadata, and one for each source."""
+    version, *rest = (await folder.read(name)).splitlines() or [""]
     if version.strip() not in _KNOWN_VERSIONS:
         raise ConfigurationError(
-            f"{name} is no offset log that this library reads: it begins with {version[:40]!r}, not with {' or '.join(_KNOWN_VERSIONS)}"
+            f"{name} is no log of Spark that this library reads: it begins with {version[:40]!r}, not with {' or '.join(_KNOWN_VERSIONS)}"
         )
+    if rest and not isinstance(_plain(rest[0]), dict):
+        raise _refused(folder, f"{name} is cut off")
+    return [version.strip(), *(rest or ["{}"])]
+
+
+def _ends(name: str, lines: list[str]) -> dict[int, dict[str, Any]]:
+    """The ends of this library's sources, by their place in a file of the log."""
     found = {}
-    for place, line in enumerate(rest.splitlines()[1:]):
-        data = _plain(line)
+    for place, line in enumerate(lines[2:]):
+        text = line if line.startswith("{") else _NAMED.sub("", line, count=1)
+        data = _plain(text)
+        if data is None and text.startswith("{"):
+            raise ConfigurationError(f"{name} is cut off in the offset of source {place}")
         if isinstance(data, dict) and {"streams", "version"} <= data.keys():
             try:
                 Offset.from_dict(data)
@@ -133,11 +182,9 @@ async def _read(folder: Folder, batch: int) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _plain(line: str) -> Any:
-    if line == _NOTHING:
-        return None
+def _plain(text: str) -> Any:
     try:
-        return msgspec.json.decode(_NAMED.sub("", line, count=1) if not line.startswith("{") else line)
+        return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return None
 
@@ -155,7 +202,7 @@ def folder_at(location: str, clients: Clients) -> Folder:
     >>> folder_at("hdfs:///checkpoints/lake", None)
     Traceback (most recent call last):
     ...
-    kinesis_efo.errors.ConfigurationError: checkpoint hdfs:///checkpoints/lake: file system 'hdfs' cannot be read from here. Copy its folders 'offsets' and 'commits' into a local folder, and give that
+    kinesis_efo.errors.ConfigurationError: checkpoint hdfs:///checkpoints/lake: file system 'hdfs' cannot be read from here. Copy its folders 'offsets' and 'commits' and its file 'metadata' into a local folder, and give that
     """
     parts = urlsplit(location)
     if parts.scheme in ("s3", "s3a", "s3n"):
@@ -166,8 +213,8 @@ def folder_at(location: str, clients: Clients) -> Folder:
         return _LocalFolder(Path(unquote(parts.path)))
     if len(parts.scheme) > 1:  # one letter is a drive
         raise ConfigurationError(
-            f"checkpoint {location}: file system {parts.scheme!r} cannot be read from here. Copy its folders 'offsets' and 'commits' into a "
-            "local folder, and give that"
+            f"checkpoint {location}: file system {parts.scheme!r} cannot be read from here. Copy its folders 'offsets' and 'commits' "
+            "and its file 'metadata' into a local folder, and give that"
         )
     return _LocalFolder(Path(location))
 
@@ -209,7 +256,7 @@ class _S3Folder:
 
     async def names(self, folder: str) -> Collection[str]:
         s3 = await self._clients.client("s3")
-        prefix = f"{self._prefix}{folder}/"
+        prefix = f"{self._prefix}{folder}/" if folder else self._prefix
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix, Delimiter="/")
         return [each["Key"].removeprefix(prefix) async for page in pages for each in page.get("Contents", ())]
 

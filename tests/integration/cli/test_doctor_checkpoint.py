@@ -38,6 +38,7 @@ def write(
         (folder / name).mkdir(parents=True)
         if name == "offsets" or finished:
             (folder / name / "0").write_text(content)
+    (folder / "metadata").write_text('{"id":"86f1b4a9-7d4b-4ea9-8aa4-3ed7ad1c3e33"}')
     return folder
 
 
@@ -119,7 +120,7 @@ def test_a_checkpoint_on_s3(run: Run, world: Callable[..., World], tmp_path: Pat
     here = write(w, tmp_path / "c", {"orders": {FIRST: Position.after(number)}})
     s3 = w.aws.client("s3")
     s3.create_bucket(Bucket="checkpoints")
-    for file in here.rglob("*/0"):
+    for file in (file for file in here.rglob("*") if file.is_file()):
         s3.put_object(Bucket="checkpoints", Key=f"lake/{file.relative_to(here)}", Body=file.read_bytes())
     found = said(run, w, "s3a://checkpoints/lake/")
     assert found["restart of orders"][1].startswith("goes on with 1 shard, read up to 20")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.operate.findings import CheckFailed, CheckUnknown
 from kinesis_efo.operate.spark_checkpoint import Planned, folder_at, planned
 from kinesis_efo.positions import Offset, Position, ShardKey
+from tests.support.checkpoint_states import NEWEST, REFUSED, SINCE_42, SKIPPING, STATES
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795456444971,"conf":{}}'
 RATE = "2"
@@ -31,6 +34,7 @@ def written(tmp_path: Path, *batches: tuple[str, ...], commits: int, version: st
             (tmp_path / folder / str(number)).write_text(text)
             (tmp_path / folder / f".{number}.crc").write_bytes(b"crc")
     (tmp_path / "offsets" / ".9.tmp").write_text("v1")
+    (tmp_path / "metadata").write_text('{"id":"86f1b4a9-7d4b-4ea9-8aa4-3ed7ad1c3e33"}')
     nobody: Any = None
     return asyncio.run(planned(folder_at(f"file://{tmp_path}", nobody)))
 
@@ -90,7 +94,7 @@ def test_a_location_without_a_micro_batch(tmp_path: Path) -> None:
         (
             at(1).to_json(),
             "v3",
-            r"offsets/0 is no offset log that this library reads: it begins with 'v3', not with v1 or v2",
+            r"offsets/0 is no log of Spark that this library reads: it begins with 'v3', not with v1 or v2",
         ),
         ('{"streams":{},"version":2}', "v1", r"offsets/0: the offset has version 2, this library reads version 1"),
         ('{"streams":{"orders":{"s":"SOON"}},"version":1}', "v1", r"offsets/0: 'SOON' is not a position"),
@@ -109,3 +113,36 @@ def test_other_file_systems_are_copied_first(location: str, message: str) -> Non
     nobody: Any = None
     with pytest.raises(ConfigurationError, match=message):
         folder_at(location, nobody)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_spark_says_of_the_state_of_its_log_is_foreseen(tmp_path: Path, name: str) -> None:
+    written(tmp_path, *[(at(number).to_json(),) for number in range(1, NEWEST + 2)], commits=NEWEST + 1)
+    STATES[name](tmp_path)
+    nobody: Any = None
+    look = partial(asyncio.run, planned(folder_at(str(tmp_path), nobody)))
+    if name in SINCE_42 | SKIPPING:
+        with pytest.raises(CheckUnknown, match=r"metadata is missing|is among the offsets and not among the commits"):
+            look()
+    elif name in REFUSED:
+        with pytest.raises((CheckFailed, ConfigurationError)):
+            look()
+    else:
+        look()
+
+
+def test_progress_that_is_tracked_asynchronously_leaves_numbers_out(tmp_path: Path) -> None:
+    written(tmp_path, *[(at(number).to_json(),) for number in range(1, 8)], commits=7)
+    for number in (1, 2, 4, 5):
+        (tmp_path / "offsets" / str(number)).unlink()
+        (tmp_path / "commits" / str(number)).unlink()
+    (tmp_path / "commits" / "6").unlink()
+    nobody: Any = None
+    found = asyncio.run(planned(folder_at(str(tmp_path), nobody)))
+    assert found is not None
+    assert (found.batch, found.finished, found.ends[0].begin) == (6, False, at(4))
+
+
+def test_a_query_without_the_source_that_it_had_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed, match="offsets/0 has 2 sources, offsets/1 has 1"):
+        written(tmp_path, (at(1).to_json(), RATE), (at(2).to_json(),), commits=2)

@@ -84,7 +84,8 @@ async def planned(folder: Folder) -> Planned | None:
         folder: Its checkpoint location.
 
     Raises:
-        CheckFailed: Nothing lies there.
+        CheckFailed: Nothing lies there, or Spark refuses it.
+        CheckUnknown: Spark may refuse it, or leaves out a micro-batch that is not finished.
         ConfigurationError: What lies there is no checkpoint of a query that this library can read.
         ClientError, OSError: It cannot be read.
     """
@@ -93,7 +94,7 @@ async def planned(folder: Folder) -> Planned | None:
             f"there is nothing at {folder}",
             "correct the location: it is the one that the query has as checkpointLocation",
         )
-    # The commits first: a live query writes a number there after it has written it among the offsets.
+    # The commits before the offsets and after them: a live query writes a number first among the offsets, then among the commits.
     commits = _numbers(await folder.names("commits"))
     batches = _numbers(await folder.names("offsets"))
     newest, last = max(batches, default=-1), max(commits, default=-1)
@@ -110,6 +111,8 @@ async def planned(folder: Folder) -> Planned | None:
     earlier = await _lines(folder, previous)
     if lines[0] == earlier[0] == "v1" and len(lines) != len(earlier):
         raise _refused(folder, f"{previous} has {len(earlier) - 2} sources, {name} has {len(lines) - 2}")
+    commits = _numbers(await folder.names("commits"))
+    last = max(commits, default=-1)
     if commits:
         await _lines(folder, f"commits/{last}")
     await _check_metadata(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,26 @@ def test_progress_that_is_tracked_asynchronously_leaves_numbers_out(tmp_path: Pa
 def test_a_query_without_the_source_that_it_had_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckFailed, match="offsets/0 has 2 sources, offsets/1 has 1"):
         written(tmp_path, (at(1).to_json(), RATE), (at(2).to_json(),), commits=2)
+
+
+def test_a_query_that_goes_on_meanwhile_is_not_taken_for_a_broken_log(tmp_path: Path) -> None:
+    written(tmp_path, (at(1).to_json(),), commits=1)
+    nobody: Any = None
+    there = folder_at(str(tmp_path), nobody)
+
+    class Live:
+        """Two micro-batches pass between two looks."""
+
+        exists, read, next = there.exists, there.read, 1
+
+        async def names(self, folder: str) -> Collection[str]:
+            found = await there.names(folder)
+            for number in (self.next, self.next + 1):
+                for name in ("offsets", "commits"):
+                    (tmp_path / name / str(number)).write_text((tmp_path / name / "0").read_text())
+            self.next += 2
+            return found
+
+    found = asyncio.run(planned(Live()))
+    assert found is not None
+    assert found.batch == 2

@@ -6,13 +6,19 @@ Spark reads `256m` as mebibytes and `200ms` as a duration (its `JavaUtils`); a n
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NEXT_UNIT = 1023.95
 """What would be rounded up to 1024.0."""
-_THIS_CENTURY = 978_307_200_000
+_THIS_CENTURY = range(978_307_200_000, 4_102_444_800_000)
+_NUMBER = re.compile(r"\d+(\.\d*)?", re.ASCII)
+_DATE = re.compile(r"20\d{6}", re.ASCII)
+_TIME_UNITS = (Decimal(1), Decimal(1000), Decimal("0.001"), Decimal("0.000001"))
+"""Milliseconds; seconds, as AWS' API takes them, with a fraction or none; microseconds; nanoseconds."""
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION = re.compile(r"(\d{1,12})\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _DURATION_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -68,35 +74,58 @@ def lacks_unit(text: str, most: int) -> bool:
     return text.isascii() and text.isdigit() and 0 < int(text) <= most
 
 
+class NotMillisecondsError(ValueError):
+    """A number alone that is no time of this century in milliseconds; the message says which time it probably means."""
+
+
+def parse_number(text: str) -> int | None:
+    """Epoch milliseconds in a number alone; None if the text is no such number. 0 is the same time in every unit.
+
+    Raises:
+        NotMillisecondsError: The number is no time of this century, if it is milliseconds.
+
+    >>> parse_number("1704067200000"), parse_number("2024-01-01")
+    (1704067200000, None)
+    """
+    text = text.strip()
+    if not _NUMBER.fullmatch(text):
+        return None
+    if text.isdigit() and (int(text) in _THIS_CENTURY or not int(text)):
+        return int(text)
+    meant = time_meant(text)
+    moment = "" if meant is None else f", which is {datetime.fromtimestamp(meant / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    raise NotMillisecondsError(
+        f"{text} is no time of this century in milliseconds" + (moment and f"; did you mean {meant}{moment}?")
+    )
+
+
+def time_meant(text: str) -> int | None:
+    """The time of this century that a number alone most likely means, epoch milliseconds; None if there is none.
+
+    >>> time_meant("1704067200.5"), time_meant("20240101"), time_meant("42"), time_meant("soon")
+    (1704067200500, 1704067200000, None, None)
+    """
+    text = text.strip()
+    with suppress(ValueError):
+        if _DATE.fullmatch(text):
+            return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+    times = [int(Decimal(text) * unit) for unit in _TIME_UNITS] if _NUMBER.fullmatch(text) else []
+    return next((time for time in times if time in _THIS_CENTURY), None)
+
+
 def parse_time(text: str) -> int:
     """Epoch milliseconds in ISO 8601 text or in epoch milliseconds. A time without an offset is UTC.
 
     Raises:
+        NotMillisecondsError: It is a number, and probably no milliseconds.
         ValueError: The text is neither.
 
     >>> parse_time("2024-01-01T00:00:00Z"), parse_time("1704067200000")
     (1704067200000, 1704067200000)
     """
-    text = text.strip()
-    if text.isascii() and text.isdigit():
-        milliseconds = int(text)
-        if milliseconds >= 10**14:
-            raise ValueError(f"{text} ms is after the year 5000")
-        return milliseconds
-    moment = datetime.fromisoformat(text)
+    if (number := parse_number(text)) is not None:
+        return number
+    moment = datetime.fromisoformat(text.strip())
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
-
-
-def is_time(text: str) -> bool:
-    """Whether a text is a time alone, in ISO 8601 or in epoch milliseconds of this century.
-
-    >>> is_time("2024-01-01"), is_time("1704067200000"), is_time("42"), is_time("soon")
-    (True, True, False, False)
-    """
-    text = text.strip()
-    try:
-        return parse_time(text) >= _THIS_CENTURY or not text.isdigit()
-    except ValueError:
-        return False

@@ -109,6 +109,13 @@ def test_who_writes_a_time_alone_is_told_how_it_is_written(option: str, text: st
     assert fault.endswith(f"; got {text!r}; did you mean AT_TIMESTAMP:{meant}?")
 
 
+@pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])
+@pytest.mark.parametrize("text", ["AT_TIMESTAMP:1795699946.480", '{"orders": {"*": "AT_TIMESTAMP:1795699946.480"}}'])
+def test_epoch_seconds_are_answered_with_the_milliseconds_that_they_mean(option: str, text: str) -> None:
+    (fault,) = faults(**{option: text})
+    assert fault.endswith("; did you mean 1795699946480, which is 2026-11-26T13:32:26Z?")
+
+
 @pytest.mark.parametrize("text", ["LATEST", '{"orders": "latest"}', '{"orders": {"shardId-000000000000": "LATEST"}}'])
 def test_a_start_at_the_tip_is_refused_with_what_reads_from_there(text: str) -> None:
     (fault,) = faults(startingPosition=text)

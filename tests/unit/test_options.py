@@ -99,8 +99,34 @@ def test_a_wrong_value_is_named_with_its_option_and_what_it_must_be(name: str, v
 def test_a_time_alone_is_answered_with_the_position_that_it_means(name: str) -> None:
     (fault,) = faults(manifest="m.json", **{name: "2026-11-20T08:00:00Z"})
     assert fault.endswith("; got '2026-11-20T08:00:00Z'; did you mean AT_TIMESTAMP:2026-11-20T08:00:00Z?")
+    (fault,) = faults(manifest="m.json", **{name: "1795699946"})
+    assert fault.endswith("; got '1795699946'; did you mean AT_TIMESTAMP:1795699946000?")
     (fault,) = faults(manifest="m.json", **{name: "42"})
     assert fault.endswith("; got '42'")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("newStreamPosition", "AT_TIMESTAMP:1795699946"),
+        *(
+            (name, text)
+            for name in ("startingPosition", "endingPosition")
+            for text in (
+                "at_timestamp: 1795699946",
+                '{"orders": "AT_TIMESTAMP:1795699946"}',
+                '{"*": "AT_TIMESTAMP:1795699946"}',
+                '{"orders": {"shardId-000000000000": "AT_TIMESTAMP:1795699946"}}',
+            )
+        ),
+    ],
+)
+def test_epoch_seconds_are_answered_with_the_milliseconds_that_they_mean(name: str, text: str) -> None:
+    number = "1795699946"
+    (fault,) = faults(manifest="m.json", **{name: text})
+    assert fault.endswith(
+        f"; got {text!r}: {number} is no time of this century in milliseconds; did you mean 1795699946000, which is 2026-11-26T13:32:26Z?"
+    )
 
 
 @pytest.mark.parametrize("name", ["pollTimeout", "leaseTimeout", "subscribe.retryTimeout", "idleCheckpointInterval"])
@@ -344,6 +370,12 @@ def test_a_wrong_value_for_the_sink_is_named_with_its_option_and_what_it_must_be
     (fault, *_) = sink_faults(**{"roleArn": ROLE, "metrics.export": "emf", name: value})
     (rule,) = (option.rule for option in SINK_OPTIONS if option.name == name)
     assert fault == f"kinesis-efo sink option '{name}' must be {rule}; got {value!r}"
+
+
+@pytest.mark.parametrize("name", ["retryTimeout", "stallWarning"])
+def test_a_number_without_a_unit_is_refused_since_seconds_were_probably_meant_of_the_sink(name: str) -> None:
+    (fault,) = sink_faults(**{name: "300"})
+    assert fault.endswith(", and say its unit; got '300'")
 
 
 def test_what_the_source_checks_of_shared_options_the_sink_does_too() -> None:

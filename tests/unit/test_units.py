@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.units import parse_duration, parse_size, parse_time
+from kinesis_efo.units import NotMillisecondsError, parse_duration, parse_size, parse_time
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,25 @@ def test_times(text: str, milliseconds: int) -> None:
 def test_texts_that_are_not_times(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_time(text)
+
+
+@pytest.mark.parametrize(
+    ("number", "meant"),
+    [("1795699946", "1795699946000, which is 2026-11-26T13:32:26Z"),  # AWS' API and command line take seconds
+     ("1795699946.480", "1795699946480, which is 2026-11-26T13:32:26Z"),
+     ("1795699946480.25", "1795699946480, which is 2026-11-26T13:32:26Z"),
+     (" 1795699946480123 ", "1795699946480, which is 2026-11-26T13:32:26Z"),
+     ("1795699946480123456", "1795699946480, which is 2026-11-26T13:32:26Z"),
+     ("20261126", "1795651200000, which is 2026-11-26T00:00:00Z"),
+     ("978307199999", None), ("42", None), ("4102444800000", None), ("0.5", None), ("9" * 56, None)],
+)  # fmt: skip
+def test_a_number_that_is_no_time_in_milliseconds_is_refused_with_the_one_that_was_meant(
+    number: str, meant: str | None
+) -> None:
+    with pytest.raises(NotMillisecondsError) as refused:
+        parse_time(number)
+    hint = "" if meant is None else f"; did you mean {meant}?"
+    assert str(refused.value) == f"{number.strip()} is no time of this century in milliseconds{hint}"
 
 
 @given(st.datetimes(timezones=st.timezones()))

@@ -26,8 +26,9 @@ from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.strays import strays
 from kinesis_efo.operate import lease_edits
+from kinesis_efo.options.readers import refusal, timestamp_meant
 from kinesis_efo.positions import Position, PositionKind, ShardKey
-from kinesis_efo.units import is_time
+from kinesis_efo.units import NotMillisecondsError
 
 
 def list_leases(given: List) -> None:
@@ -164,11 +165,10 @@ def _target(text: str, *, whole_streams: bool) -> Position | None:
             case "AT_TIMESTAMP":
                 return Position.at_timestamp(times.at(rest))
         position = Position.parse(text.strip())
-    except ValueError:
-        raise UsageError(
-            "--to must be TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, AFTER:<sequence number> or SHARD_END; "
-            f"got {text!r}" + (f"; did you mean AT_TIMESTAMP:{text.strip()}?" if is_time(text) else "")
-        ) from None
+    except ValueError as error:
+        rule = "TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, AFTER:<sequence number> or SHARD_END"
+        fault = error if isinstance(error, NotMillisecondsError) else timestamp_meant(text)
+        raise UsageError(f"--to {refusal(fault, rule, text)}") from None
     if whole_streams and position.kind is not PositionKind.TRIM_HORIZON:
         raise UsageError(f"--to {name} is a position inside one shard: say which with --shard")
     return position

@@ -28,6 +28,7 @@ from kinesis_efo.operate.last_records import before_last
 from kinesis_efo.operate.record_format import Format, Record, Wanted
 from kinesis_efo.operate.tailing import Tail, Until, stream_access
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.options.readers import refusal
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.units import format_size
 
@@ -249,21 +250,18 @@ def _start(text: str, now: float) -> Position:
             case "AT_TIMESTAMP":
                 return Position.at_timestamp(times.at(rest))
         return Position.at_timestamp(times.at_or_ago(text, now))
-    except ValueError:
-        raise UsageError(
-            "--from must be LATEST, TRIM_HORIZON, a time (ISO 8601 or epoch ms, also after AT_TIMESTAMP:) or a duration such as 10m; "
-            f"got {text!r}"
-        ) from None
+    except ValueError as error:
+        rule = "LATEST, TRIM_HORIZON, a time (ISO 8601 or epoch ms, also after AT_TIMESTAMP:) or a duration such as 10m"
+        raise UsageError(f"--from {refusal(error, rule, text)}") from None
 
 
 def _until(text: str, now: float) -> float:
     times.check_unit("--until", text)
     try:
         return times.at_or_ago(text, now) / 1000
-    except ValueError:
-        raise UsageError(
-            f"--until must be a time (ISO 8601 or epoch ms), a duration ago such as 10m, or now; got {text!r}"
-        ) from None
+    except ValueError as error:
+        rule = "a time (ISO 8601 or epoch ms), a duration ago such as 10m, or now"
+        raise UsageError(f"--until {refusal(error, rule, text)}") from None
 
 
 def _pattern(text: str | None) -> re.Pattern[bytes] | None:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from kinesis_efo.errors import UsageError
-from kinesis_efo.units import lacks_unit, parse_duration, parse_time
+from kinesis_efo.units import lacks_unit, parse_duration, parse_number, time_meant
 
 _NO_TIME = 10**12 - 1
 """Epoch milliseconds up to here lie before Kinesis: such a number is a duration that lacks its unit."""
@@ -20,22 +20,22 @@ def check_unit(option: str, text: str) -> None:
     """
     if lacks_unit(text, _NO_TIME):
         number = text.strip()
-        raise UsageError(f"{option}: {number} of what? Say {number}s, {number}m or {number}ms; got {text!r}")
+        meant = "" if (time := time_meant(number)) is None else f"; did you mean the time {time}?"
+        raise UsageError(f"{option}: {number} of what? Say {number}s, {number}m or {number}ms; got {text!r}{meant}")
 
 
 def at(text: str) -> int:
     """Epoch milliseconds in ISO 8601 text, or in epoch milliseconds.
 
     Raises:
+        NotMillisecondsError: It is a number, and probably no milliseconds.
         ValueError: The text is neither.
 
     >>> at("2024-01-01T00:00:00Z"), at("1704067200000")
     (1704067200000, 1704067200000)
     """
-    text = text.strip()
-    if text.isdigit():
-        return parse_time(text)
-    return round(datetime.fromisoformat(text).timestamp() * 1000)
+    number = parse_number(text)
+    return round(datetime.fromisoformat(text.strip()).timestamp() * 1000) if number is None else number
 
 
 def at_or_ago(text: str, now: float) -> int:

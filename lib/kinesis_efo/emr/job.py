@@ -17,7 +17,8 @@ from typing import Any, Final
 from kinesis_efo.emr.projects import split
 from kinesis_efo.emr.target import Kind
 from kinesis_efo.errors import ConfigurationError, UsageError
-from kinesis_efo.units import parse_duration, parse_size
+from kinesis_efo.options.readers import seconds
+from kinesis_efo.units import parse_size
 
 MARKER_SETTING: Final = "spark.kinesisEfo.stopMarker"
 """S3 URI of the stop marker, for which `kinesis_efo.spark.stop_marker` looks in the driver."""
@@ -30,7 +31,7 @@ PYTHON: Final = "./environment/bin/python"
 _DAEMON: Final = "kinesis_efo.spark.daemon"
 _MIB: Final = 1 << 20
 _BUFFER: Final = 256 * _MIB
-_LEASE_TIMEOUT_MS: Final = 10_000
+_LEASE_TIMEOUT_SECONDS: Final = 10.0
 _HEAP_MIB: Final = 4096
 # Memory of two Python processes with their libraries: the driver program, and the one that Spark keeps for the reader.
 _PYTHON_MIB: Final = 768
@@ -122,11 +123,11 @@ def lease_timeout(arguments: Sequence[str]) -> float:
     """The lease timeout of a job with these arguments, seconds.
 
     Raises:
-        ConfigurationError: The option's value is not a duration.
+        ConfigurationError: The option's value is not a duration, or does not say its unit.
     """
     text = source_option(arguments, "leaseTimeout")
     try:
-        return (parse_duration(text) if text else _LEASE_TIMEOUT_MS) / 1000
+        return seconds(text) if text else _LEASE_TIMEOUT_SECONDS
     except ValueError:
         raise ConfigurationError(f"option leaseTimeout must be a duration such as 10s; got {text!r}") from None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kinesis_efo.hosts import is_every_address, parse_host
-from kinesis_efo.units import is_time, lacks_unit, parse_duration
+from kinesis_efo.units import NotMillisecondsError, lacks_unit, parse_duration, parse_time, time_meant
 
 Number = TypeVar("Number", int, float)
 
@@ -66,24 +66,34 @@ def integer(text: str) -> int:
     return int(text)
 
 
-def seconds(text: str) -> float:
+def seconds(text: str, guess: int = _MEANT_AS_SECONDS) -> float:
     """A duration such as `200ms`, in seconds. A number alone is milliseconds, as Spark reads it.
+
+    Args:
+        text: The duration.
+        guess: Up to here a number alone was probably meant as seconds.
 
     Raises:
         NoUnit: The number is so small that seconds were probably meant.
     """
-    if lacks_unit(text, _MEANT_AS_SECONDS):
+    if lacks_unit(text, guess):
         raise NoUnit(text)
     return parse_duration(text) / 1000
 
 
 def timestamp_meant(text: str) -> ValueError:
-    """The error for a text that is no position, which says whether it is a time.
+    """The error for a text that is no position, which says whether it is a time, or probably means one.
 
-    >>> timestamp_meant("2024-01-01"), timestamp_meant("soon")
-    (BareTime('2024-01-01'), ValueError('soon'))
+    >>> timestamp_meant("2024-01-01"), timestamp_meant("1704067200"), timestamp_meant("soon")
+    (BareTime('2024-01-01'), BareTime('1704067200000'), ValueError('soon'))
     """
-    return BareTime(text.strip()) if is_time(text) else ValueError(text)
+    if (meant := time_meant(text)) is not None:
+        return BareTime(str(meant))
+    try:
+        parse_time(text)
+    except ValueError:
+        return ValueError(text)
+    return BareTime(text.strip())
 
 
 def refusal(error: ValueError, rule: str, text: str) -> str:
@@ -100,7 +110,8 @@ def refusal(error: ValueError, rule: str, text: str) -> str:
     reason = str(error) if isinstance(error, Refused) else f"must be {rule}"
     unit = ", and say its unit" if isinstance(error, NoUnit) else ""
     meant = f"; did you mean AT_TIMESTAMP:{error}?" if isinstance(error, BareTime) else ""
-    return f"{reason}{unit}; got {text!r}{meant}"
+    number = f": {error}" if isinstance(error, NotMillisecondsError) else ""
+    return f"{reason}{unit}; got {text!r}{meant}{number}"
 
 
 def peer(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Unpack
 
 from pyspark.errors import AnalysisException
@@ -18,6 +18,7 @@ from kinesis_efo.options.source import BATCH, DRIVER_HOST, FETCHERS_JOB, LOADED,
 from kinesis_efo.spark.compat import SPARK_VERSION, in_pipeline
 from kinesis_efo.spark.finished_listener import listen
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
+from kinesis_efo.units import time_meant
 
 
 def read_stream(
@@ -189,11 +190,14 @@ def _texts(
 
 
 def _time(argument: str, value: datetime | str) -> str:
+    meant = None if isinstance(value, datetime) else time_meant(str(value))
     try:
-        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value.strip())
+        # Python takes some numbers for times of other centuries.
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat("" if meant else str(value).strip())
     except ValueError:
+        hint = f"; did you mean {datetime.fromtimestamp(meant / 1000, UTC).isoformat()}?" if meant else "."
         raise ConfigurationError(
-            f"kinesis_efo.read: {argument} must be a datetime, or a time such as 2026-11-20T08:00:00Z; got {value!r}. "
+            f"kinesis_efo.read: {argument} must be a datetime, or a time such as 2026-11-20T08:00:00Z; got {value!r}{hint} "
             "Other positions go into startingPosition and endingPosition"
         ) from None
     if moment.tzinfo is None:

@@ -49,6 +49,11 @@ def _bounded(setting: str, parse: Callable[[str], float]) -> Callable[[str], flo
     return read.bounded(parse, least, most)
 
 
+def _patience(text: str) -> float:
+    # Of these, people think in seconds: with less than one, the first throttle would end the task.
+    return read.seconds(text, guess=999)
+
+
 def _milliseconds(text: str) -> float:
     return read.integer(text) / 1000
 
@@ -75,9 +80,9 @@ SINK_OPTIONS: Final = (
            "size of the largest aggregate", "producer.aggregate_bytes"),
     Option("failOnError", read.flag, "true or false", "`true`",
            "fail on a record that can never be written; else log and skip it", "producer.fail_on_error"),
-    Option("retryTimeout", _bounded("retry_timeout", read.seconds), "a duration such as 5m, 100ms to 1d", "`5m`",
+    Option("retryTimeout", _bounded("retry_timeout", _patience), "a duration such as 5m, 100ms to 1d", "`5m`",
            "how long a failing shard may make no progress before the task fails", "producer.retry_timeout"),
-    Option("stallWarning", _bounded("stall_warning", read.seconds), "a duration such as 30s, 100ms to 1d", "`30s`",
+    Option("stallWarning", _bounded("stall_warning", _patience), "a duration such as 30s, 100ms to 1d", "`30s`",
            "how long nothing may be acknowledged before a warning", "producer.stall_warning"),
     Option("backoff.baseMs", _bounded("backoff_base", _milliseconds), "milliseconds, 1 to 60000", "`100`",
            "first backoff", "producer.backoff_base", at_most="backoff.maxMs"),

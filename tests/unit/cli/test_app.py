@@ -96,6 +96,31 @@ def test_a_duration_says_its_unit(capsys: pytest.CaptureFixture[str], words: tup
     assert f"{number} of what? Say {number}s, {number}m or {number}ms" in " ".join(err.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("tail", "--stream", "orders", "--from", "1795699946"), "did you mean the time 1795699946000?"),
+        (("tail", "--stream", "orders", "--until", "1795699946"), "did you mean the time 1795699946000?"),
+        (
+            ("tail", "--stream", "orders", "--from", "AT_TIMESTAMP:1795699946"),
+            "did you mean 1795699946000, which is 2026-",
+        ),
+        (("tail", "--stream", "orders", "--until", "1795699946.480"), "did you mean 1795699946480, which is 2026-"),
+        (
+            ("leases", "reset", "-m", "none.json", "--to", "AT_TIMESTAMP:1795699946"),
+            "did you mean 1795699946000, which is 2026-",
+        ),
+        (("leases", "reset", "-m", "none.json", "--to", "1795699946"), "did you mean AT_TIMESTAMP:1795699946000?"),
+    ],
+)
+def test_epoch_seconds_are_answered_with_the_milliseconds_that_they_mean(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    code, _, err = _run(capsys, *words)
+    assert code == 2
+    assert said in " ".join(err.split())
+
+
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_help_names_values_and_no_types(capsys: pytest.CaptureFixture[str], name: str) -> None:
     command = cli.load(name, cli.COMMANDS[name])

@@ -34,7 +34,7 @@ def test_a_time_without_a_zone_is_local(text: str, milliseconds: int) -> None:
     assert at(text) == at_or_ago(text, 0.0) == milliseconds
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "25:00", "AT_TIMESTAMP:1"])
+@pytest.mark.parametrize("text", ["", "yesterday", "25:00", "AT_TIMESTAMP:1", "1795699946.480", "1795699946480123"])
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (the text differs)
         at_or_ago(text, 0.0)

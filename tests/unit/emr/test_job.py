@@ -152,8 +152,11 @@ def test_what_cannot_be_passed_on_is_refused(given: dict[str, str], said: str) -
 def test_options_of_the_source_are_understood_or_refused() -> None:
     with pytest.raises(ConfigurationError, match="option bufferBytes must be a size such as 256m; got 'lots'"):
         settings(Kind.EKS, "--option", "bufferBytes=lots")
-    with pytest.raises(ConfigurationError, match="option leaseTimeout must be a duration such as 10s; got 'soon'"):
-        lease_timeout(["--option", "leaseTimeout=soon"])
+    for text in ("soon", "10"):
+        with pytest.raises(
+            ConfigurationError, match=f"option leaseTimeout must be a duration such as 10s; got '{text}'"
+        ):
+            lease_timeout(["--option", f"leaseTimeout={text}"])
 
 
 def test_a_lease_timeout_is_the_jobs_or_the_usual_one() -> None:

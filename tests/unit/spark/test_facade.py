@@ -184,6 +184,12 @@ def test_what_is_no_time_is_refused_with_where_positions_go(moment: str) -> None
         asked(until=moment)
 
 
+@pytest.mark.parametrize("moment", ["1700035200", "1700035200.5", 1700035200, "1700035200000", "20231115"])
+def test_a_number_is_answered_with_the_time_that_it_means(moment: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"since must be a datetime.*; did you mean 2023-11-15T0"):
+        asked(since=moment)
+
+
 @pytest.mark.parametrize(
     ("given", "names"),
     [

@@ -1,4 +1,4 @@
-"""Finds out whether a query's checkpoint had been further, as after it was restored from a backup. Pure.
+"""Finds out whether a query's checkpoint had been further, as after it was restored from a backup, or is gone. Pure.
 
 The checkpoint's own mark tells it for certain. Of a checkpoint that an earlier version wrote, which has none, the shards' rows tell it
 as far as no other query has moved them.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from math import floor
 from typing import Final
 
 from kinesis_efo.leases.reached import Reached, furthest
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
-from kinesis_efo.positions import Offset, Position, PositionKind, ShardKey
+from kinesis_efo.positions import SHARD_END, Offset, Position, PositionKind, ShardKey
 
 _COMPARABLE: Final = PositionKind.AFTER, PositionKind.SHARD_END
 
@@ -72,6 +73,34 @@ def restored(offset: Offset, stream: str, rows: Mapping[ShardKey, Lease], reache
         f"({first.shard} was read up to {rows[first].reached}, in the checkpoint up to {known[first]}). Where the checkpoint was restored "
         f"from a backup, what came since is read again; but {LEFT_OUT}: stop this query, and give it a new output directory. Where another "
         "query of this application, with a checkpoint of its own, has read meanwhile, all is well"
+    )
+
+
+def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
+    """What to say if a query without a checkpoint reads what the application had read before; None if it had read nothing.
+
+    Args:
+        stream: Logical name of the stream.
+        rows: The rows of its shards, as they were when the lease was taken.
+    """
+    read = {
+        key: row for key, row in sorted(rows.items()) if row.reached is not None and row.reached.kind in _COMPARABLE
+    }
+    if not read:
+        return None
+    key = next(iter(read))
+    open_until = [row.read_until for row in read.values() if row.reached != SHARD_END]
+    times = [at for at in open_until if at is not None]
+    since = "TRIM_HORIZON"
+    if times and len(times) == len(open_until):
+        since = f"AT_TIMESTAMP:{datetime.fromtimestamp(floor(min(times)), UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return (
+        f"stream {stream}: this query is new, without a checkpoint, but the lease table says that the application has read {len(read)} "
+        f"of the stream's shards before ({key.shard} up to {read[key].reached}). If the checkpoint was deleted, or is elsewhere: what lies "
+        f"between there and this query's start is left out or comes twice, and {LEFT_OUT} (in the _spark_metadata of its output): stop this "
+        f"query, delete the checkpoint that it has begun, and start with a new output directory and startingPosition={since}. With "
+        "startingPosition=LEASES, a new query goes on there by itself, as long as no other one has moved the lease table on. If this query "
+        "has an output of its own, all is well"
     )
 
 

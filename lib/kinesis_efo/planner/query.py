@@ -61,7 +61,7 @@ class Query:
         self._committed: Offset | None = None
         self._unlisted: list[ShardKey] = []
         self._losses = Losses(run.streams)
-        self._resumption = Resumption(run.lease_keys, run.leases.notes)
+        self._resumption = Resumption(run.lease_keys, run.leases.notes, run.continued)
         self._ending: asyncio.Task[Ends] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._sought: tuple[float, Mapping[ShardKey, tuple[str, int]]] | None = None
@@ -198,6 +198,8 @@ class Query:
         if self._offset is None:
             # Nobody has polled: the one micro-batch of `catchUp` was planned from the tips.
             self._follow(offset)
+        if self._committed is None:
+            self._resumption.processed({key.stream for key in offset})
         self._count(offset)
         records = self._fetching.commit(offset)
         self._run.commit(self, offset, self._committed, records)
@@ -246,6 +248,10 @@ class Query:
     def planned(self, mark: Mark) -> None:
         """Take note that Spark's log has the micro-batch with a mark. May be called in any thread."""
         self._run.leases.notes.note_mark(mark)
+
+    def begins(self, streams: Collection[str], *, from_leases: bool) -> None:
+        """Take note that the query is new, so that it warns if the application has read its streams before; see `Resumption`."""
+        self._resumption.begins(streams, from_leases=from_leases)
 
     async def resume(self, offset: Offset) -> None:
         """Warn if the lease table shows that the checkpoint which the query goes on from had been further.

@@ -119,6 +119,7 @@ class Run:
     Attributes:
         failure: What ended the run, or its query.
         queries: What plans micro-batches on it.
+        continued: Streams whose rows a query goes on from, or was warned of; see `Resumption`.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class Run:
     ) -> None:
         self.failure = Failure()
         self.queries: list[Planning] = []
+        self.continued: Final[set[str]] = set()
         self.streams: Final = streams
         self.fetching: Final = fetching
         self.leases: Final = leases

@@ -241,6 +241,7 @@ class RunHost:
     async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
         """See `Host`."""
         found = await self._begin(start_offset, start, names)
+        query.begins(names, from_leases=start.from_leases)
         # Those that begin now begin at the same record. Who is alone, or gives a time, begins there.
         return query.at_front(found) if start == Start() and len(self.run.queries) > 1 else found
 

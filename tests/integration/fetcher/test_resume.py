@@ -70,6 +70,28 @@ def read_some(w: World, calendar: Calendar, rows: int = 20, **options: Any) -> O
         return r.offset
 
 
+@pytest.mark.parametrize(
+    ("start", "rows"), [("TRIM_HORIZON", 40), ("LEASES", 20)], ids=["without the checkpoint", "from the leases"]
+)
+def test_a_query_that_begins_anew_where_the_application_had_read_warns(
+    world: MakeWorld, start: str, rows: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    w = world()
+    w.put(records(0))
+    with reading(w) as r:
+        r.until(20)
+        r.commit()
+    assert not caplog.messages
+    w.put(records(20))
+    with caplog.at_level(logging.WARNING), reading(w, startingPosition=start) as r:
+        r.until(rows)
+        r.commit()
+    said = [message for message in caplog.messages if "this query is new, without a checkpoint" in message]
+    assert len(said) == (start != "LEASES")
+    for message in said:
+        assert "has read 1 of the stream's shards before (shardId-000000000000 up to AFTER:" in message
+
+
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_a_position_trimmed_away_is_an_error_or_a_warning_as_the_user_chose(
     aging: MakeWorld, calendar: Calendar, mode: str, caplog: pytest.LogCaptureFixture

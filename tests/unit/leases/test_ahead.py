@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from kinesis_efo.leases.ahead import restored
+from kinesis_efo.leases.ahead import begun_anew, restored
 from kinesis_efo.leases.reached import Reached
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
@@ -75,3 +77,33 @@ def test_a_checkpoint_is_compared_with_its_own_mark_alone(moved: int, said: str 
 def test_nothing_is_known_of_a_checkpoint_whose_mark_the_table_does_not_have() -> None:
     offset = Offset({SHARD: after(10)}, mark=Mark("0000", 1))
     assert restored(offset, "orders", {SHARD: row(after(11))}, REACHED) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([(after(11), 1_790_000_060.7), (after(12), 1_790_000_000.9)], "startingPosition=AT_TIMESTAMP:2026-09-21T14:13:20Z."),
+        ([(SHARD_END, None), (after(12), 1_790_000_000.9)], "startingPosition=AT_TIMESTAMP:2026-09-21T14:13:20Z."),
+        ([(after(11), None), (after(12), 1_790_000_000.9)], "startingPosition=TRIM_HORIZON."),
+        ([(SHARD_END, 1_790_000_000.9)], "startingPosition=TRIM_HORIZON."),
+        ([(TRIM_HORIZON, None), (Position.at_timestamp(7), None)], None),
+        ([], None),
+    ],
+)  # fmt: skip
+def test_a_new_query_learns_up_to_where_the_application_had_read_and_from_where_to_repeat(
+    rows: list[tuple[Position, float | None]], said: str | None
+) -> None:
+    found = begun_anew(
+        "orders",
+        {
+            ShardKey("orders", f"shardId-{number}"): replace(row(position), read_until=until)
+            for number, (position, until) in enumerate(rows)
+        },
+    )
+    assert (found is None) == (said is None)
+    if said is not None:
+        assert found is not None
+        assert f"has read {len(rows)} of the stream's shards before (shardId-0 up to {rows[0][0]})" in found
+        assert said in found
+        assert "_spark_metadata" in found
+        assert "new output directory" in found

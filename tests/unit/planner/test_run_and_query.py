@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from random import Random
 from typing import Any
@@ -682,3 +683,64 @@ async def test_a_tip_that_cannot_be_asked_for_is_an_error(centre: Centre) -> Non
     centre.fetching.shards = [ShardStatus(*FIRST, "AFTER:20", 5_000, 10, 0.0, 0)]
     with pytest.raises(StreamError, match="no"):
         await centre.query.tips(ONE, 60.0)
+
+
+# -- a new query, where the application has read before
+
+
+def read_before() -> MemoryLeaseStore:
+    store = MemoryLeaseStore()
+    for key in SHARDS[:2]:
+        lease = Lease(str(key), checkpoint=Position.after(10))
+        store.items[lease.key] = lease.to_item()
+    return store
+
+
+async def warned(centre: Centre, caplog: pytest.LogCaptureFixture, *others: Callable[[Centre], Any]) -> int:
+    """The number of warnings once two new queries have each had two micro-batches, after what others did."""
+    for do in others:
+        if asyncio.iscoroutine(doing := do(centre)):
+            await doing
+    with caplog.at_level(logging.WARNING):
+        for query in (centre.query, Query(centre.run, name="second")):
+            query.begins(["orders"], from_leases=False)
+            for number in (20, 21):
+                await query.commit(Offset(dict.fromkeys(SHARDS[:2], Position.after(number))))
+    return sum("this query is new, without a checkpoint" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([], 1),
+        ([lambda centre: Query(centre.run, name="old").resume(Offset({FIRST: Position.after(10)}))], 0),
+        ([lambda centre: Query(centre.run, name="leases").begins(["orders"], from_leases=True)], 0),
+        ([lambda centre: Query(centre.run, name="clicks").begins(["clicks"], from_leases=True)], 1),
+    ],
+)
+def test_a_new_query_warns_once_for_all_unless_another_one_goes_on_from_where_the_application_had_read(
+    others: list[Callable[[Centre], Any]], expected: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    @scenario(shards=2, store=read_before())
+    async def main(centre: Centre) -> None:
+        assert await warned(centre, caplog, *others) == expected
+
+    main()
+
+
+def test_a_new_query_where_nothing_was_read_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    @scenario(shards=2)
+    async def main(centre: Centre) -> None:
+        assert await warned(centre, caplog) == 0
+
+    main()
+
+
+def test_a_query_that_goes_on_in_another_run_is_not_new(caplog: pytest.LogCaptureFixture) -> None:
+    @scenario(shards=2, store=read_before())
+    async def main(centre: Centre) -> None:
+        with caplog.at_level(logging.WARNING):
+            await centre.query.commit(Offset(dict.fromkeys(SHARDS[:2], Position.after(20))))
+        assert not caplog.messages
+
+    main()

@@ -86,11 +86,11 @@ class PlayedSpark:
         return self._call(runner.INITIAL_OFFSET_FUNC_ID)
 
     def latest_offset(self, start: Any) -> Any:
-        """As Spark asks for it: 4.2 and newer say how far they are, and that there is no limit."""
+        """As Spark asks for it: 4.2 and newer say how far they are, and the limits that they got."""
         ask = getattr(runner, "LATEST_OFFSET_ADMISSION_CONTROL_FUNC_ID", None)
         if ask is None:
             return self._call(runner.LATEST_OFFSET_FUNC_ID)
-        return self._call(ask, json.dumps(start), json.dumps({"_type": "ReadAllAvailable"}))
+        return self._call(ask, json.dumps(start), json.dumps(self._call(runner.GET_DEFAULT_READ_LIMIT_FUNC_ID)))
 
     def plan(self, start: Any, end: Any) -> int:
         """As Spark plans a micro-batch; returns the number of its tasks."""

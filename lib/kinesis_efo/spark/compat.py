@@ -30,11 +30,12 @@ elif SPARK_VERSION >= (4, 2):
     class StreamReaderBase(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """A stream reader that supports `Trigger.AvailableNow`."""
 
-    def read_limit(max_bytes: int | None, max_records: int | None) -> Any:
-        """The read limit that Spark passes back to `latestOffset`. Spark cannot combine two: the one in records wins."""
-        if max_records is not None:
-            return ReadMaxRows(max_records)
-        return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
+    def read_limit(max_bytes: int, max_records: int | None) -> Any:
+        """The read limit that Spark passes back to `latestOffset`. Spark cannot combine two: the one in records wins.
+
+        It is never `ReadAllAvailable`: Spark passes that one with `Trigger.Once`, whose one micro-batch is to read everything.
+        """
+        return ReadMaxBytes(max_bytes) if max_records is None else ReadMaxRows(max_records)
 
 else:
     StreamReaderBase = DataSourceStreamReader
@@ -42,7 +43,7 @@ else:
     class ReadAllAvailable:
         """A stand-in: Spark 4.0 has no read limits."""
 
-    def read_limit(max_bytes: int | None, max_records: int | None) -> Any:  # noqa: ARG001
+    def read_limit(max_bytes: int, max_records: int | None) -> Any:  # noqa: ARG001
         """Never called: Spark 4.0 has no read limits."""
         raise AssertionError("Spark 4.0 has no read limits")
 

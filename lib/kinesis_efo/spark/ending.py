@@ -1,4 +1,4 @@
-"""How a query ends that reads what is there: with `Trigger.AvailableNow`, or with Spark 4.0's `catchUp`. Pure."""
+"""How a query ends that reads what is there: with `Trigger.AvailableNow`, `Trigger.Once`, or Spark 4.0's `catchUp`. Pure."""
 
 from __future__ import annotations
 
@@ -49,6 +49,10 @@ class Ending:
         """Take note of `Trigger.AvailableNow`."""
         self.wanted = self._available_now = True
         self.in_one_batch = False
+
+    def once(self) -> None:
+        """Take note of `Trigger.Once`."""
+        self.wanted = self.in_one_batch = True
 
     def check(self) -> None:
         """Refuse an end where the query has none.

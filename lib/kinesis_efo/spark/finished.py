@@ -49,6 +49,11 @@ class PlannedNote:
                 path.touch()
                 self._path = path
 
+    @property
+    def has_listener(self) -> bool:
+        """Whether word can come that the micro-batch is done."""
+        return self._path is not None
+
     def finished(self, at_most: float) -> bool:
         """Wait for word that the micro-batch is done.
 

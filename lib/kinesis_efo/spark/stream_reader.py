@@ -9,6 +9,7 @@ the latest offset before the initial one, and after a crash it first passes the 
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import threading
 import time
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from kinesis_efo.fetcher.address import FetcherAddress
     from kinesis_efo.planner.access import QueryAccess, RunAccess
 
+logger = logging.getLogger(__name__)
+
 _NO_LIMIT = 1 << 62
 _WORD_SECONDS = 2.0
 """How long a reader that stops waits for word that its last micro-batch is done. The driver hears of that within milliseconds, of the
@@ -77,6 +80,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._initial: Offset | None = None
         self._planned: Offset | None = None
         self._running: Offset | None = None
+        self._asked = 0
         self._resumed = False
         self._may_read = False
         self._committed: Offset | None = None
@@ -116,6 +120,9 @@ class KinesisStreamReader(StreamReaderBase):
             limit: Spark's limit for this trigger; 4.0 passes none, and the limits of the options apply.
         """
         ending = self._ending
+        self._asked += 1
+        if isinstance(limit, ReadAllAvailable):
+            ending.once()
         ending.check()
         self._advance.size = (0, 0)
         position = self._offset(start) if start else self._planned or self._initial_offset()
@@ -143,7 +150,7 @@ class KinesisStreamReader(StreamReaderBase):
             at_most = min(at_most, _ENDING_SECONDS)
         self._others_run = self._had_nothing = False
         while not self._asked_to_end.is_set():
-            reply = self._poll(position, at_most, unlimited=isinstance(limit, ReadAllAvailable))
+            reply = self._poll(position, at_most)
             if ending.targets is not None and not ending.complete:
                 # After the poll: what it tells of a shard may lie behind an end that has just become known.
                 self._look_for_ends(position)
@@ -222,7 +229,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def getDefaultReadLimit(self) -> Any:
         """The limits of a trigger from the options (Spark 4.2+)."""
-        return read_limit(self._options.max_bytes_per_trigger, self._options.max_records_per_trigger)
+        return read_limit(self._options.max_bytes_per_trigger or _NO_LIMIT, self._options.max_records_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the query end at the streams' present tips, or in front of them. The first `latestOffset` asks for them."""
@@ -292,11 +299,38 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _learn_last(self, at_most: float) -> None:
         """Take note that the last micro-batch is done, where the driver says so. A fetcher that has failed need not know."""
-        if self._note is None or self._running is None or self._running == self._committed:
-            return
-        if self._note.finished(at_most):
+        finished = False
+        if self._note is not None and self._running is not None and self._running != self._committed:
+            finished = self._note.finished(at_most)
             with contextlib.suppress(KinesisEfoError):
-                self._done(self._running)
+                if finished:
+                    self._done(self._running)
+        self._warn_of_rest(finished=finished, known=self._note is None or self._note.has_listener)
+
+    def _warn_of_rest(self, *, finished: bool, known: bool) -> None:
+        """Warn if Spark ended the query after one trigger that need not have read everything, as `Trigger.Once` does.
+
+        Args:
+            finished: Whether the last micro-batch is done, as far as that is known.
+            known: Whether it is.
+        """
+        asked, self._asked = self._asked, 2  # a process may be asked to end twice
+        if self._ending.complete or asked > 1:
+            return
+        if asked == 0 and finished:
+            logger.warning(
+                "the query ended after one micro-batch, which the run before had begun, and has not looked for more records. With "
+                "trigger(once=True), run it again: it goes on where it ended"
+            )
+        behind = self._advance.millis_behind.values()
+        limited = self._options.max_bytes_per_trigger or self._options.max_records_per_trigger
+        at_tips = behind and not limited and all(millis == 0 for millis in behind)
+        if asked == 1 and SPARK_VERSION < (4, 2) and not at_tips and (finished or self._had_nothing or not known):
+            logger.warning(
+                "the query ended after one trigger, which need not have read all records that were there; the next run goes on where it "
+                "ended. With trigger(once=True) or trigger(availableNow=True), set kinesis-efo option 'catchUp' to true: before Spark "
+                "4.2, only then does the one micro-batch read up to the tips"
+            )
 
     def _started(self) -> RunAccess:
         if self._runtime is None:
@@ -379,13 +413,11 @@ class KinesisStreamReader(StreamReaderBase):
             self._added = self._started().added_offset(self._options.new_stream_start, names)
         return self._added
 
-    def _poll(self, position: Offset, at_most: float, *, unlimited: bool) -> PollReply:
-        max_bytes = None if unlimited else self._options.max_bytes_per_trigger
-        max_records = None if unlimited else self._options.max_records_per_trigger
+    def _poll(self, position: Offset, at_most: float) -> PollReply:
         return self._query().poll(
             position,
-            max_bytes=max_bytes or _NO_LIMIT,
-            max_records=max_records or _NO_LIMIT,
+            max_bytes=self._options.max_bytes_per_trigger or _NO_LIMIT,
+            max_records=self._options.max_records_per_trigger or _NO_LIMIT,
             timeout=at_most,
         )
 

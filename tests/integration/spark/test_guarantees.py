@@ -292,6 +292,16 @@ def test_everything_available_now_and_nothing_else(world: MakeWorld, queries: Qu
             w.put(numbered(50, first=450))
 
 
+@pytest.mark.spark43
+def test_trigger_once_reads_all_that_is_there_whatever_the_limits_are(world: MakeWorld, queries: Queries) -> None:
+    w, rows = world({"orders": 2}), Rows()
+    w.put(numbered(400))
+    query = queries.start(queries.load(w, maxRecordsPerTrigger="50"), rows, once=True)
+    assert query.awaitTermination(120), "it does not end"
+    assert sorted(numbers(rows.all)) == list(range(400))
+    assert len(rows.batches) == 1
+
+
 @pytest.mark.spark
 def test_stopping_is_prompt_and_releases_the_leases(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 4}), Rows()

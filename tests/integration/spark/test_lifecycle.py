@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.fetcher.client import FetcherClient
+from kinesis_efo.spark.compat import SPARK_VERSION
 from tests.support.played_spark import PlayedSpark
 from tests.support.world import World, wait_until
 
@@ -101,3 +102,16 @@ def test_a_signal_and_the_end_of_the_connection_at_once_release_the_leases(
     spark.process.send_signal(signal.SIGTERM)
     spark.close()
     assert not owners(w)
+
+
+def test_a_query_that_ends_after_one_trigger_says_what_to_set_where_spark_cannot_tell_that_it_ends(
+    world: MakeWorld, play: Callable[..., PlayedSpark]
+) -> None:
+    w = world()
+    w.put([("k", b"1")])
+    spark = play(w, maxRecordsPerTrigger="1")
+    spark.step(spark.initial_offset())
+    spark.hang_up()
+    assert spark.process.stderr is not None
+    said = spark.process.stderr.read().decode()
+    assert ("set kinesis-efo option 'catchUp' to true" in said) == (SPARK_VERSION < (4, 2)), said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import threading
 import time
@@ -57,6 +58,7 @@ class Fetcher:
         self.cut: dict[ShardRange, int] = {}
         self.lasts: dict[ShardKey, int] = {}
         self.quiet = 0.0
+        self.behind = 5
         self.held = [True]
 
     def wait_held(self, *, timeout: float) -> bool:
@@ -76,7 +78,14 @@ class Fetcher:
             last = self.lasts.get(shard) if records else None
             shards.append(
                 ShardProgress(
-                    shard, through, records, 100 * records, 5, last, 0.0 if records else self.quiet, 20 * records
+                    shard,
+                    through,
+                    records,
+                    100 * records,
+                    self.behind,
+                    last,
+                    0.0 if records else self.quiet,
+                    20 * records,
                 )
             )
         return PollReply(shards, [s for s in self.starting if s not in offset], self.finished)
@@ -239,12 +248,13 @@ def test_an_end_that_was_only_shown_is_not_done() -> None:
 
 def test_spark_4_3_says_where_the_query_is() -> None:
     reader = Reader({key(0): START})
+    limit = reader.getDefaultReadLimit() if SPARK_VERSION >= (4, 2) else None
     assert reader.initialOffset() == offset(s0=START)
-    assert reader.latestOffset(offset(s0=START), ReadAllAvailable()) == offset(s0=START)
+    assert reader.latestOffset(offset(s0=START), limit) == offset(s0=START)
     assert reader.initialOffset() == offset(s0=START)
     assert reader.initial_offsets == 1
     reader.fetcher.there = {key(0): (after(10), 3)}
-    assert reader.latestOffset(offset(s0=after(5)), ReadAllAvailable()) == offset(s0=after(10))
+    assert reader.latestOffset(offset(s0=after(5)), limit) == offset(s0=after(10))
     reader.commit(offset(s0=after(5)))
     assert reader.fetcher.commits == [Offset({key(0): after(5)})]
 
@@ -440,6 +450,116 @@ def test_catch_up_puts_everything_up_to_now_into_the_first_batch() -> None:
     assert reader.fetcher.polls == []
     reader.latestOffset()
     assert len(reader.fetcher.polls) == 1, "from then on as usual"
+
+
+@pytest.mark.parametrize("options", [{}, {"maxRecordsPerTrigger": "1"}, {"maxBytesPerTrigger": "1k"}])
+def test_trigger_once_reads_up_to_the_tips(options: dict[str, str]) -> None:
+    reader = Reader({key(0): after(1)}, **options)
+    reader.fetcher.found = [Offset({key(0): after(30)})]
+    # Spark passes this limit with `Trigger.Once`, whatever the default is, and the default with every other trigger.
+    assert reader.latestOffset(offset(s0=after(1)), ReadAllAvailable()) == offset(s0=after(30))
+    assert reader.fetcher.polls == []
+    if SPARK_VERSION >= (4, 2):
+        assert not isinstance(reader.getDefaultReadLimit(), ReadAllAvailable)
+
+
+def test_trigger_once_may_end_where_an_option_says() -> None:
+    reader = Reader({key(0): after(1)}, endingPosition="AT_TIMESTAMP:1704067200000")
+    reader.fetcher.found = [Offset({key(0): after(5)})]
+    assert reader.latestOffset(offset(s0=after(1)), ReadAllAvailable()) == offset(s0=after(5))
+
+
+@pytest.mark.parametrize("version", [(4, 0), (4, 3)])
+@pytest.mark.parametrize(
+    ("asked", "finished", "listener", "options", "said"),
+    [
+        (1, True, True, {}, "need not have read all"),
+        (1, False, False, {}, "need not have read all"),
+        (1, False, True, {}, None),  # it failed, or was stopped
+        (2, True, True, {}, None),
+        (1, True, True, {"catchUp": "true", "maxRecordsPerTrigger": "1"}, None),
+        (0, True, True, {}, "which the run before had begun"),
+        (0, True, True, {"catchUp": "true"}, "which the run before had begun"),
+        (0, False, False, {}, None),
+    ],
+)
+def test_a_query_that_ends_by_itself_behind_the_tips_says_so(
+    version: tuple[int, int],
+    asked: int,
+    finished: bool,
+    listener: bool,
+    options: dict[str, str],
+    said: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(stream_reader, "SPARK_VERSION", version)
+    tmp_path.chmod(0o700)
+    if listener:
+        presence(tmp_path, 1).touch()
+    reader = Reader({key(0): START}, **options)
+    reader._note = PlannedNote(tmp_path, 1)
+    reader.fetcher.there[key(0)] = (after(9), 3)
+    reader.fetcher.found = [Offset({key(0): after(9)})]
+    for _ in range(asked):
+        reader.latestOffset(offset(s0=START))
+    reader.partitions(offset(s0=START), offset(s0=after(9)))
+    if finished:
+        mark_finished(tmp_path, json.dumps(offset(s0=after(9))))
+    with caplog.at_level(logging.WARNING):
+        reader._learn_last(0.0)
+        reader._learn_last(0.0)
+    if version >= (4, 2) and asked:
+        said = None
+    assert len(caplog.messages) == (said is not None)
+    assert said is None or said in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("behind", "records", "options", "warned"),
+    [
+        (0, 3, {}, False),
+        (0, 3, {"maxRecordsPerTrigger": "3"}, True),
+        (0, 0, {}, False),
+        (5, 0, {}, True),
+    ],
+)
+def test_a_query_that_has_read_everything_ends_without_a_word(
+    behind: int,
+    records: int,
+    options: dict[str, str],
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(stream_reader, "SPARK_VERSION", (4, 0))
+    reader = Reader({key(0): START}, **options)
+    reader._note = PlannedNote(tmp_path, 1) if records else None
+    reader.fetcher.there[key(0)] = (after(9), records)
+    reader.fetcher.behind = behind
+    reader.partitions(offset(s0=START), reader.latestOffset(offset(s0=START)))
+    with caplog.at_level(logging.WARNING):
+        reader._learn_last(0.0)
+    assert len(caplog.messages) == warned
+
+
+def test_a_query_that_has_failed_at_its_start_says_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stream_reader, "SPARK_VERSION", (4, 0))
+    reader = Reader({key(0): START})
+
+    def fail(*_: object, **__: object) -> PollReply:
+        raise DataLossError("gone")
+
+    reader.fetcher.poll = fail  # type: ignore[method-assign]
+    with pytest.raises(DataLossError):
+        reader.latestOffset(offset(s0=START))
+    with caplog.at_level(logging.WARNING):
+        reader._learn_last(0.0)
+    assert not caplog.messages
 
 
 def test_available_now_goes_before_catch_up() -> None:

@@ -72,6 +72,14 @@ def with_shared_loader(session: SessionT) -> SessionT:
     return session
 
 
+@cache
+def domains_of_aws() -> tuple[str, ...]:
+    """The domains of AWS' endpoints in all partitions, each with a dot before it."""
+    data = with_shared_loader(botocore.session.Session()).get_data("partitions")
+    outputs = [each["outputs"] for each in data["partitions"]]
+    return tuple(f".{each[name]}" for each in outputs for name in ("dnsSuffix", "dualStackDnsSuffix"))
+
+
 _HTML: Final = (b"<!doctype html", b"<html")
 
 

@@ -8,8 +8,9 @@ from infra.stacks.permissions.scheduling import set_schedules
 from infra.stacks.permissions.scope import Scope, tagged, tags_new, use_environment_key
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
+from kinesis_efo_infra.regions import partition, principal
 
-_RUNS_JOBS = ("ec2.amazonaws.com", "emr-serverless.amazonaws.com", "elasticmapreduce.amazonaws.com")
+_RUNS_JOBS = ("ec2", "emr-serverless", "elasticmapreduce")
 
 
 def change_data(environment: Environment) -> list[Statement]:
@@ -117,6 +118,7 @@ def _write_manifest_objects(environment: Environment, scope: Scope) -> list[Stat
 def change_access(environment: Environment) -> list[Statement]:
     """Besides `change_data`: change policies, and roles within their boundary."""
     scope = Scope(environment)
+    services = tuple(principal(each, partition(environment.region)) for each in _RUNS_JOBS)
     mine, new = tagged("aws:ResourceTag", environment), tagged("aws:RequestTag", environment)
     bounded = (Condition("StringEquals", "iam:PermissionsBoundary", scope.boundaries),)
     return [
@@ -162,7 +164,7 @@ def change_access(environment: Environment) -> list[Statement]:
             "PassRolesToJobs",
             ("iam:PassRole",),
             scope.roles,
-            conditions=(Condition("StringEquals", "iam:PassedToService", _RUNS_JOBS),),
+            conditions=(Condition("StringEquals", "iam:PassedToService", services),),
         ),
         Statement(
             "WriteProfiles",

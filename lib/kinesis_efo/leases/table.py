@@ -203,7 +203,8 @@ class LeaseTable(LeaseStore):
     def _arn_pattern(self) -> str:
         if self._name.startswith("arn:"):
             return self._name
-        return f"arn:aws:dynamodb:{self._client.meta.region_name}:*:table/{self._name}"
+        meta = self._client.meta
+        return f"arn:{meta.partition}:dynamodb:{meta.region_name}:*:table/{self._name}"
 
     @property
     def _remedy(self) -> str:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from .errors import AwsError, not_found
+from .errors import AwsError, not_found, partition_of
 
 Params = dict[str, Any]
 _TYPES = {"spark": "Spark", "hive": "Hive"}
@@ -53,7 +53,7 @@ class Applications:
     """
 
     def __init__(self, account_id: str, region: str, now: Callable[[], float]) -> None:
-        self._prefix = f"arn:aws:emr-serverless:{region}:{account_id}:/applications/"
+        self._prefix = f"arn:{partition_of(region)}:emr-serverless:{region}:{account_id}:/applications/"
         self._now = now
         self._applications: dict[str, Params] = {}
         self._tokens: dict[str, tuple[Params, str]] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 
 class AwsError(Exception):
     """An error response, which an AWS client raises as `ClientError`.
@@ -42,3 +44,21 @@ def limit_exceeded(message: str) -> AwsError:
 def throughput_exceeded(message: str) -> AwsError:
     """The error for exceeded bytes, records or calls per second of a shard."""
     return AwsError("ProvisionedThroughputExceededException", message)
+
+
+@cache
+def partition_of(region: str) -> str:
+    """The AWS partition of a region.
+
+    Raises:
+        AwsError: There is none with such a region.
+    """
+    # Not at the top: it takes a moment, and most of the local AWS needs no SDK.
+    from botocore.exceptions import UnknownRegionError
+    from botocore.session import Session
+
+    try:
+        return str(Session().get_partition_for_region(region))
+    except UnknownRegionError:
+        rule = f"Credential should be scoped to a valid region, such as us-east-1; got {region!r}"
+        raise AwsError("InvalidSignatureException", rule) from None

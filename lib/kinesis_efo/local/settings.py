@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from .errors import AwsError, partition_of
 from .wrong_answers import parse_kinds
 
 
@@ -83,6 +84,12 @@ class Settings:
             if value < 0 or (value == 0 and field.name not in zero_is_fine):
                 least = "0 or more" if field.name in zero_is_fine else "more than 0"
                 raise ValueError(f"local AWS setting {field.name} must be {least}; got {value!r}")
+        try:
+            partition_of(self.region)
+        except AwsError:
+            raise ValueError(
+                f"local AWS setting region must be one of AWS, such as us-east-1; got {self.region!r}"
+            ) from None
         if self.wrong_answers_rate > 1:
             raise ValueError(f"local AWS setting wrong_answers_rate must be at most 1; got {self.wrong_answers_rate!r}")
         try:

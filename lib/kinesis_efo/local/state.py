@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from .consumers import Consumer, KeptConsumer, Subscription
-from .errors import in_use, invalid, limit_exceeded, not_found
+from .errors import in_use, invalid, limit_exceeded, not_found, partition_of
 from .sequence import Ticks
 from .settings import Settings
 from .streams import KeptStream, Moment, Stream, Traits
@@ -333,4 +333,4 @@ class Kinesis:
 
     def arn(self, resource: str) -> str:
         """The ARN of a Kinesis resource in this account and region."""
-        return f"arn:aws:kinesis:{self.region}:{self.account_id}:{resource}"
+        return f"arn:{partition_of(self.region)}:kinesis:{self.region}:{self.account_id}:{resource}"

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
+from kinesis_efo.aws import domains_of_aws
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.manifest import StreamRef
@@ -22,7 +23,6 @@ from kinesis_efo.raw_bodies import closed_where_it_fails
 
 _SUCCEEDS: Final = "DryRunOperationException"
 _THROTTLED: Final = "ThrottlingException"
-_DOMAINS_OF_AWS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".amazonwebservices.com.cn")
 _GETTING: Final = "kinesis:GetShardIterator and kinesis:GetRecords"
 _OF_AWS: Final = "alias/aws/kinesis"
 _BROKEN_KEY: Final = {
@@ -186,12 +186,12 @@ def _outcome(error: ClientError, missing: str, fix: str) -> str:
 
 
 def of_aws(endpoint: str) -> bool:
-    """Whether an endpoint is AWS' own, in the partitions for everybody, its private ones included.
+    """Whether an endpoint is AWS' own, in any partition, its private ones included.
 
     >>> of_aws("https://kinesis.eu-west-1.amazonaws.com"), of_aws("http://127.0.0.1:4566"), of_aws("https://amazonaws.com.example")
     (True, False, False)
     """
-    return (urlsplit(endpoint).hostname or "").endswith(_DOMAINS_OF_AWS)
+    return (urlsplit(endpoint).hostname or "").endswith(domains_of_aws())
 
 
 def _has_dry_run(client: Any, operation: str) -> bool:

@@ -17,6 +17,7 @@ from cdktf import (
     TerraformResource,
     TerraformResourceLifecycle,
     TerraformStack,
+    Token,
     Tokenization,
 )
 from cdktf_cdktf_provider_aws.cloudwatch_dashboard import CloudwatchDashboard
@@ -97,6 +98,7 @@ __all__ = [
     "TerraformResource",
     "TerraformResourceLifecycle",
     "TerraformStack",
+    "Token",
     "Tokenization",
     "implements",
 ]

@@ -1,31 +1,72 @@
 """Partitions and DNS suffixes of AWS regions, and the account that something is deployed to.
 
-Source: AWS General Reference, "Regions and endpoints"; IAM user guide, "ARNs", on partitions.
+As botocore has them, which the constructs do not depend on: a test compares the table with it.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
+
+from kinesis_efo_infra.errors import ArgumentError
+
+_PARTITIONS: Final = {
+    **dict.fromkeys(("af", "ap", "ca", "eu", "il", "me", "mx", "sa", "us"), ("aws", "amazonaws.com")),
+    "cn": ("aws-cn", "amazonaws.com.cn"),
+    "eusc-de": ("aws-eusc", "amazonaws.eu"),
+    "eu-isoe": ("aws-iso-e", "cloud.adc-e.uk"),
+    "us-gov": ("aws-us-gov", "amazonaws.com"),
+    "us-iso": ("aws-iso", "c2s.ic.gov"),
+    "us-isob": ("aws-iso-b", "sc2s.sgov.gov"),
+    "us-isof": ("aws-iso-f", "csp.hci.ic.gov"),
+}
+"""Partition and DNS suffix by the beginning of a region's name."""
 
 
 def partition(region: str) -> str:
     """The AWS partition a region is in.
 
-    >>> partition("eu-west-1"), partition("cn-north-1"), partition("us-gov-west-1")
-    ('aws', 'aws-cn', 'aws-us-gov')
+    Raises:
+        ArgumentError: There is no partition with such a region.
+
+    >>> partition("eu-west-1"), partition("cn-north-1"), partition("eusc-de-east-1")
+    ('aws', 'aws-cn', 'aws-eusc')
     """
-    if region.startswith("cn-"):
-        return "aws-cn"
-    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+    return _partition(region)[0]
 
 
 def dns_suffix(region: str) -> str:
-    """DNS suffix of service principals and endpoints in a region.
+    """DNS suffix of the endpoints in a region.
 
-    >>> dns_suffix("eu-west-1"), dns_suffix("cn-north-1")
-    ('amazonaws.com', 'amazonaws.com.cn')
+    Raises:
+        ArgumentError: There is no partition with such a region.
+
+    >>> dns_suffix("eu-west-1"), dns_suffix("cn-north-1"), dns_suffix("eusc-de-east-1")
+    ('amazonaws.com', 'amazonaws.com.cn', 'amazonaws.eu')
     """
-    return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    return _partition(region)[1]
+
+
+def principal(service: str, partition: str) -> str:
+    """The principal of a service in policies: `ec2.amazonaws.com` in all partitions but China's.
+
+    Source: the data source `aws_service_principal` of Terraform's AWS provider.
+
+    >>> principal("ec2", "aws-eusc"), principal("ec2", "aws-cn"), principal("emr-serverless", "aws-cn")
+    ('ec2.amazonaws.com', 'ec2.amazonaws.com.cn', 'emr-serverless.amazonaws.com')
+    """
+    chinese = partition == "aws-cn" and service in ("ec2", "elasticmapreduce")
+    return f"{service}.amazonaws.com{'.cn' if chinese else ''}"
+
+
+def _partition(region: str) -> tuple[str, str]:
+    parts = re.fullmatch(r"(.+)-[a-z]+-\d+", region)
+    if parts is None or parts[1] not in _PARTITIONS:
+        raise ArgumentError(
+            f"region must be one of AWS, such as eu-west-1; got {region!r}: correct it, or upgrade kinesis-efo-infra if it is new"
+        )
+    return _PARTITIONS[parts[1]]
 
 
 def region_and_account(arn: str) -> tuple[str, str]:

@@ -173,6 +173,20 @@ async def test_a_missing_permission_names_action_and_table(table: LeaseTable, pr
 
 
 @with_table
+async def test_a_missing_permission_names_the_table_in_its_partition(
+    table: LeaseTable,
+    proxy: Proxy,
+    client: Any,
+) -> None:
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    session, here = aiobotocore.session.get_session(), client.meta.endpoint_url
+    async with session.create_client("dynamodb", region_name="eusc-de-east-1", endpoint_url=here, **keys) as sovereign:
+        proxy.faults = [refusal(400, "AccessDeniedException", "no")]
+        with pytest.raises(LeaseTableError, match=r"Scan on arn:aws-eusc:dynamodb:eusc-de-east-1:\*:table/leases "):
+            await LeaseTable(sovereign, "leases", declared_by="stack kinesis-efo-dev").scan()
+
+
+@with_table
 async def test_expired_credentials_are_no_passing_fault(table: LeaseTable, proxy: Proxy, client: Any) -> None:
     proxy.faults = [refusal(400, "ExpiredTokenException", "The security token included in the request is expired")] * 3
     with pytest.raises(LeaseTableError, match=r"Scan failed: .*token included in the request is expired"):

@@ -122,6 +122,9 @@ def test_regions_have_their_own_streams(run: Run) -> None:
     assert (
         ":eu-west-1:" in other.describe_stream_summary(StreamName="elsewhere")["StreamDescriptionSummary"]["StreamARN"]
     )
+    nowhere = bench.aws.client("kinesis", region_name="moon-west-1")
+    with pytest.raises(ClientError, match=r"Credential should be scoped to a valid region, .*; got 'moon-west-1'"):
+        nowhere.create_stream(StreamName="elsewhere", ShardCount=1)
     assert list(bench.aws.kinesis_in("eu-west-1").streams) == ["elsewhere"]
     assert list(bench.aws.kinesis.streams) == ["orders"]
 

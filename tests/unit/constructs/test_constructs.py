@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo_infra import (
+    ArgumentError,
     CustomerKey,
     EmrOnEc2,
     EmrServerless,
@@ -209,7 +210,10 @@ def test_without_customer_keys_nothing_is_decrypted(stack: TerraformStack, synth
 @pytest.mark.parametrize(
     ("trust", "principal"),
     [
-        (EmrOnEc2(), "ec2.${data.aws_partition.kinesis-efo-partition.dns_suffix}"),
+        (
+            EmrOnEc2(),
+            '${(data.aws_partition.kinesis-efo-partition.partition == "aws-cn") ? "ec2.amazonaws.com.cn" : "ec2.amazonaws.com"}',
+        ),
         (EmrServerless(), "emr-serverless.amazonaws.com"),
         (ServiceAccount(OIDC, "spark", "lake"), OIDC),
     ],
@@ -249,6 +253,12 @@ def test_an_account_may_be_pinned(stack: TerraformStack, synth: Synth) -> None:
     assert set(declared["data"]) == {"aws_iam_policy_document"}
     assert "arn:aws-cn:iam::111122223333:root" in only(declared, "aws_kms_key")["policy"]
     assert "kinesis.cn-north-1.amazonaws.com.cn" in str(declared["data"])
+
+
+def test_a_region_that_no_partition_has_is_refused(stack: TerraformStack) -> None:
+    pin_account(stack, "111122223333", "eu-wst-one")
+    with pytest.raises(ArgumentError, match="region must be one of AWS, such as eu-west-1; got 'eu-wst-one'"):
+        Stream(stack, "orders", name="orders").grant_write("job")
 
 
 def test_places_are_the_terraform_names_and_moves_are_told(stack: TerraformStack, synth: Synth) -> None:

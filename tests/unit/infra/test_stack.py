@@ -6,17 +6,23 @@ import ast
 import json
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.session import Session
 
 import infra
 from infra.settings import addresses
 from infra.settings.literals import literal_policy
 from infra.settings.load import load_environment, load_environments
 from infra.settings.model import Environment
+from infra.stacks import permissions
 from infra.stacks.app import synthesize
+from kinesis_efo_infra import regions
+from kinesis_efo_infra.errors import ArgumentError
+from kinesis_efo_infra.pipeline.known_regions import known_regions
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.unit.infra.conftest import without_metadata
 
@@ -26,6 +32,7 @@ Load = Callable[..., Environment]
 ADOPTED = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
 FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
 KEY = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
+PARTITIONS = {"eusc-de-east-1": ("aws-eusc", "amazonaws.eu"), "us-iso-east-1": ("aws-iso", "c2s.ic.gov")}
 PARTNER = "arn:aws:iam::777788889999:role/partner"
 THEIR_ACCOUNT = {"kind": "other-account", "principals": [PARTNER]}
 LISTING = ["kinesis:DescribeStreamSummary", "kinesis:ListShards"]
@@ -485,6 +492,47 @@ def test_other_partitions_have_other_arns_and_hosts(synth: Synth) -> None:
     ]
     assert reader["DecryptStreams"]["condition"][0]["values"] == ["kinesis.cn-north-1.amazonaws.com.cn"]
     assert statements(stack, "lake_trust")["EmrOnEc2"]["principals"][0]["identifiers"] == ["ec2.amazonaws.com.cn"]
+
+
+@pytest.mark.parametrize("region", ["eusc-de-east-1", "us-iso-east-1"])
+def test_nothing_is_of_the_partition_aws_in_a_region_of_another_one(synth: Synth, load: Load, region: str) -> None:
+    given = {"region": region, "pipeline": {"repository": "acme/lake"}, "emr": {}}
+    given["applications"] = apps(access={"kind": "emr-ec2"})
+    stack = synth(**given)
+    told = json.dumps(stack)
+    granted = json.dumps([asdict(each) for each in permissions.change_access(load(**given))])
+    ours = json.dumps([asdict(each) for each in permissions.boundary(load(**given))])
+    for text in (told, granted, ours):
+        assert f"arn:{PARTITIONS[region][0]}:" in text
+        assert "arn:aws:" not in text
+    via = re.findall(rf"[a-z0-9]+\.{region}\.[a-z0-9.-]+", told)
+    assert via
+    assert {each.partition(f".{region}.")[2] for each in via} == {PARTITIONS[region][1]}
+    assert statements(stack, "lake_trust")["EmrOnEc2"]["principals"][0]["identifiers"] == ["ec2.amazonaws.com"]
+
+
+def test_china_passes_roles_to_services_by_their_names_there(load: Load) -> None:
+    granted = permissions.change_access(load(region="cn-north-1", pipeline={"repository": "acme/lake"}, emr={}))
+    (services,) = [each.conditions[0].values for each in granted if each.sid == "PassRolesToJobs"]
+    assert services == ("ec2.amazonaws.com.cn", "emr-serverless.amazonaws.com", "elasticmapreduce.amazonaws.com.cn")
+
+
+@pytest.mark.parametrize("described", Session().get_data("partitions")["partitions"], ids=lambda each: str(each["id"]))
+def test_partitions_are_those_of_botocore(described: dict[str, Any]) -> None:
+    wanted = described["id"], described["outputs"]["dnsSuffix"]
+    (areas,) = re.findall(r"^\^(.+?)\\-\\w\+\\-\\d\+\$$", described["regionRegex"])
+    beginnings = re.sub(r"[()\\]", "", areas).split("|")
+    named = [each for each in described["regions"] if each in known_regions()]
+    for region in (*named, *(f"{each}-west-9" for each in beginnings)):
+        assert (regions.partition(region), regions.dns_suffix(region)) == wanted
+
+
+@pytest.mark.parametrize("region", ["moon-west-1", "us-west", "aws-global", "${var.region}", ""])
+def test_a_region_of_no_partition_is_an_error_that_names_it(region: str) -> None:
+    with pytest.raises(
+        ArgumentError, match=f"region must be one of AWS, .*; got {re.escape(repr(region))}: correct it"
+    ):
+        regions.partition(region)
 
 
 def test_by_default_there_is_a_policy_and_no_role(synth: Synth) -> None:

@@ -33,7 +33,8 @@ class Bench:
 
     def __init__(self, **settings: Any) -> None:
         self.clock = FakeClock()
-        self.kinesis = Kinesis(Settings(**settings), "us-east-1", self.clock, Ticks())
+        made = Settings(**settings)
+        self.kinesis = Kinesis(made, made.region, self.clock, Ticks())
 
     def call(self, operation: str, **params: Any) -> Any:
         self.kinesis.settle()

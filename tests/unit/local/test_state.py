@@ -31,6 +31,19 @@ def test_a_stream_is_creating_at_first_and_takes_no_records_then() -> None:
     assert bench.put("a")["FailedRecordCount"] == 0
 
 
+@pytest.mark.parametrize(
+    ("region", "partition"), [("eusc-de-east-1", "aws-eusc"), ("cn-north-1", "aws-cn"), ("us-iso-east-1", "aws-iso")]
+)
+def test_arns_are_of_the_partition_of_the_region(region: str, partition: str) -> None:
+    bench = Bench(region=region)
+    assert bench.create().arn == f"arn:{partition}:kinesis:{region}:123456789012:stream/orders"
+
+
+def test_a_region_of_no_partition_is_refused_with_its_name() -> None:
+    with pytest.raises(ValueError, match="setting region must be one of AWS, such as us-east-1; got 'moon-west-1'"):
+        Settings(region="moon-west-1")
+
+
 def test_creating_twice_or_too_many_at_once_is_refused() -> None:
     bench = Bench(stream_creating_seconds=10)
     for index in range(5):

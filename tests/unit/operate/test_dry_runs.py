@@ -51,6 +51,8 @@ def tried(kinesis: Kinesis, *owners: str, anyway: bool = False) -> Finding:
         "https://kinesis.cn-north-1.amazonaws.com.cn",
         "https://vpce-1a2b-3c4d.kinesis.eu-west-1.vpce.amazonaws.com",
         "https://111122223333.control-kinesis.eu-west-1.api.aws",
+        "https://kinesis.eusc-de-east-1.amazonaws.eu",
+        "https://kinesis.us-iso-east-1.c2s.ic.gov",
     ],
 )
 def test_beside_a_live_query_aws_is_asked_dry(endpoint: str) -> None:

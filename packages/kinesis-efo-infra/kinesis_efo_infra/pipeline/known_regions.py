@@ -8,6 +8,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, StringConstraints
 
+from kinesis_efo_infra.errors import ArgumentError
+from kinesis_efo_infra.regions import partition
+
 _DIRECTIONS = {"north", "south", "east", "west", "central"}
 _DIRECTIONS |= {f"{one}{two}" for one in ("north", "south") for two in ("east", "west")}
 
@@ -30,11 +33,13 @@ def region_fault(name: str) -> str | None:
     >>> region_fault("eu-wst-1")
     'must be a region of AWS; is eu-west-1 meant?'
     """
-    if name in known_regions():
-        return None
-    area, *_, direction, _ = name.split("-")
-    if direction in _DIRECTIONS and area in {each.split("-")[0] for each in known_regions()}:
-        return None
+    try:
+        partition(name)
+    except ArgumentError:
+        pass
+    else:
+        if name in known_regions() or name.split("-")[-2] in _DIRECTIONS:
+            return None
     close = get_close_matches(name, sorted(known_regions()), 1)
     return f"must be a region of AWS; is {close[0]} meant?" if close else "must be a region of AWS, as eu-west-1"
 

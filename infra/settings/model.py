@@ -229,7 +229,7 @@ class Job(Settings):
     application: Key
     program: Annotated[str, StringConstraints(pattern=r"^[\w][\w./-]*\.py$")]
     arguments: list[str] = []
-    spark: dict[str, str] = {}
+    spark: dict[Annotated[str, StringConstraints(pattern=r"^spark\.[A-Za-z0-9_./:-]+$")], str] = {}
     target: (
         Annotated[str, StringConstraints(pattern=r"^(cluster:j-[A-Z0-9]{1,30}|(serverless|eks):[0-9a-z]{1,64})$")]
         | None

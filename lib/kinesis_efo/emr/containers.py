@@ -49,7 +49,7 @@ class Containers(Platform):
                     "sparkSubmitParameters": job.spark_submit_text(),
                 }
             },
-            "configurationOverrides": {"monitoringConfiguration": monitoring},
+            "configurationOverrides": {**job.spark_defaults(), "monitoringConfiguration": monitoring},
         }
 
     def submit(self, job: Job) -> str:

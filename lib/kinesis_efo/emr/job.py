@@ -45,6 +45,8 @@ _SHARDS: Final = 1000
 _INSTANCES: Final = 2
 _CORES: Final = 4
 _EXECUTOR_HEAP_MIB: Final = 8192
+_SETTING: Final = re.compile(r"spark\.[A-Za-z0-9_./:-]+")
+_QUOTED: Final = re.compile(r"[\s'\"\\]")
 _NAME_CHARACTERS: Final = 64  # of EMR on EKS (StartJobRun), the smallest limit of the three
 
 
@@ -80,11 +82,23 @@ class Job:
 
     def spark_submit(self) -> list[str]:
         """The settings as arguments of `spark-submit`."""
-        return [part for name, value in sorted(self.spark.items()) for part in ("--conf", f"{name}={value}")]
+        return _arguments(self.spark)
 
     def spark_submit_text(self) -> str:
-        """The settings as one string."""
-        return " ".join(self.spark_submit())
+        """The settings that EMR can take as one string."""
+        # EMR does not document how it splits the string.
+        return " ".join(_arguments({name: value for name, value in self.spark.items() if not _QUOTED.search(value)}))
+
+    def spark_defaults(self) -> dict[str, Any]:
+        """The other settings, as a part of `configurationOverrides`."""
+        others = {name: value for name, value in self.spark.items() if _QUOTED.search(value)}
+        return (
+            {"applicationConfiguration": [{"classification": "spark-defaults", "properties": others}]} if others else {}
+        )
+
+
+def _arguments(spark: Mapping[str, str]) -> list[str]:
+    return [part for name, value in sorted(spark.items()) for part in ("--conf", f"{name}={value}")]
 
 
 def job_name(environment: str, application: str) -> str:
@@ -170,16 +184,27 @@ def spark_settings(kind: Kind, archive: str, arguments: Sequence[str], given: Ma
     for name, value in given.items():
         if name in (MARKER_SETTING, FINGERPRINT_SETTING) or name in _environment(kind, archive):
             raise UsageError(f"--conf {name} is set by kinesis-efo itself: leave it out")
-        if not name.startswith("spark."):
-            raise UsageError(f"--conf {name}: a setting of Spark begins with 'spark.'")
+        if not _SETTING.fullmatch(name):
+            raise UsageError(f"--conf {name!r}: the name of a setting must match {_SETTING.pattern}; correct it")
+        if not value.strip():
+            raise UsageError(f"--conf {name}={value}: EMR takes no empty value; leave the setting out")
         settings[name] = value
-    for name, value in settings.items():
-        # EMR takes the settings as one string, and does not document how it splits it.
-        if not value or re.search(r"[\s'\"\\]", value):
-            raise UsageError(
-                f"--conf {name}={value}: EMR passes on no white space, quotes or empty values; leave them out"
-            )
     return settings
+
+
+def refuse_braces(arguments: Iterable[str]) -> None:
+    """Refuse what YARN would change in the command of a driver: it makes `$` of `{{`, and takes `}}` away.
+
+    Source: Hadoop's `ContainerLaunch.expandEnvironment`.
+
+    Raises:
+        UsageError: An argument or a setting has such braces; the message names the first.
+    """
+    for each in arguments:
+        if found := re.search(r"\{\{|\}\}|<CPS>", each):
+            raise UsageError(
+                f"{each!r}: YARN, which starts the job on a cluster, replaces {found[0]!r}; in JSON, write a space between the braces"
+            )
 
 
 def _overhead_mib(arguments: Sequence[str], given: Mapping[str, str]) -> int:

@@ -51,10 +51,12 @@ class Serverless(Platform):
         }
         if job.tags:
             request["tags"] = dict(job.tags)
+        overrides = job.spark_defaults()
         if job.logs:
             key = {"encryptionKeyArn": job.logs_key_arn} if job.logs_key_arn else {}
-            monitoring = {"s3MonitoringConfiguration": {"logUri": job.logs, **key}}
-            request["configurationOverrides"] = {"monitoringConfiguration": monitoring}
+            overrides["monitoringConfiguration"] = {"s3MonitoringConfiguration": {"logUri": job.logs, **key}}
+        if overrides:
+            request["configurationOverrides"] = overrides
         return request
 
     def scheduled(self, job: Job) -> dict[str, Any]:

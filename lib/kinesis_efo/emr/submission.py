@@ -19,6 +19,7 @@ from kinesis_efo.emr.job import (
     digest,
     job_name,
     lease_timeout,
+    refuse_braces,
     spark_settings,
 )
 from kinesis_efo.emr.packing import PythonPlatform
@@ -139,6 +140,8 @@ def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run])
         arguments = ["--manifest", request.location, *arguments]
     archive = store.uri(request.archive.key)
     settings = spark_settings(kind, archive, arguments, request.spark)
+    if kind is Kind.CLUSTER:
+        refuse_braces((*arguments, *(f"{name}={value}" for name, value in settings.items())))
     if request.scheduled:
         settings[SCHEDULED_SETTING] = "true"
     environment = request.manifest.environment

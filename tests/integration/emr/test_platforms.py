@@ -133,6 +133,22 @@ def test_the_request_is_the_one_that_is_shown(emr: FakeEmr, platform: Platform, 
     assert asked.items() <= emr.runs[identifier].request.items()
 
 
+def test_a_value_with_spaces_is_passed_on(emr: FakeEmr, platform: Platform, kind: str) -> None:
+    options = {"spark.driver.extraJavaOptions": "-Da=1 -Db=2"}
+    job = replace(JOB, spark={**JOB.spark, **options}, logs=None)
+    request = emr.runs[platform.submit(job)].request
+    if kind == "cluster":
+        assert "spark.driver.extraJavaOptions=-Da=1 -Db=2" in request["HadoopJarStep"]["Args"]
+    else:
+        configuration = [{"classification": "spark-defaults", "properties": options}]
+        assert request["configurationOverrides"]["applicationConfiguration"] == configuration
+    if isinstance(platform, Serverless):
+        scheduled = platform.scheduled(job)["ConfigurationOverrides"]
+        assert scheduled == {"ApplicationConfiguration": [{"Classification": "spark-defaults", "Properties": options}]}
+    (run,) = platform.live(JOB.name)
+    assert run.fingerprint == "f1"
+
+
 def test_submitted_twice_it_is_one_run_where_emr_takes_a_token(emr: FakeEmr, platform: Platform, kind: str) -> None:
     again = platform.submit(JOB) == platform.submit(JOB)
     assert again is (kind != "cluster"), "steps have no token"

@@ -138,9 +138,23 @@ def test_what_the_user_says_wins() -> None:
     [
         ({"spark.archives": "s3://mine"}, "--conf spark.archives is set by kinesis-efo itself"),
         ({"spark.kinesisEfo.stopMarker": "s3://mine"}, "stopMarker is set by kinesis-efo itself"),
-        ({"executor.instances": "4"}, "a setting of Spark begins with 'spark.'"),
-        ({"spark.driver.extraJavaOptions": "-Da=1 -Db=2"}, "EMR passes on no white space, quotes or empty values"),
-        ({"spark.app.name": ""}, "EMR passes on no white space, quotes or empty values"),
+        ({"executor.instances": "4"}, "--conf 'executor.instances': the name of a setting must match spark"),
+        ({"spark.app.name": ""}, "--conf spark.app.name=: EMR takes no empty value; leave the setting out"),
+        ({"spark.app.name": " "}, "EMR takes no empty value"),
+        # Attacks: each would be more arguments of spark-submit.
+        *(
+            ({name: "1"}, "the name of a setting must match spark")
+            for name in (
+                "spark.a=1 --py-files s3://evil/a.py --conf spark.b",
+                "spark.a\t--jars",
+                "spark.'a",
+                "spark.a\n",
+                'spark."a',
+                "spark.a\\",
+                "spark.a=b",
+                "spark.",
+            )
+        ),
         ({"spark.driver.memory": "lots"}, "--conf spark.driver.memory must be a size such as 4g; got 'lots'"),
     ],
 )
@@ -173,6 +187,7 @@ def test_settings_are_read_back_as_they_were_passed() -> None:
     assert read_settings(["spark-submit", *job.spark_submit(), "s3://p"]) == settings()
     assert read_settings_text(job.spark_submit_text()) == settings()
     assert shlex.split(job.spark_submit_text()) == job.spark_submit()
+    assert job.spark_defaults() == {}
     assert read_settings_text("--conf 'of someone else") == {}
 
 
@@ -181,3 +196,17 @@ def test_names_of_runs_fit_and_differ() -> None:
     long = [job_name("dev", f"{'a' * 100}{n}") for n in range(2)]
     assert {len(name) for name in long} == {64}
     assert len(set(long)) == 2
+
+
+@pytest.mark.parametrize("value", ["-Da=1 -Db=2", """-Dtext='a "b" c'""", "a\\b", "tab\there"])
+def test_any_value_reaches_spark_whole(value: str) -> None:
+    given = {"spark.driver.extraJavaOptions": value}
+    job = Job(
+        name="n", program="s3://p", arguments=[], spark=spark_settings(Kind.EKS, ARCHIVE, [], given), role_arn=None,
+        release_label="", logs=None, logs_key_arn=None, fingerprint="f", token="t",
+    )  # fmt: skip
+    assert read_settings(["spark-submit", *job.spark_submit(), "s3://p"])["spark.driver.extraJavaOptions"] == value
+    # In the string, of which EMR does not say how it is split, there are only the others.
+    assert read_settings_text(job.spark_submit_text()) == settings(Kind.EKS)
+    (defaults,) = job.spark_defaults()["applicationConfiguration"]
+    assert defaults == {"classification": "spark-defaults", "properties": given}

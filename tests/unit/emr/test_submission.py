@@ -97,6 +97,28 @@ def test_a_manifest_among_the_arguments_is_left_alone(given: list[str]) -> None:
     assert list(job().arguments) == ["--manifest", "ssm:///m", "--output", "s3://lake"]
 
 
+POSITIONS = 'startingPosition={"orders":{"shardId-000000000000":"AFTER:49"}}'
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"arguments": ["--option", POSITIONS]}, r"AFTER:49\"\}\}': YARN, .*, replaces '\}\}'; in JSON, write a space"),
+        ({"arguments": ["--name", "{{x} }"]}, r"'\{\{x\} \}': YARN, .*, replaces '\{\{'"),
+        ({"arguments": ["--path", "a<CPS>b"]}, "replaces '<CPS>'"),
+        ({"spark": {"spark.driver.extraJavaOptions": "-Da={{b"}}, r"'spark.driver.extraJavaOptions=-Da=\{\{b': YARN"),
+    ],
+)
+def test_what_yarn_would_change_is_refused_on_a_cluster_alone(changes: dict[str, Any], said: str) -> None:
+    request = replace(REQUEST, **changes)
+    with pytest.raises(ConfigurationError, match=said):
+        job(request, Kind.CLUSTER)
+    for kind in (Kind.EKS, Kind.SERVERLESS):
+        assert job(request, kind).arguments[-2:] == request.arguments[-2:]
+    spaced = replace(REQUEST, arguments=["--option", POSITIONS.replace("}}", "} }")])
+    assert job(spaced, Kind.CLUSTER).arguments[-1] == spaced.arguments[-1]
+
+
 def test_only_a_cluster_has_a_role_to_run_with() -> None:
     assert job(replace(REQUEST, role_arn=None), Kind.CLUSTER).role_arn is None
     with pytest.raises(ConfigurationError, match="--execution-role is missing: a job on eks"):

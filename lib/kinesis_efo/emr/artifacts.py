@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,7 @@ class Store:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
     def upload(self, artifact: Artifact) -> bool:
-        """Upload an artifact unless it is in S3 already.
+        """Upload an artifact unless S3 has these bytes already.
 
         Returns:
             Whether it was uploaded.
@@ -81,27 +82,32 @@ class Store:
         Raises:
             PlatformError: S3 refuses, or cannot be reached.
         """
-        if self._has(artifact.key):
-            return False
         with artifact.path.open("rb") as body:
-            self._call("put_object", artifact.key, Body=body, ChecksumAlgorithm="SHA256")
+            checksum = base64.b64encode(hashlib.file_digest(body, "sha256").digest()).decode()
+            # The key alone proves nothing: another writer of the bucket may have put something else there.
+            if self._checksum(artifact.key) == checksum:
+                return False
+            body.seek(0)
+            self._call("put_object", artifact.key, Body=body, ChecksumAlgorithm="SHA256", ChecksumSHA256=checksum)
         return True
 
     def mark(self, key: str) -> None:
         """Write an empty object, such as a stop marker."""
         self._call("put_object", key, Body=b"")
 
-    def _has(self, key: str) -> bool:
+    def _checksum(self, key: str) -> str | None:
+        """SHA-256 of an object in base64, which S3 has computed; None if there is no object, or it has another checksum."""
         try:
-            self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)
+            found = self._client.head_object(Bucket=self._bucket, Key=self._prefix + key, ChecksumMode="ENABLED")
         except ClientError as error:
             # Without s3:ListBucket, S3 answers 403 for a missing object. The upload then shows what is allowed.
             if code_of(error) in ("404", "NoSuchKey", "NotFound", "403", "AccessDenied"):
-                return False
+                return None
             raise self._platform_error("look at", key, error) from error
         except BotoCoreError as error:
             raise self._platform_error("look at", key, error) from error
-        return True
+        checksum: str | None = found.get("ChecksumSHA256")
+        return checksum
 
     def _call(self, method: str, key: str, **request: Any) -> None:
         try:

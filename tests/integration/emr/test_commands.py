@@ -191,6 +191,19 @@ def test_what_is_there_is_not_uploaded_again_and_a_live_run_is_not_joined(cli: C
     assert again["run"]["id"] == "00r0002", "it ended, so that this is another run"
 
 
+@pytest.mark.parametrize("checksum", [{}, {"ChecksumAlgorithm": "SHA256"}])
+def test_a_foreign_object_with_the_name_of_the_program_is_replaced(cli: Cli, checksum: dict[str, str]) -> None:
+    cli.submit(SERVERLESS, "--no-follow")
+    s3 = cli.place.clients["s3"]
+    (key,) = [each for each in cli.place.s3 if each.endswith("archive.py")]
+    s3.put_object(Bucket="artifacts", Key=key, Body=b"print('evil')\n", **checksum)
+    cli.place.emr.only().state = "FAILED"
+    cli.submit(SERVERLESS, "--no-follow")
+    assert f"uploaded s3://artifacts/{key}" in cli.err
+    assert "is there already: s3://artifacts/jobs/environments/" in cli.err
+    assert s3.get_object(Bucket="artifacts", Key=key)["Body"].read() == b"print('a job')\n"
+
+
 def test_an_answer_that_was_lost_makes_no_second_run(cli: Cli) -> None:
     first = cli.submit(SERVERLESS, "--no-follow")
     run = cli.place.emr.runs.pop(first["run"]["id"])

@@ -12,24 +12,17 @@ from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from zipfile import BadZipFile, ZipFile
+
+from packaging.tags import cpython_tags, parse_tag
+from packaging.utils import canonicalize_name
 
 from kinesis_efo.errors import PackagingError
 
 DISTRIBUTION: Final = "kinesis-efo-core"
 """What such a wheel installs."""
-
-# What the names before PEP 600 stand for.
-_LEGACY: Final = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
-_MANYLINUX: Final = re.compile(r"(?:(manylinux1|manylinux2010|manylinux2014)|manylinux_(\d+)_(\d+))_(\w+)")
-_INTERPRETER: Final = re.compile(r"cp3(\d+)")
-
-
-class _Tag(NamedTuple):
-    interpreter: str
-    abi: str
-    platform: str
+_OLD_NAMES: Final = ("manylinux1", "manylinux2010", "manylinux2014")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +50,16 @@ class CoreWheel:
         Raises:
             PackagingError: It cannot.
         """
-        minor = int(python.partition(".")[2])
-        left = [_Tag(*tag.split("-")) for tag in self.tags]
-        for fits, otherwise in (
-            (lambda tag: "linux" in tag.platform, "and a cluster runs Linux"),
-            (
-                lambda tag: tag.platform.endswith(f"_{machine}"),
-                f"and the package is for {machine}: give the wheel for it, or another --architecture",
-            ),
-            (
-                lambda tag: (least := _glibc(tag.platform)) is not None and least <= glibc,
-                f"and a cluster loads what is built for manylinux_{glibc[0]}_{glibc[1]} or older: give such a wheel",
-            ),
-            (lambda tag: _loads(tag, minor), f"and the package is for Python {python}: give an abi3 wheel"),
-        ):
-            left = [tag for tag in left if fits(tag)]
-            if not left:
-                raise PackagingError(f"--core: {self.path} is built for {', '.join(self.tags)}, {otherwise}")
+        version, abi = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
+        # Numbers since PEP 600; the old names stand for glibc 2.5 to 2.17.
+        names = (*(f"manylinux_{glibc[0]}_{each}" for each in range(5, glibc[1] + 1)), *_OLD_NAMES)
+        loaded = set(cpython_tags(version, [abi], [f"{name}_{machine}" for name in names]))
+        if not any(parse_tag(each) & loaded for each in self.tags):
+            raise PackagingError(
+                f"--core: {self.path} is built for {', '.join(self.tags)}, and a cluster with Python {python} on {machine} loads what is "
+                f"built for {abi} or abi3, and for manylinux_{glibc[0]}_{glibc[1]}_{machine} or older: give such a wheel, or another "
+                "--architecture or --python"
+            )
 
     def check_version(self, library: str) -> None:
         """Check that it belongs to a version of the library.
@@ -103,7 +89,7 @@ def read_core_wheel(path: Path) -> CoreWheel:
         raise PackagingError(
             f"--core: {path} is no wheel of {DISTRIBUTION}: {type(error).__name__}: {error}"
         ) from error
-    if re.sub(r"[-_.]+", "-", str(name)).lower() != DISTRIBUTION:
+    if canonicalize_name(str(name)) != DISTRIBUTION:
         raise PackagingError(f"--core: {path} is no wheel of {DISTRIBUTION}: it is one of {name}")
     if not version or not tags:
         raise PackagingError(f"--core: {path} is no wheel of {DISTRIBUTION}: it names no version, or no platform")
@@ -113,20 +99,3 @@ def read_core_wheel(path: Path) -> CoreWheel:
 def _headers(wheel: ZipFile, name: str) -> Message:
     (member,) = (each for each in wheel.namelist() if re.fullmatch(rf"[^/]+\.dist-info/{name}", each))
     return HeaderParser().parsestr(wheel.read(member).decode(), headersonly=True)
-
-
-def _glibc(platform: str) -> tuple[int, int] | None:
-    """The oldest glibc that a platform promises to run with; None if it promises none, as musllinux and plain Linux do."""
-    found = _MANYLINUX.fullmatch(platform)
-    if not found:
-        return None
-    return _LEGACY[found[1]] if found[1] else (int(found[2]), int(found[3]))
-
-
-def _loads(tag: _Tag, minor: int) -> bool:
-    """Whether Python 3.`minor` loads what has a tag: the stable ABI serves every version from the tag's own on."""
-    found = _INTERPRETER.fullmatch(tag.interpreter)
-    if not found:
-        return False
-    built = int(found[1])
-    return built <= minor if tag.abi == "abi3" else built == minor and tag.abi == tag.interpreter

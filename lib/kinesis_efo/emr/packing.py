@@ -17,11 +17,13 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from email.parser import HeaderParser
+from importlib.metadata import distributions
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
 from typing import Final, Literal, TypeAlias
+
+from packaging.utils import canonicalize_name
 
 from kinesis_efo.emr.core_wheel import DISTRIBUTION, CoreWheel
 from kinesis_efo.errors import PackagingError
@@ -213,12 +215,7 @@ def _normalized(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def installed(directory: Path) -> dict[str, str]:
     """Versions of the packages in a directory, by name."""
-    found = {}
-    for file in sorted(directory.glob("*.dist-info/METADATA")):
-        with file.open(encoding="utf-8") as text:
-            metadata = HeaderParser().parse(text, headersonly=True)
-        found[metadata["Name"].lower().replace("_", "-")] = metadata["Version"]
-    return found
+    return {canonicalize_name(each.name): each.version for each in distributions(path=[str(directory)])}
 
 
 def _write_launcher(file: Path, platform: PythonPlatform) -> None:

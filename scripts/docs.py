@@ -13,7 +13,6 @@ from typing import Final
 from kinesis_efo.manifest_schema import SCHEMA
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
-from kinesis_efo.options.elsewhere import CONNECTOR, DATABRICKS, KAFKA, Counterpart, System
 from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink_options import SINK_OPTIONS
 from scripts.alerts import rules
@@ -37,22 +36,6 @@ def reference(title: str, options: Iterable[Option]) -> str:
         for option in options
     ]
     return "\n".join([f"| {title} | value | default | |", "|---|---|---|---|", *rows])
-
-
-def elsewhere(title: str, counterparts: Iterable[Counterpart]) -> str:
-    """A Markdown table of another system's options, with those that take their place. What is said of several is said once."""
-    names: dict[tuple[str, str], list[str]] = {}
-    for each in counterparts:
-        names.setdefault((each.ours, each.remark), []).append(f"`{each.name}`")
-    rows = [
-        f"| {', '.join(alike)} | {f'`{ours}`' if ours else '-'} | {remark} |" for (ours, remark), alike in names.items()
-    ]
-    return "\n".join([f"| {title} | here | |", "|---|---|---|", *rows])
-
-
-def of_sink_alone(system: System) -> list[Counterpart]:
-    """What the source of a system does not have as well."""
-    return [each for each in system.sink if each not in system.source]
 
 
 def metrics() -> str:
@@ -118,13 +101,6 @@ COMMON: Final = (
 TABLES: Final = {
     "README.md": (summary("option", (each for each in SOURCE_OPTIONS if each.name in COMMON)),),
     "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
-    "docs/coming-from.md": (
-        elsewhere("Kafka source", KAFKA.source),
-        elsewhere("Kafka sink", of_sink_alone(KAFKA)),
-        elsewhere("Databricks", DATABRICKS.source),
-        elsewhere("spark-sql-kinesis-connector, source", CONNECTOR.source),
-        elsewhere("the connector's sink", of_sink_alone(CONNECTOR)),
-    ),
     "docs/metrics.md": (metrics(),),
     "docs/manifest.md": (manifest(),),
 }

@@ -12,7 +12,6 @@ from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
 from kinesis_efo.metrics.settings import MetricsSettings
 from kinesis_efo.options import readers as read
 from kinesis_efo.options.bounds import Bounds, ends, query_starts
-from kinesis_efo.options.elsewhere import SYSTEMS
 from kinesis_efo.options.readers import Refused
 from kinesis_efo.options.settings import AwsSettings, Deaggregation, RetrySettings, Start
 from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
@@ -267,11 +266,27 @@ HINTS: Final = (
         "fetchers_job",
     ),
 )
+_ELSEWHERE: Final = {
+    "awsAccessKey": "Databricks'; leave it out: credentials come from the environment, and 'roleArn' assumes a role",
+    "consumerName": "Databricks'; here it is 'consumerArn': consumers are declared, and the manifest has their ARNs",
+    "initialPosition": "Databricks'; here it is 'startingPosition'",
+    "kinesis.streamName": "spark-sql-kinesis-connector's; here it is 'streams'",
+    "maxOffsetsPerTrigger": "Kafka's; here it is 'maxRecordsPerTrigger'",
+    "path": "Spark's; here it is 'manifest': 'load()' takes no path; a manifest is a path, ssm:///name or s3://bucket/key",
+    "provider": (
+        "Spark's; leave it out: CREATE TABLE ... USING keeps no options for a source like this one; CREATE TEMPORARY VIEW ... USING "
+        "\"kinesis-efo\" OPTIONS (manifest '...') reads a stretch"
+    ),
+    "startingOffsets": "Kafka's; here it is 'startingPosition'",
+    "streamName": "Databricks'; here it is 'streams'",
+    "subscribe": "Kafka's; here it is 'streams'",
+}
+"""Options of other sources that users give; docs/coming-from.md has more of them."""
 _TABLE: Final = OptionTable(
     "kinesis-efo",
     SourceOptions,
     (*SOURCE_OPTIONS, *HINTS),
-    elsewhere=[(system.whose, system.source) for system in SYSTEMS],
+    elsewhere=_ELSEWHERE,
 )
 
 

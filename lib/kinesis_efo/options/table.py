@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from kinesis_efo.errors import OptionsError
-from kinesis_efo.options.elsewhere import Counterpart, explain
 from kinesis_efo.options.readers import refusal
 
 Settings = TypeVar("Settings")
@@ -61,7 +60,7 @@ class OptionTable(Generic[Settings]):
         settings: The result: a dataclass whose fields all have defaults.
         options: The rows.
         ignored: Names, in lower case, to skip because they belong to others.
-        elsewhere: Options of other systems, by whose they are, to be answered with this table's.
+        elsewhere: Options of other systems, with whose each is and what to do instead.
     """
 
     def __init__(
@@ -70,14 +69,14 @@ class OptionTable(Generic[Settings]):
         settings: type[Settings],
         options: Sequence[Option],
         ignored: Collection[str] = (),
-        elsewhere: Sequence[tuple[str, Sequence[Counterpart]]] = (),
+        elsewhere: Mapping[str, str] | None = None,
     ) -> None:
         self._subject = subject
         self._settings = settings
         self._by_name = {option.name: option for option in options}
         self._by_lower_name = {option.name.lower(): option for option in options}
         self._ignored = ignored
-        self._elsewhere = elsewhere
+        self._elsewhere = {each.lower(): (each, told) for each, told in (elsewhere or {}).items()}
 
     def parse(
         self, texts: Mapping[str, str], contradictions: Callable[[Given], Iterable[str]] = lambda _given: ()
@@ -115,8 +114,8 @@ class OptionTable(Generic[Settings]):
         return f"{self._subject} option '{option.name}'"
 
     def _unknown(self, name: str) -> str:
-        if explained := explain(name, self._elsewhere):
-            return f"{self._subject} option {explained}"
+        if found := self._elsewhere.get(name.lower()):
+            return f"{self._subject} option '{found[0]}' is {found[1]}"
         near = difflib.get_close_matches(name.lower(), self._by_lower_name, n=1)
         hint = f"; did you mean '{self._by_lower_name[near[0]].name}'?" if near else ""
         return f"{self._subject} has no option {name!r}{hint}"

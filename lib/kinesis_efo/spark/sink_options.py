@@ -9,7 +9,6 @@ from typing import Final
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.options import readers as read
-from kinesis_efo.options.elsewhere import SYSTEMS
 from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
 from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.producer import ProducerSettings
@@ -97,5 +96,8 @@ _TABLE: Final = OptionTable(
     SINK_OPTIONS,
     # Spark passes these options of its own to sinks, too.
     ignored=("checkpointlocation", "queryname"),
-    elsewhere=[(system.whose, system.sink) for system in SYSTEMS],
+    elsewhere={
+        "kinesis.streamName": "spark-sql-kinesis-connector's; here it is 'stream'",
+        "topic": "Kafka's; here it is 'stream'",
+    },
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kinesis_efo.hosts import parse_host
+from kinesis_efo.processes import read_stat
 
 _PROC: Final = Path("/proc")
 _RUNS_TASKS: Final = "executor-heartb"
@@ -53,12 +54,8 @@ def spark_jvm(pid: int, environment: Mapping[str, str] = os.environ, proc: Path 
 
 
 def _ancestors(pid: int, proc: Path) -> Iterator[Path]:
-    while True:
-        try:
-            # The name in parentheses may hold anything, parentheses and spaces included: proc_pid_stat(5).
-            pid = int((proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            return
+    while stat := read_stat(pid, proc):
+        pid = int(stat.parent)
         yield proc / str(pid)
 
 

@@ -15,18 +15,21 @@ from kinesis_efo_infra.cdk import (
     DataAwsIamPolicyDocumentStatementPrincipals,
     DataAwsPartition,
     DataAwsRegion,
+    Fn,
     IValidation,
+    Op,
     Precondition,
     TerraformProvider,
     TerraformResource,
     TerraformResourceLifecycle,
     TerraformStack,
+    Token,
     implements,
 )
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.iam import Statement
 from kinesis_efo_infra.places import Place
-from kinesis_efo_infra.regions import Account
+from kinesis_efo_infra.regions import Account, principal
 
 _Resource = TypeVar("_Resource", bound=TerraformResource)
 _CONTEXT: Final = "kinesis-efo-infra:account"
@@ -127,7 +130,9 @@ def account_of(scope: Construct) -> Account:
     assert isinstance(identity, DataAwsCallerIdentity)
     assert isinstance(region, DataAwsRegion)
     assert isinstance(partition, DataAwsPartition)
-    return Account(identity.account_id, region.region, partition.partition, partition.dns_suffix)
+    china = Op.eq(partition.partition, "aws-cn")
+    ec2 = Token.as_string(Fn.conditional(china, principal("ec2", "aws-cn"), principal("ec2", "aws")))
+    return Account(identity.account_id, region.region, partition.partition, partition.dns_suffix, ec2)
 
 
 def environment_of(scope: Construct, owner: str, environment: str | None) -> str:

@@ -87,7 +87,8 @@ class Account:
         account_id: The account.
         region: The region.
         partition: Its partition.
-        dns_suffix: DNS suffix of its services.
+        dns_suffix: DNS suffix of its endpoints.
+        ec2: The principal of EC2 in its policies.
 
     >>> Account.literal("111122223333", "eu-west-1").arn("kinesis", "stream/orders")
     'arn:aws:kinesis:eu-west-1:111122223333:stream/orders'
@@ -97,11 +98,13 @@ class Account:
     region: str
     partition: str
     dns_suffix: str
+    ec2: str
 
     @classmethod
     def literal(cls, account_id: str, region: str) -> Account:
         """An account that is known before synthesis."""
-        return cls(account_id, region, partition(region), dns_suffix(region))
+        place = partition(region)
+        return cls(account_id, region, place, dns_suffix(region), principal("ec2", place))
 
     def arn(self, service: str, resource: str) -> str:
         """ARN of something in the account and region."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kinesis_efo_infra.checks import OIDC_ARN, is_token
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.iam import Condition, Statement
-from kinesis_efo_infra.regions import Account, principal
+from kinesis_efo_infra.regions import Account
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +17,7 @@ class EmrOnEc2:
 
     def statement(self, account: Account, role_name: str) -> Statement:  # noqa: ARG002 - all kinds are asked alike
         """The statement of the role's trust policy."""
-        service = principal("ec2", account.partition)
-        if is_token(account.partition):
-            # Not at the top: only synthesis needs an engine.
-            from kinesis_efo_infra.cdk import Fn, Op, Token
-
-            elsewhere, china = principal("ec2", ""), principal("ec2", "aws-cn")
-            service = Token.as_string(Fn.conditional(Op.eq(account.partition, "aws-cn"), china, elsewhere))
-        return Statement("EmrOnEc2", ("sts:AssumeRole",), (), principals={"Service": (service,)})
+        return Statement("EmrOnEc2", ("sts:AssumeRole",), (), principals={"Service": (account.ec2,)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class Machine:
     ) -> None:
         directory = self.proc / str(pid)
         directory.mkdir(parents=True)
-        (directory / "stat").write_text(f"{pid} (a (name) 7) S {parent} 1 1 0")
+        (directory / "stat").write_text(f"{pid} (a (name) 7) S {parent}{' 1' * 20}")
         (directory / "cmdline").write_text("".join(f"{argument}\0" for argument in arguments))
         for number, name in enumerate(threads):
             (directory / "task" / str(pid + number)).mkdir(parents=True)

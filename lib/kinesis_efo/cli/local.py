@@ -141,7 +141,7 @@ def _show(ready: Ready, asked: Wanted | None, say: Callable[[str], None]) -> Non
         return
     if asked.rewritten(Path(ready.manifest)):
         say(
-            f"the local AWS cannot have the ARNs of {asked.given}: they are of another partition, or of several accounts; "
+            f"the local AWS cannot have the ARNs of {asked.given}: they are of another region, or of several accounts; "
             f"{ready.manifest} has those of the local AWS"
         )
     first = ready.streams[0]

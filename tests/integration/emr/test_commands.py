@@ -146,7 +146,7 @@ def test_what_would_be_refused_is_refused_before_anything_is_packed(unpacked: Cl
     unpacked(*named, *more, code=3)
     assert "not submitted:\n  EMR Serverless application 00f1abcdefgh2025 is TERMINATED" in unpacked.err
     unpacked(*named, *more, "--conf", "nonsense.x=1", code=2)
-    assert "a setting of Spark begins with 'spark.'" in unpacked.err
+    assert "--conf 'nonsense.x': the name of a setting must match spark" in unpacked.err
     unpacked.place.emr.site = {}
     unpacked.place.emr.refusal = "AccessDeniedException"
     if not more:

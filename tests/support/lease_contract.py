@@ -249,7 +249,6 @@ class LeaseStoreContract(ABC):
                 "pendingCheckpoint": {"S": "49"},
                 "pendingCheckpointSubSequenceNumber": {"N": "0"},
                 "pendingCheckpointState": {"B": b"x"},
-                "handoverTo": {"S": "x"},
             }
             await self.put_item(store, kcl)
             seen = await stored(store)
@@ -260,7 +259,7 @@ class LeaseStoreContract(ABC):
             item = await self.get_item(store, KEY)
             assert item["throughputKBps"] == {"N": "12.5"}
             assert item["checkpoint"] == {"S": "LATEST"}
-            assert not [name for name in item if name.startswith(("pending", "checkpointOwner", "handover"))]
+            assert not [name for name in item if name.startswith(("pending", "checkpointOwner"))]
 
         self.run(scenario)
 

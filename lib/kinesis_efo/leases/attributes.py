@@ -62,10 +62,7 @@ def stored(position: Position) -> tuple[Position, int, int | None]:
 def read_continuation(item: Attributes) -> int | None:
     """The number up to which the shard was read; None if the checkpoint alone says so."""
     checkpoint = read(item, "checkpoint", "S", "LATEST")
-    # Version 0.1 marked checkpoints that are behind all of their record so.
-    text = read(
-        item, "continuation", "S", None if (old := read(item, "checkpointWhole", "S", None)) != checkpoint else old
-    )
+    text = read(item, "continuation", "S", None)
     if text is None:
         return None
     if not text.isdecimal():

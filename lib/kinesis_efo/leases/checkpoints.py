@@ -11,7 +11,7 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
@@ -109,7 +109,6 @@ class Checkpoints:
         self._failure = failure
         self._rows: dict[ShardKey, Lease] = {}
         self._strays: dict[ShardKey, Lease] = {}
-        self._old: dict[ShardKey, Lease] = {}
         self._wanted: dict[ShardKey, LeaseInfo] = {}
         self._finished: dict[ShardKey, LeaseInfo] = {}
         self._noted: dict[ShardKey, Noted] = {}
@@ -138,12 +137,6 @@ class Checkpoints:
             logger.warning("checkpoint %s is of another stream, %s: such rows are replaced", stray.key, stray.stream)
             for shard in self._strays:
                 self._enqueue(shard)
-        for key, row in rows.items():
-            # Version 0.1 wrote the shard id alone as the key where an application reads one stream.
-            old = self._keys.decode(key)
-            if old is not None and ":" not in key and row.ours:
-                self._old[old] = row
-                self._enqueue(old)
         if rows:
             self._clean_soon()
 
@@ -188,7 +181,7 @@ class Checkpoints:
         """How far a shard is done by its row, or by what is about to be written there; None if it has none."""
         if (noted := self._noted.get(shard)) is not None:
             return noted.position
-        row = self._rows.get(shard) or self._old.get(shard)
+        row = self._rows.get(shard)
         return row.position if row is not None else None
 
     def finish(self, shard: ShardKey, children: Collection[str] = ()) -> None:
@@ -204,7 +197,7 @@ class Checkpoints:
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
         """The time up to which every record that arrived lies at or before a position, by the shard's row; epoch seconds."""
-        row = self._rows.get(shard) or self._old.get(shard)
+        row = self._rows.get(shard)
         known = row is not None and row.position is not None and position.reaches(row.position)
         return row.read_until if row is not None and known else None
 
@@ -321,7 +314,6 @@ class Checkpoints:
                 self._rows[shard] = outcome.lease
                 self._written_at[shard] = self._clock.monotonic()
                 self._finished.pop(shard, None)
-                await self._drop_old(shard)
                 return True
             current = outcome.lease if isinstance(outcome, Behind) else outcome.current
             if current is None:
@@ -347,15 +339,11 @@ class Checkpoints:
 
     def _created(self, shard: ShardKey) -> Lease | None:
         """The row of a shard that has none; None if nothing is known of it."""
-        key, noted = self._keys.encode(shard), self._noted.get(shard)
-        info = self._wanted.get(shard) or self._finished.get(shard)
-        if (old := self._old.get(shard)) is not None:
-            row = replace(old if info is None else old.completed(info), key=key, counter=0, owner=None, endpoint=None)
-        elif info is not None:
-            row = Lease.new(key, info)
-        else:
+        noted, info = self._noted.get(shard), self._wanted.get(shard) or self._finished.get(shard)
+        if info is None:
             return None
-        # A shard whose first position anybody tells is where its first micro-batch ended has records before that, all the same.
+        row = Lease.new(self._keys.encode(shard), info)
+        # The first position noted for a shard may be the end of its first micro-batch; records lie before it.
         if noted is not None and (
             noted.is_news_to(row) or (noted.record is not None and noted.position == row.position)
         ):
@@ -381,16 +369,12 @@ class Checkpoints:
         return row if row.position is None else row.seen(self._read_until(shard, row.position))
 
     def _check_owner(self, row: Lease) -> None:
-        """Owners of shards' rows are KCL applications and queries of version 0.1, which know nothing of the run's lease."""
+        """Raise an error if a shard's row has an owner: a KCL application, which does not heed the run's lease."""
         if row.owner is not None:
             raise LeaseLostError(
-                f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application, or a query of an earlier "
-                f"version, reads with {self._table.label}, too. Nothing was lost; stop it, or give this query an application of its own"
+                f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application reads with "
+                f"{self._table.label}, too. Nothing was lost; stop it, or give this query an application of its own"
             )
-
-    async def _drop_old(self, shard: ShardKey) -> None:
-        if (old := self._old.pop(shard, None)) is not None:
-            await self._table.delete(old)
 
     # -- what is done now and then
 

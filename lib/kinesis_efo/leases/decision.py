@@ -36,7 +36,7 @@ class Rival:
 def decide(key: str, rows: Mapping[str, Heartbeat], observer: Observer, now: float, *, me: str) -> Free | Rival:
     """Tell whether the lease on a stream is free.
 
-    Rows of shards count as well: a run of version 0.1, or a KCL application, owns those instead.
+    Rows of shards count as well: a KCL application owns those instead.
 
     Args:
         key: Key of the run's row.

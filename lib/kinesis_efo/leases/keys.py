@@ -16,8 +16,8 @@ RUN_PREFIX: Final = "#run:"
 class LeaseKeys:
     """Translates between shards and the keys of their rows, for one application.
 
-    A shard's row has the key `<stream name>:<shard id>`. Two other forms are understood: the shard id alone, which version 0.1
-    and KCL write where an application reads one stream, and KCL's `<account>:<stream>:<epoch>:<shard id>`.
+    A shard's row has the key `<stream name>:<shard id>`. Two other forms are understood: the shard id alone, which a KCL
+    writes if its application reads one stream, and KCL's `<account>:<stream>:<epoch>:<shard id>`.
 
     Args:
         streams: Logical stream name to the stream's name in Kinesis, for all streams of the application.

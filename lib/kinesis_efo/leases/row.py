@@ -28,15 +28,10 @@ OBSOLETE: Final = (
     "pendingCheckpoint",
     "pendingCheckpointSubSequenceNumber",
     "pendingCheckpointState",
-    "run",
-    "handoverTo",
-    "checkpointWhole",
 )
-"""What others leave in a shard's row: KCL, of a hand-over or a two-phase checkpoint, and version 0.1. Void once it is written."""
+"""What a KCL leaves in a shard's row, of a hand-over or a two-phase checkpoint. Void once the row is written by a run."""
 
-_OURS: Final = frozenset(
-    {"epoch", "endpoint", "run", "continuation", "checkpointTimestamp", "checkpointWhole", "readUntil", "streamArn"}
-)
+_OURS: Final = frozenset({"epoch", "endpoint", "continuation", "checkpointTimestamp", "readUntil", "streamArn"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +63,7 @@ class Lease:
     Attributes:
         key: Lease key; see `LeaseKeys`.
         counter: Fencing token: one more with every write.
-        owner: Who owns it; None if nobody does. Of the shards' rows, only those of a KCL application and of version 0.1 have
-            owners.
+        owner: Who owns it; None if nobody does. Of the shards' rows, only those of a KCL application have owners.
         checkpoint: The last record that was read, where its number is known, or where reading starts; None if a KCL application
             stored no position: it wrote `LATEST`, or `AT_TIMESTAMP` whose time is only in its configuration.
         sub: Sub-sequence number within an aggregated record, the last one where all of it was read; 0 for a plain record.
@@ -82,7 +76,7 @@ class Lease:
         ending_hash_key: Last partition-key hash, decimal.
         epoch: Grows with every run that takes the lease. In a shard's row, that of the run that wrote it.
         endpoint: Where the owner serves data.
-        stream: The stream that was read; None in rows of a KCL application, of version 0.1, and those that were moved by hand.
+        stream: The stream that was read; None in rows of a KCL application, and those that were moved by hand.
         fetcher: Which fetcher read the shard when its row was written, as `<number> on <host>`; None if there was only one.
         distributed: Whether a run saw that Kinesis distributes the stream's records itself, now or in the past; in rows of runs.
         marks: How far the checkpoints have come with which the stream was read; in rows of runs.

@@ -305,7 +305,7 @@ def by_shard(leases: Mapping[str, Lease], keys: LeaseKeys, stream: str) -> dict[
 
 
 def _holder(row: Lease, run: Lease | None) -> Lease:
-    """The row whose owner reads a shard: a KCL application or a query of version 0.1 owns the shard's row itself."""
+    """The row whose owner reads a shard: a KCL application owns the shard's row itself."""
     return run if run is not None and row.owner is None else row
 
 

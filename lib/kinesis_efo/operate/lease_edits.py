@@ -125,7 +125,7 @@ def imported(
         if shard is None:
             skipped.append(lease.key)
         elif shard not in rows or lease.key == source_keys.encode(shard):
-            # An export may have version 0.1's row of a shard beside the one that took its place.
+            # A KCL's row of a shard may stand beside our own.
             rows[shard] = lease
     begun_now = sorted(shard for shard, lease in rows.items() if lease.checkpoint is None)
     streams = {shard.stream for shard in rows}

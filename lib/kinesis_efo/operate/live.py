@@ -55,7 +55,7 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> Asked
 
     async def one(owner: str, row: Lease) -> None:
         if row.status is None:
-            reasons[owner] = "its row does not say how to ask it (version 0.1)"
+            reasons[owner] = "its row does not say how to ask it"
             return
         try:
             answers[owner] = await asyncio.to_thread(_status, StatusAccess.parse(row.status), request)

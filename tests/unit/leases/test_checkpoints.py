@@ -443,49 +443,22 @@ async def test_a_row_that_a_kcl_takes_ends_the_run(f: Fixture) -> None:
     assert str(error).startswith("kcl-worker-3 took lease s:p while this query was reading")
 
 
-# -- rows of version 0.1
-
-
-@scenario
-async def test_rows_of_version_0_1_move_to_the_new_key(f: Fixture) -> None:
-    old = {
-        "leaseKey": {"S": "p"}, "leaseCounter": {"N": "40"}, "leaseOwner": {"S": "dead"}, "run": {"S": "r"}, "endpoint": {"S": "grpc://x"},
-        "checkpoint": {"S": "77"}, "checkpointWhole": {"S": "77"}, "checkpointSubSequenceNumber": {"N": "0"},
-        "ownerSwitchesSinceCheckpoint": {"N": "2"}, "parentShardId": {"SS": ["o"]}, "readUntil": {"N": "1700000000000"},
-    }  # fmt: skip
-    kcl = {
-        "leaseKey": {"S": "q"}, "leaseCounter": {"N": "40"}, "checkpoint": {"S": "88"}, "checkpointSubSequenceNumber": {"N": "0"},
-        "ownerSwitchesSinceCheckpoint": {"N": "2"},
-    }  # fmt: skip
-    f.store.items |= {"p": old, "q": kcl}
-    checkpoints = await f.run(epoch=1).begin()
-    assert checkpoints.read_until(shard("p"), Position.after(80)) == 1700000000
-    checkpoints.want(infos("p"))
-    await asyncio.sleep(2)
-    assert "p" not in f.store.items, "moved"
-    assert "q" in f.store.items, "what may be a KCL application's is left alone"
-    row = f.row("p")
-    assert (row.record, row.position, row.owner, row.epoch, row.parents) == (77, Position.after(77), None, 1, {"o"})
-    assert row.read_until == 1700000000
-    assert "run" not in f.store.items["s:p"]
-    checkpoints.note(shard("p"), Position.after(78))
-    await asyncio.sleep(10)
-    assert f.row("p").position == Position.after(78)
+# -- rows that a KCL has left
 
 
 @scenario
 async def test_a_row_with_the_same_key_keeps_its_place_and_loses_its_dead_owner(f: Fixture) -> None:
     f.store.items["s:p"] = {
         **Lease("s:p", 40, "dead", Position.after(77)).to_item(),
-        "run": {"S": "r"},
-        "handoverTo": {"S": "x"},
+        "checkpointOwner": {"S": "x"},
+        "pendingCheckpoint": {"S": "78"},
     }
     checkpoints = await f.run().begin()
     checkpoints.want(infos("p"))
     checkpoints.note(shard("p"), Position.after(78))
     await asyncio.sleep(10)
     assert (f.row("p").position, f.row("p").owner) == (Position.after(78), None)
-    assert not {"run", "handoverTo", "endpoint"} & f.store.items["s:p"].keys()
+    assert not {"checkpointOwner", "pendingCheckpoint", "endpoint"} & f.store.items["s:p"].keys()
 
 
 # -- how far a shard is done
@@ -495,7 +468,7 @@ async def test_a_row_with_the_same_key_keeps_its_place_and_loses_its_dead_owner(
 async def test_how_far_a_shard_is_done_is_known_from_what_is_to_be_written_or_else_from_its_row(f: Fixture) -> None:
     f.put(
         Lease("s:p", 4, checkpoint=Position.after(70), continuation=70, epoch=1, stream=STREAM),
-        Lease("q", 4, checkpoint=Position.after(7), continuation=7, epoch=1),  # of version 0.1
+        Lease("q", 4, checkpoint=Position.after(7), continuation=7, epoch=1),  # its key has no stream: a KCL's
         stray("r", epoch=1),
     )
     checkpoints = await f.run(epoch=2).begin()
@@ -503,14 +476,14 @@ async def test_how_far_a_shard_is_done_is_known_from_what_is_to_be_written_or_el
     def stored() -> list[Position | None]:
         return [checkpoints.stored(shard(name)) for name in "pqrs"]
 
-    assert stored() == [Position.after(70), Position.after(7), None, None], "a row of another stream says nothing"
+    assert stored() == [Position.after(70), None, None, None], "rows of another stream and of a KCL say nothing"
     checkpoints.note(shard("p"), Position.after(80))
     checkpoints.note(shard("s"), Position.after(5))
-    done = [Position.after(80), Position.after(7), None, Position.after(5)]
+    done = [Position.after(80), None, None, Position.after(5)]
     assert stored() == done
     assert f.row("p").position == Position.after(70), "not written yet"
     await asyncio.sleep(10)
-    assert sorted(f.store.items) == ["s:p", "s:q"]
+    assert sorted(f.store.items) == ["q", "s:p"], "a KCL's row stays"
     assert stored() == done
 
 
@@ -712,15 +685,6 @@ def test_last_checkpoints_that_were_not_written_are_told(throttled: bool, caplog
     assert [line for line in caplog.messages if "last checkpoints" in line] == (
         ["1 of 2 last checkpoints were not written to lease table memory"] if throttled else []
     )
-
-
-@scenario
-async def test_a_row_of_version_0_1_moves_also_if_its_shard_is_not_read(f: Fixture) -> None:
-    f.put(Lease("p", 4, checkpoint=Position.after(7), epoch=1))
-    await f.run(epoch=2).begin()
-    await asyncio.sleep(2)
-    assert sorted(f.store.items) == ["s:p"]
-    assert f.row("p").position == Position.inside(7, 0)
 
 
 @scenario

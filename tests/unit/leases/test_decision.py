@@ -124,7 +124,7 @@ class TestTheLeaseOnAStream:
         assert found.seen.lease.owner == "x"
 
     def test_is_not_free_while_a_shard_has_an_owner(self) -> None:
-        """A run of version 0.1, or a KCL application, holds the leases of shards and knows nothing of the run's row."""
+        """A KCL application holds the leases of shards and knows nothing of the run's row."""
         shard = Lease("shardId-000000000000", 1, "kcl", Position.after(5))
         assert isinstance(decision({0: rows(shard)}), Rival)
         assert decision({0: rows(shard), 10: rows(shard)}) == Free(None, 1)

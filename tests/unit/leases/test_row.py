@@ -223,12 +223,10 @@ def test_a_row_names_the_last_record_and_how_far_the_shard_was_read() -> None:
     assert Lease.from_item(back.to_item()) == back
 
 
-def test_rows_of_version_0_1_are_behind_all_of_their_record() -> None:
-    item = {**Lease("k", checkpoint=Position.after(49)).to_item(), "checkpointWhole": {"S": "49"}}
-    whole = Lease.from_item(item)
-    assert whole is not None
-    assert (whole.position, whole.ours) == (Position.after(49), True)
-    moved = Lease.from_item({**item, "checkpoint": {"S": "60"}})
+def test_a_checkpoint_that_a_kcl_moved_on_is_inside_its_record() -> None:
+    moved = Lease.from_item(
+        {**Lease("k", checkpoint=Position.after(49)).to_item(), "continuation": {"S": "49"}, "checkpoint": {"S": "60"}}
+    )
     assert moved is not None
     assert moved.position == Position.inside(60, 0), "a KCL application went on with it"
 

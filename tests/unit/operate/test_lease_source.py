@@ -39,7 +39,7 @@ def test_rows_of_a_stream_and_of_its_former_self_are_refused() -> None:
         [],
         [BARE, "shardId-000000000001"],
         [SEVERAL, SEVERAL.replace("000000000000", "000000000001"), OTHER],
-        # Rows of ours, and of version 0.1, from an export.
+        # Rows of ours, beside a KCL's, from an export.
         ["orders:shardId-000000000000", BARE, "#run:orders"],
     ],
 )

@@ -12,10 +12,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from kinesis_efo.http2.connection import Connection
-from kinesis_efo.http2.faults import NoAnswer, NotHttp2
-
-ANSWER_SECONDS: Final = 2.0
-"""A service in the clear that does not answer HTTP/2 within this time speaks HTTP/1.1."""
+from kinesis_efo.http2.faults import NotHttp2
 
 _LONGEST_ANSWER: Final = 64 << 10
 _PORTS: Final = {"http": 80, "https": 443}
@@ -84,7 +81,7 @@ async def dial(
         make: Makes the connection, not yet connected.
 
     Raises:
-        NotHttp2: The service speaks HTTP/1.1; `NoAnswer` where it does not say so.
+        NotHttp2: The service speaks HTTP/1.1.
         ProxyRefused: The proxy does not let this through.
         OSError: It cannot be reached, or its certificate is not trusted.
     """
@@ -93,7 +90,11 @@ async def dial(
     try:
         if security is None:
             await loop.create_connection(lambda: connection, origin.host, origin.port, happy_eyeballs_delay=0.25)
-            return await _answered(origin, connection)
+            try:
+                await connection.ready
+            except NotHttp2 as wrong:
+                raise NotHttp2(f"{origin} does not answer HTTP/2: {wrong}") from wrong
+            return connection
         if proxy is None:
             transport, _ = await loop.create_connection(
                 lambda: connection,
@@ -120,19 +121,6 @@ async def dial(
     except BaseException as error:
         connection.abort(error if isinstance(error, Exception) else ConnectionError("given up"))
         raise
-    return connection
-
-
-async def _answered(origin: Origin, connection: Connection) -> Connection:
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            await asyncio.shield(connection.ready)
-    except TimeoutError:
-        raise NoAnswer(f"{origin} did not answer HTTP/2 within {ANSWER_SECONDS:g} s") from None
-    except NotHttp2 as wrong:
-        raise NotHttp2(f"{origin} does not answer HTTP/2: {wrong}") from wrong
-    except ConnectionError as wrong:
-        raise NoAnswer(f"{origin} does not answer HTTP/2: {wrong}") from wrong
     return connection
 
 

@@ -5,10 +5,6 @@ class NotHttp2(Exception):
     """The other side does not speak HTTP/2."""
 
 
-class NoAnswer(NotHttp2):
-    """The other side says nothing, or hangs up: services that only know HTTP/1.1 do so, and those that are down."""
-
-
 class NotProcessed(ConnectionError):
     """The service did not begin with the request: it may be sent again, on another connection."""
 

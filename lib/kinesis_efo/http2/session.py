@@ -28,7 +28,7 @@ from hpack import HeaderTuple, NeverIndexedHeaderTuple
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
 from kinesis_efo.http2.dialing import Origin, Proxy, ProxyRefused, dial
-from kinesis_efo.http2.faults import NoAnswer, NotHttp2, NotProcessed
+from kinesis_efo.http2.faults import NotHttp2, NotProcessed
 from kinesis_efo.http2.pool import Changed, Pool
 from kinesis_efo.http2.response import LARGEST_WINDOW, Response
 from kinesis_efo.raw_bodies import HttpSession
@@ -36,7 +36,7 @@ from kinesis_efo.raw_bodies import HttpSession
 logger = logging.getLogger(__name__)
 
 TRANSPORTS: Final = ("auto", "http2", "http1")
-"""How subscriptions are carried: over HTTP/2 where the service speaks it, over HTTP/2 only, over HTTP/1.1 only."""
+"""How subscriptions are carried: over HTTP/2 if TLS' handshake agrees on it and else over HTTP/1.1; HTTP/2 only; HTTP/1.1 only."""
 
 _TRIES: Final = 3
 _DECIDED_SECONDS: Final = 300.0
@@ -93,7 +93,6 @@ class Http2Session(HttpSession):
         self._scratch = bytearray(RECEIVE_BYTES)
         self._http1_until: dict[Origin, float] = {}
         self._said: set[tuple[Origin, str]] = set()
-        self._spoken: set[Origin] = set()
         self._contexts: dict[str | None, asyncio.Future[tuple[ssl.SSLContext, ssl.SSLContext | None]]] = {}
         self._closed = False
 
@@ -112,7 +111,9 @@ class Http2Session(HttpSession):
         if self._closed:
             raise HTTPClientError(error="the client was closed")
         origin = Origin.of(request.url)
-        if self._clock.monotonic() >= self._http1_until.get(origin, 0.0):
+        # Without TLS, nothing tells whether the service speaks HTTP/2.
+        may_agree = self._only or origin.scheme == "https"
+        if may_agree and self._clock.monotonic() >= self._http1_until.get(origin, 0.0):
             try:
                 return await self._send(request, origin)
             except NotHttp2 as why:
@@ -175,14 +176,8 @@ class Http2Session(HttpSession):
                 connection = await dial(
                     origin, security, proxy, lambda: Connection(self._clock, changed, self._scratch)
                 )
-        except NoAnswer as error:
-            if origin in self._spoken:
-                # It is down, or restarts: nothing says that it has forgotten HTTP/2.
-                raise _Unconnected(ConnectionError(str(error))) from error
-            raise
         except (OSError, ProxyRefused) as error:
             raise _Unconnected(error) from error
-        self._spoken.add(origin)
         return connection
 
     async def _security(self, proxy_url: str | None) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:

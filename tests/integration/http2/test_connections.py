@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import select
 import socket
 from typing import Any
@@ -590,33 +589,10 @@ def test_a_service_that_is_not_there() -> None:
     async def main() -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
-            async with client(f"http://127.0.0.1:{taken.getsockname()[1]}", "auto") as aws:
+            async with client(f"http://127.0.0.1:{taken.getsockname()[1]}") as aws:
                 with pytest.raises(Exception, match=r"Connect call failed|refused") as caught:
                     await aws.subscribe()
                 assert classify(caught.value).verdict is Verdict.RETRY
-
-    run(main())
-
-
-def test_a_service_that_restarts_is_not_taken_for_one_without_http2(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "kinesis_efo")
-
-    async def slammed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.transport.abort()
-
-    async def main() -> None:
-        async with http2_peer(hold) as server, client(server, "auto") as aws:
-            await aws.subscribe()
-            server.peers[0].close()
-            server.listening.close()
-            await server.listening.wait_closed()
-            restarting = await asyncio.start_server(slammed, "127.0.0.1", server.port)
-            with pytest.raises(Exception, match="does not answer HTTP/2") as caught:
-                await aws.subscribe()
-            assert classify(caught.value).verdict is Verdict.RETRY
-            restarting.close()
-            await restarting.wait_closed()
-        assert not [record for record in caplog.records if "HTTP/1.1" in record.getMessage()]
 
     run(main())
 

@@ -62,8 +62,6 @@ class FetcherProcesses:
         if number == signal.SIGKILL:
             self.processes[place].wait()
 
-    optional = False
-
     def problem(self) -> str:
         """See `RemoteFetchers`."""
         return ""

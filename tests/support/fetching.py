@@ -18,8 +18,8 @@ from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.calls import QueryCalls
-from kinesis_efo.planner.fetchers_elsewhere import StartFetchers
 from kinesis_efo.planner.query import Query
+from kinesis_efo.planner.run_host import StartFetchers
 from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.positions import Offset, ShardRange
 from tests.support.planned import planned

@@ -11,7 +11,6 @@ from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
 from kinesis_efo.options.source import (
     BATCH,
     DRIVER_HOST,
-    FETCHERS_JOB,
     LOADED,
     PROGRAM,
     SUPERVISOR,
@@ -78,7 +77,6 @@ OF_QUERY: Final = frozenset(
         # What a session tells: where it is, and who starts fetchers if this query's process has to.
         DRIVER_HOST,
         SUPERVISOR,
-        FETCHERS_JOB,
         PROGRAM,
     }
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -64,7 +63,6 @@ class SourceOptions:
     driver_host: str | None = None
     fetchers: int | None = None
     supervisor: str | None = None
-    fetchers_job: str | None = None
     program: str = ""
     catch_up: bool = False
     latency_hooks: bool = True
@@ -240,8 +238,6 @@ DRIVER_HOST: Final = "session.driverHost"
 """The name under which `kinesis_efo.read_stream` tells where Spark's driver is reached; not for users."""
 SUPERVISOR: Final = "session.supervisor"
 """The name under which `kinesis_efo.read_stream` tells who starts fetchers, as the path of a Unix socket; not for users."""
-FETCHERS_JOB: Final = "session.fetchersJob"
-"""The name under which `kinesis_efo.read_stream` tells what job of a client of Spark Connect runs the fetchers; not for users."""
 PROGRAM: Final = "session.program"
 """The name under which `kinesis_efo.read_stream` tells a session of Spark Connect from others of its server; not for users."""
 BATCH: Final = "session.batch"
@@ -257,14 +253,6 @@ HINTS: Final = (
     Option(DRIVER_HOST, parse_host, "a host name or address", "-", "set by `kinesis_efo.read_stream`", "driver_host"),
     Option(SUPERVISOR, read.text, "the path of a socket", "-", "set by `kinesis_efo.read_stream`", "supervisor"),
     Option(PROGRAM, read.text, "the name of a session", "-", "set by `kinesis_efo.read_stream`", "program"),
-    Option(
-        FETCHERS_JOB,
-        read.matching(re.compile(r"[\w-]+")),
-        "the name of a job",
-        "-",
-        "set by `kinesis_efo.read_stream`",
-        "fetchers_job",
-    ),
 )
 _ELSEWHERE: Final = {
     "awsAccessKey": "Databricks'; leave it out: credentials come from the environment, and 'roleArn' assumes a role",
@@ -307,7 +295,7 @@ def _contradictions(given: Given) -> Iterator[str]:
         )  # fmt: skip
     if "streams" in names and "manifest" not in names and direct:
         yield "kinesis-efo option 'streams' selects streams of a manifest; remove it, or give 'manifest'"
-    if values.get("fetchers") is not None and not names & {SUPERVISOR, FETCHERS_JOB}:
+    if values.get("fetchers") is not None and SUPERVISOR not in names:
         yield (
             f"kinesis-efo option 'fetchers' is {values['fetchers']}, but `spark.readStream.format(...)` cannot start Spark tasks: use "
             f"kinesis_efo.read_stream(spark, ..., fetchers={values['fetchers']})"

@@ -25,7 +25,7 @@ from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import WhereReply, WhereRequest
 from kinesis_efo.planner.assignments import Assignments
 from kinesis_efo.planner.fetcher_watch import FetcherWatch
-from kinesis_efo.planner.members import Fallback, MissingFetchers
+from kinesis_efo.planner.members import MissingFetchers
 from kinesis_efo.planner.query_fetching import QueryFetching
 from kinesis_efo.planner.sessions import FetcherSessions
 from kinesis_efo.planner.sharing import Sharing
@@ -61,7 +61,7 @@ class Cluster:
         timeout: Seconds after which a fetcher that is not heard of counts as dead; it has stopped reading by then.
         clock: Time.
         gone: Tells whether nobody listens at an address any more, for certain.
-        fallback: What is done and said if no fetcher comes.
+        problem: What keeps fetchers from coming up; empty if that is not known.
         apart: Makes a fetcher in this process that reads apart; None: none can.
         together: See `Sharing`.
 
@@ -80,13 +80,13 @@ class Cluster:
         clock: Clock,
         *,
         gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]],
-        fallback: Fallback | None = None,
+        problem: Callable[[], str] = lambda: "",
         apart: Apart | None = None,
         together: bool = False,
     ) -> None:
         self._clock = clock
         self._snapshots = ShardSnapshots(clock)
-        missing = MissingFetchers(_PATIENCE * timeout, clock.monotonic(), fallback or Fallback())
+        missing = MissingFetchers(_PATIENCE * timeout, clock.monotonic(), problem)
         self.assignments = Assignments(self._snapshots, missing, timeout, clock)
         self.home: FetcherAddress
         self._watch = ShardWatch(streams, clock, lambda _stream: self.sharing.wake())

@@ -167,53 +167,32 @@ class Members(Generic[Address]):
         self._changed(member.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """What is done and said if no fetcher comes.
-
-    Attributes:
-        fetch_here: Starts a fetcher in this process, and tells whether it has. Called once, when there has been none for half of the
-            time after which the query fails.
-        excuse: Why none may have come, for messages.
-    """
-
-    fetch_here: Callable[[], bool] = lambda: False
-    excuse: Callable[[], str] = lambda: ""
-
-
 class MissingFetchers:
     """Follows for how long there has been no fetcher.
 
     Args:
         patience: Seconds after which the query fails.
         now: Monotonic time, seconds. None has come yet.
-        fallback: What is done and said then.
+        problem: What keeps fetchers from coming up, for the message; empty if that is not known.
     """
 
-    def __init__(self, patience: float, now: float, fallback: Fallback) -> None:
+    def __init__(self, patience: float, now: float, problem: Callable[[], str]) -> None:
         self._patience = patience
         self._since = now
-        self._fallback = fallback
-        self._asked = False
+        self._problem = problem
 
     def begin(self, now: float) -> None:
         """Take note that the last one is gone."""
         self._since = now
 
     def look(self, now: float) -> FetcherError | None:
-        """Do what is due while there is none; returns the error that ends the query once it is time for that."""
+        """The error that ends the query once there has been no fetcher for long enough."""
         seconds = now - self._since
         if seconds >= self._patience:
             return FetcherError(
-                f"no fetcher has come up for {seconds:.0f} s. {self._fallback.excuse()}".strip()
+                f"no fetcher has come up for {seconds:.0f} s. {self._problem()}".strip()
                 + " Fetchers run as Spark tasks: Spark's UI shows their job, 'kinesis-efo fetchers', and why it waits or fails"
             )
-        if seconds >= self._patience / 2 and not self._asked:
-            self._asked = True
-            if self._fallback.fetch_here():
-                logger.warning(
-                    "no fetcher for %.0f s: fetching beside the planner. %s", seconds, self._fallback.excuse()
-                )
         return None
 
 

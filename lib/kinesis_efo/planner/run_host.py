@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
 from kinesis_efo.fetcher.assembly import certificate_for
 from kinesis_efo.fetcher.budget import Budget
@@ -47,9 +46,7 @@ from kinesis_efo.metrics import report
 from kinesis_efo.options import Bounds, SourceOptions, Start
 from kinesis_efo.patience import Patience
 from kinesis_efo.planner.cluster import Apart, Cluster
-from kinesis_efo.planner.fetchers_elsewhere import FetchersElsewhere, StartFetchers
 from kinesis_efo.planner.local_fetching import LocalFetching
-from kinesis_efo.planner.members import Fallback
 from kinesis_efo.planner.probe import nobody_listens
 from kinesis_efo.planner.query import Query
 from kinesis_efo.planner.run import Run
@@ -70,6 +67,19 @@ class _StartOffset(Protocol):
     async def __call__(
         self, start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
     ) -> Offset: ...
+
+
+class RemoteFetchers(Protocol):
+    """The fetchers of a run in other processes."""
+
+    def problem(self) -> str:
+        """What keeps them from coming up; empty if that is not known."""
+
+    def stop(self) -> None:
+        """End all of them."""
+
+
+StartFetchers = Callable[[FetcherPlan], RemoteFetchers]
 
 
 @dataclass(frozen=True)
@@ -140,7 +150,7 @@ class RunHost:
         self._streams_changed = streams_changed
         self._guests: Guests | None = None
         self._closed_to_guests = False
-        self._elsewhere: FetchersElsewhere | None = None
+        self._fetchers: RemoteFetchers | None = None
         self._desk = StatusDesk(secrets.token_urlsafe(16), self._status)
         self.cluster: Cluster | None = None
         self.fetcher: Fetcher | None = None
@@ -152,7 +162,7 @@ class RunHost:
         )
         fetching: Cluster | LocalFetching
         if setup.start_fetchers is not None:
-            fetching = self.cluster = self._cluster(setup.start_fetchers, streams, settings)
+            fetching = self.cluster = self._cluster(streams, settings)
         else:
             self.fetcher = Fetcher(streams, budget, settings, clock)
             fetching = LocalFetching(self.fetcher, clock, together=options.hold_together)
@@ -163,17 +173,15 @@ class RunHost:
         self.query: Final = self.new_query(setup.query_name, manifest.streams, options.ends)
         self.service: Final = self._serve(fetching)
 
-    def _cluster(self, begin: StartFetchers, streams: Streams, settings: FetcherSettings) -> Cluster:
+    def _cluster(self, streams: Streams, settings: FetcherSettings) -> Cluster:
         options, clock = self.options, self.clock
-        elsewhere = FetchersElsewhere(begin, self._setup.listening, self._setup.limits, self._fail)
-        self._elsewhere = elsewhere
         return Cluster(
             streams,
             self._leases.seconds,
             options.lease_timeout,
             clock,
             gone=nobody_listens,
-            fallback=Fallback(elsewhere.fetch_here, elsewhere.problem),
+            problem=lambda: self._fetchers.problem() if self._fetchers is not None else "",
             apart=Apart(
                 options.buffer_bytes, lambda watch, budget: Fetcher(streams, budget, settings, clock, beside=watch)
             ),
@@ -194,8 +202,9 @@ class RunHost:
         logger.info("tasks reach the %s at %s", service.what, ", ".join(ways))
         return service
 
-    def _fail(self, error: KinesisEfoError) -> None:
-        self.run.failure.set(error)
+    def _end_fetchers(self) -> None:
+        if self._fetchers is not None:
+            self._fetchers.stop()
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Take the leases and begin.
@@ -206,15 +215,13 @@ class RunHost:
         Raises:
             KinesisEfoError: The lease table or a stream cannot be used.
         """
-        elsewhere, manifest = self._elsewhere, self._setup.manifest
-        if elsewhere is not None:
-            stack.callback(elsewhere.stop)
-            stack.push_async_callback(elsewhere.end_own)
+        begin_fetchers, manifest = self._setup.start_fetchers, self._setup.manifest
+        stack.callback(self._end_fetchers)
         stack.push_async_callback(self.run.stop)
         stack.push_async_callback(self._end_guests)
         await self.run.start(str(self.address), StatusAccess(self.address, self._desk.token).to_text())
-        if elsewhere is not None:
-            elsewhere.start(FetcherPlan(manifest, self.options, self.address, self._setup.secret))
+        if begin_fetchers is not None:
+            self._fetchers = begin_fetchers(FetcherPlan(manifest, self.options, self.address, self._setup.secret))
         about = {"application": manifest.application, "environment": manifest.environment}
         shards, now, queries = self.options.metrics.shards, self.clock.monotonic, self.run.count_queries
         collector = FetcherCollector(self.fetcher, self._streams.opened, self._leases, about, shards, now, queries)

@@ -27,8 +27,7 @@ from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.patience import Patience, passes
 from kinesis_efo.planner.calls import QueryCalls, finished
-from kinesis_efo.planner.fetchers_elsewhere import StartFetchers
-from kinesis_efo.planner.run_host import RunHost, RunSetup
+from kinesis_efo.planner.run_host import RunHost, RunSetup, StartFetchers
 from kinesis_efo.positions import Offset, ShardRange
 
 logger = logging.getLogger(__name__)

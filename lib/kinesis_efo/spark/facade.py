@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.keywords import SourceKeywords
-from kinesis_efo.options.source import BATCH, DRIVER_HOST, FETCHERS_JOB, LOADED, PROGRAM, SUPERVISOR, TIMES
+from kinesis_efo.options.source import BATCH, DRIVER_HOST, LOADED, PROGRAM, SUPERVISOR, TIMES
 from kinesis_efo.spark.compat import SPARK_VERSION, in_pipeline
 from kinesis_efo.spark.finished_listener import listen
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
@@ -50,7 +50,8 @@ def read_stream(
     Raises:
         OptionsError: Options are wrong; the message names all of them.
         ManifestError: The manifest cannot be loaded, or lacks what the options name; in a classic session.
-        ConfigurationError: This many fetchers would leave no core for micro-batches, or this Spark has no names or fetchers here.
+        ConfigurationError: This many fetchers would leave no core for micro-batches, or this Spark has no names or fetchers here (a
+            client of Spark Connect and a Declarative Pipeline have none).
         AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` makes the error of it.
 
     ```python
@@ -67,13 +68,13 @@ def read_stream(
     fetchers = _number_of_fetchers(given)
     # Who starts the fetchers is known only later: it is started for options that are right.
     SourceOptions.parse({**given, SUPERVISOR: "not yet"} if fetchers is not None else given)
-    if in_pipeline():
-        if fetchers is not None:
-            raise ConfigurationError(
-                f"kinesis_efo.read_stream got fetchers={fetchers} in a pipeline, whose functions only describe what is read, so that "
-                "nobody would start them: leave it out, and one fetcher on the driver's host reads all"
-            )
-    else:
+    if fetchers is not None and (in_pipeline() or not _is_driver(spark)):
+        where = "a pipeline" if in_pipeline() else "a client of Spark Connect"
+        raise ConfigurationError(
+            f"kinesis_efo.read_stream got fetchers={fetchers} in {where}, and only a program that runs in the driver can start fetchers: "
+            "leave it out, and one fetcher on the driver's host reads all"
+        )
+    if not in_pipeline():
         if _is_driver(spark):
             KinesisEfoSource({**given, SUPERVISOR: "not yet"} if fetchers is not None else given).schema()
         else:
@@ -85,7 +86,9 @@ def read_stream(
         if host := _driver_host(spark):
             given[DRIVER_HOST] = host
         if fetchers is not None:
-            given.update([_fetchers_job(spark, fetchers)])
+            from kinesis_efo.spark.supervisor import supervisor_of
+
+            given[SUPERVISOR] = supervisor_of(spark, fetchers).path
     reader = spark.readStream.format(NAME)
     if name is not None:
         reader = reader.name(name)
@@ -213,17 +216,6 @@ def _number_of_fetchers(options: Mapping[str, object]) -> int | None:
         if name.lower() == "fetchers" and str(value).strip().isdecimal():
             return int(str(value))
     return None
-
-
-def _fetchers_job(spark: SparkSession, fetchers: int) -> tuple[str, str]:
-    """See that fetchers are started when a query is: the option that tells its planner how."""
-    if not _is_driver(spark):
-        from kinesis_efo.spark.connect import fetchers_job
-
-        return FETCHERS_JOB, fetchers_job(spark, fetchers)
-    from kinesis_efo.spark.supervisor import supervisor_of
-
-    return SUPERVISOR, supervisor_of(spark, fetchers).path
 
 
 def _is_driver(spark: SparkSession) -> bool:

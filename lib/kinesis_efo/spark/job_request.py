@@ -33,9 +33,6 @@ class JobRequest:
         FetcherError: Nobody is there.
     """
 
-    optional = False
-    """The supervisor starts them again itself."""
-
     def __init__(self, path: str, plan: FetcherPlan) -> None:
         self._problem = ""
         self._socket = socket.socket(socket.AF_UNIX)

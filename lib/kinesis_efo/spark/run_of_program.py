@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
@@ -12,8 +13,8 @@ from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.processes import Process
-from kinesis_efo.spark.fetcher_job import start_fetchers
 from kinesis_efo.spark.host import where_to_listen
+from kinesis_efo.spark.job_request import JobRequest
 from kinesis_efo.spark.lifecycle import hand_over_output, is_sparks_process, spark_waits
 
 
@@ -27,7 +28,7 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> RunAccess:
     listening = where_to_listen(options)
 
     def begin(secret: str | None, name: str, *, shared: bool = True) -> PlannerRuntime:
-        fetchers = start_fetchers(options)
+        fetchers = partial(JobRequest, options.supervisor) if options.supervisor is not None else None
         return PlannerRuntime(
             manifest, options, listening, start_fetchers=fetchers, secret=secret, name=name, shared=shared
         )

@@ -11,6 +11,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -22,13 +23,15 @@ from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo.spark.cores import check_cores
 from kinesis_efo.spark.fetcher_task import RESULT, fetcher_task
 from kinesis_efo.spark.job_request import LENGTH
-from kinesis_efo.spark.pauses import Pauses
 
 logger = logging.getLogger(__name__)
 
 _NO_CORE_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 2.0
 """How often a supervisor looks whether Spark was stopped, which tells nobody."""
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 30.0
+"""Seconds before a job that failed is started again: the first time, and at most."""
 _numbers = count()
 _supervisors: Final[list[Supervisor]] = []
 _making: Final = threading.Lock()
@@ -149,10 +152,10 @@ class _Job:
             self._context.cancelJobGroup(self._group)
 
     def _run(self) -> None:
-        pauses = Pauses()
+        pause = _FIRST_PAUSE / 2
         application = self._plan.manifest.application
         while not self._ended.is_set():
-            pauses.begin()
+            began = time.monotonic()
             try:
                 self._context.setJobGroup(self._group, f"kinesis-efo fetchers of application {application}")
                 places = self._spark.range(0, self._fetchers, 1, self._fetchers)
@@ -162,7 +165,8 @@ class _Job:
                 if self._ended.is_set():
                     return
                 reason = str(error).strip()
-                pause = pauses.after_failure()
+                ran = time.monotonic() - began > _LONGEST_PAUSE
+                pause = _FIRST_PAUSE if ran else min(2 * pause, _LONGEST_PAUSE)
                 logger.warning(
                     "the fetchers of application %s failed; starting them again in %.0f s: %s",
                     application,

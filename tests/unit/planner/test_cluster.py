@@ -29,7 +29,6 @@ from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.planner.cluster import Cluster
-from kinesis_efo.planner.members import Fallback
 from kinesis_efo.planner.query import Query
 from kinesis_efo.planner.run import Run as PlannedRun
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
@@ -121,7 +120,6 @@ class Run:
         stream: ModelStream,
         fetchers: int = 2,
         takeovers: bool = False,
-        alone: bool = False,
         ends: Bounds | None = None,
     ) -> None:
         self.stream = stream
@@ -135,7 +133,6 @@ class Run:
         streams = Streams({"orders": Stream(REF, stream, stream, RetrySettings(), "m.json", clock)})
         keys = LeaseKeys({"orders": "dev-orders"})
         self.leases = RunLease(self.network, f"w{id(self)}", keys, Timing(LEASE), clock, Random(1), application="lake")
-        self.alone = alone
         self.is_gone = self._is_dead
         self.cluster = Cluster(
             streams,
@@ -143,7 +140,6 @@ class Run:
             LEASE,
             clock,
             gone=lambda address: self.is_gone(address),
-            fallback=Fallback(self._fetch_here),
         )
         self.inner = PlannedRun(streams, self.cluster, self.leases, self.network, keys, Pace(), 60.0, clock)
         self.planner = Query(self.inner)
@@ -163,11 +159,6 @@ class Run:
         await asyncio.gather(*(host.task for host in self.hosts), return_exceptions=True)
         if not self.takeovers:
             assert self.stream.collisions == []
-
-    def _fetch_here(self) -> bool:
-        if self.alone:
-            self.hosts.append(Host(self, self.places))
-        return self.alone
 
     async def _is_dead(self, address: FetcherAddress) -> bool:
         if address not in self.dead and any(host.address == address and host.link.cut for host in self.hosts):
@@ -628,20 +619,6 @@ async def test_no_fetcher_at_all_fails_the_query() -> None:
         with pytest.raises(FetcherError, match="no fetcher has come up for 60 s"):
             await run.idle_until(lambda: False, 100.0)
         assert LoopClock().monotonic() - began >= 6 * LEASE - 0.1
-
-
-@scenario
-async def test_where_the_job_of_fetchers_is_somebody_elses_the_planner_fetches_at_last() -> None:
-    stream = ModelStream(shards=2)
-    stream.put(0, 30)
-    async with Run(stream, fetchers=0, alone=True) as run:
-        assert await run.idle_until(lambda: len(run.rows) == 1, 100.0) <= 3 * LEASE + 3
-        # Those who come all the same take their part.
-        run.hosts.append(Host(run, 7))
-        await run.idle_until(lambda: sorted(n for _, n in run.cluster.assignments.fetchers()) == [1, 1], 30.0)
-        stream.put(1, 30)
-        await run.until(2)
-        assert len(run.hosts) == 2, "asked once"
 
 
 @scenario

@@ -32,7 +32,6 @@ from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.planner.cluster import Cluster
-from kinesis_efo.planner.members import Fallback
 from kinesis_efo.planner.snapshots import ShardSnapshots
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Offset, Position, ShardKey, ShardRange
 from tests.support.model_stream import ModelStream
@@ -76,14 +75,13 @@ class Centre:
         self.seconds = dict.fromkeys(names, 8.0)
         self.coordinator = Coordinator()
         self.gone: set[FetcherAddress] = set()
-        self.here: list[float] = []
         self.cluster = Cluster(
             self.streams,
             self.seconds.__getitem__,
             timeout,
             clock,
             gone=self._is_gone,
-            fallback=Fallback(self._fetch_here, lambda: "Spark has no cores."),
+            problem=lambda: "Spark has no cores.",
         )
         self.query = self.cluster.join()
         self._reports: dict[str, int] = {}
@@ -100,10 +98,6 @@ class Centre:
 
     async def _is_gone(self, at: FetcherAddress) -> bool:
         return at in self.gone
-
-    def _fetch_here(self) -> bool:
-        self.here.append(LoopClock().monotonic())
-        return True
 
     async def work(self, name: str, revision: int = 0, done: int = 0, wait: float = 0.0, **more: Any) -> Work:
         place = int(name[1:])
@@ -979,12 +973,10 @@ async def test_no_fetcher_for_long_is_an_error_counted_from_the_last_one(centre:
     centre.cluster.sessions.dropped("f0")
     gone = LoopClock().monotonic()
     await asyncio.sleep(25)
-    assert centre.here == [], "counted from the last one"
     polling = asyncio.create_task(centre.poll(BOTH, 500.0))
     with pytest.raises(FetcherError, match=r"no fetcher has come up for 60 s\. Spark has no cores\. Fetchers run as"):
         await polling
     assert LoopClock().monotonic() == pytest.approx(gone + 60, abs=0.51)
-    assert centre.here == [pytest.approx(gone + 30, abs=0.51)], "asked once"
     assert began < gone
 
 
@@ -994,7 +986,6 @@ async def test_nobody_is_missed_while_somebody_is_there(centre: Centre) -> None:
         work = await centre.work("f0")
         await centre.work("f0", work.revision, work.number)
         await asyncio.sleep(0.5)
-    assert centre.here == []
     assert centre.coordinator.failure.error is None
 
 

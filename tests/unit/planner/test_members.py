@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kinesis_efo.planner.members import Fallback, Members, MemberState, MissingFetchers
+from kinesis_efo.planner.members import Members, MemberState, MissingFetchers
 from kinesis_efo.positions import ShardKey
 
 TIMEOUT = 10.0
@@ -62,30 +59,13 @@ def test_who_keeps_its_shards_is_told_nothing() -> None:
     assert (told, one.obeyed) == (["one"], revision)
 
 
-@pytest.mark.parametrize("comes", [True, False])
-def test_no_fetcher_is_borne_for_a_time_and_after_half_of_it_one_is_asked_for_here(
-    comes: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked: list[None] = []
-
-    def fetch_here() -> bool:
-        asked.append(None)
-        return comes
-
-    missing = MissingFetchers(60.0, 100.0, Fallback(fetch_here, lambda: "Spark has no cores."))
-    with caplog.at_level(logging.WARNING):
-        assert missing.look(129.9) is None
-        assert asked == []
-        assert missing.look(130.0) is None
-        assert missing.look(159.9) is None
-    assert len(asked) == 1
-    said = ["no fetcher for 30 s: fetching beside the planner. Spark has no cores."] if comes else []
-    assert caplog.messages == said
+def test_no_fetcher_is_borne_for_a_time() -> None:
+    missing = MissingFetchers(60.0, 100.0, lambda: "Spark has no cores.")
+    assert missing.look(159.9) is None
     assert str(missing.look(160.0)).startswith("no fetcher has come up for 60 s. Spark has no cores. Fetchers run as")
     missing.begin(150.0)
     assert missing.look(209.9) is None, "one had come"
     assert missing.look(210.0) is not None
-    assert len(asked) == 1
 
 
 def test_a_shard_moves_only_when_the_one_that_had_it_has_closed_it() -> None:

@@ -127,6 +127,11 @@ def test_in_a_pipeline_a_read_is_only_described() -> None:
         told(spark, fetchers=2)
 
 
+def test_a_client_of_spark_connect_cannot_start_fetchers() -> None:
+    with pytest.raises(ConfigurationError, match=r"got fetchers=2 in a client of Spark Connect, .*: leave it out"):
+        told(Spark(), fetchers=2)
+
+
 # -- batch reads
 
 EIGHT = Position.at_timestamp(1_700_035_200_000)

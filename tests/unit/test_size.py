@@ -1,0 +1,43 @@
+"""How large the library may be. The bounds go down with each clean-up; a change that needs more raises one here, and says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LIB = ROOT / "lib"
+OUTSIDE = {"cli", "operate", "emr", "local", "pytest_plugin.py"}
+"""What is not the runtime: command line, operation, EMR and local AWS."""
+
+
+def size() -> dict[str, int]:
+    modules = list(LIB.rglob("*.py"))
+    runtime = [
+        each for each in (LIB / "kinesis_efo").rglob("*.py")
+        if each.relative_to(LIB / "kinesis_efo").parts[0] not in OUTSIDE
+    ]  # fmt: skip
+    return {
+        "lines of the runtime": sum(map(_lines, runtime)),
+        "modules of the runtime": len(runtime),
+        "lines of lib": sum(map(_lines, modules)),
+        "words of the pages": sum(len(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md")),
+    }
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("what", "most"),
+    [
+        ("lines of the runtime", 36_604),
+        ("modules of the runtime", 242),
+        ("lines of lib", 55_364),
+        ("words of the pages", 48_634),
+    ],
+)
+def test_it_does_not_grow(what: str, most: int) -> None:
+    assert size()[what] <= most

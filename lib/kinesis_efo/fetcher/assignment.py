@@ -64,7 +64,7 @@ class Assignment:
         if work.shards is not None:
             shards = {shard.key: shard for shard in work.shards}
             change = Change(
-                {key: Position.parse(shard.start) for key, shard in shards.items() if key not in self._shards},
+                {key: shard.start for key, shard in shards.items() if key not in self._shards},
                 frozenset(self._shards.keys() - shards.keys()),
             )
             self._shards, self.revision = shards, work.revision
@@ -116,4 +116,4 @@ class Assignment:
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
         """See `Coordinator`."""
         known = self._shards.get(shard)
-        return known.read_until if known is not None and Position.parse(known.start) == position else None
+        return known.read_until if known is not None and known.start == position else None

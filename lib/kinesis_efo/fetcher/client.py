@@ -86,7 +86,7 @@ class FetcherClient(Connection):
             KinesisEfoError: The error of the fetcher.
         """
         with self._limited() as give_up_at:
-            ticket = msgspec.json.encode(GetTicket.of(ranges, self._query))
+            ticket = msgspec.json.encode(GetTicket(ranges, self._query))
             wire, first = self.call(Request(self._secret, GET, self._call_seconds), ticket, self._silent_seconds)
             ended = False
             try:

@@ -1,18 +1,19 @@
 """The messages between tasks and fetchers, and the form in which errors cross the wire.
 
-They are JSON by msgspec, the heads and bodies of the frames of `wire`.
+They are JSON by msgspec, the heads and bodies of the frames of `wire`. Both ends are this library, so positions and numbers of any
+length cross as what they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from kinesis_efo import errors
 from kinesis_efo.errors import FetcherError, KinesisEfoError, OptionsError
-from kinesis_efo.positions import Position, ShardKey, ShardRange
+from kinesis_efo.positions import ShardRange
 
 TOGETHER_BYTES: Final = 1 << 20
 """Payloads are sent together, about this many bytes at a time: what fits into the processor's cache is fastest."""
@@ -38,33 +39,12 @@ class GetTicket(msgspec.Struct, frozen=True):
     """Asks for the events that cover some ranges, one after the other. A task makes one call for all of them: each has its price.
 
     Attributes:
-        ranges: Stream, shard, the two positions and the last record of each range; it is empty if none is known.
+        ranges: The ranges.
         query: The name of the query among those of its run.
     """
 
-    # Sequence numbers have more digits than JSON numbers are trusted with.
-    ranges: list[tuple[str, str, str, str, str]]
+    ranges: Sequence[ShardRange]
     query: str = ""
-
-    @classmethod
-    def of(cls, wanted: Iterable[ShardRange], query: str = "") -> GetTicket:
-        """The ticket for some ranges of a query."""
-        return cls(
-            [
-                (*key, str(after), str(through), "" if last is None else str(last))
-                for key, after, through, last in wanted
-            ],
-            query,
-        )
-
-    def parsed(self) -> list[ShardRange]:
-        """The ranges that a ticket asks for."""
-        return [
-            ShardRange(
-                ShardKey(stream, shard), Position.parse(after), Position.parse(through), int(last) if last else None
-            )
-            for stream, shard, after, through, last in self.ranges
-        ]
 
 
 class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
@@ -72,22 +52,11 @@ class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         index: Index of the range in the ticket.
-        hashes: First and last hash key of the shard, as text, if the fetcher knows them.
+        hash_range: First and last hash key of the shard, if the fetcher knows them.
     """
 
     index: int
-    hashes: tuple[str, str] | None
-
-    @classmethod
-    def of(cls, index: int, hash_range: tuple[int, int] | None) -> RangeLabel:
-        """The label of a range."""
-        # Hash keys have 128 bits, more than JSON numbers are trusted with.
-        return cls(index, None if hash_range is None else (str(hash_range[0]), str(hash_range[1])))
-
-    @property
-    def hash_range(self) -> tuple[int, int] | None:
-        """The hash keys as numbers."""
-        return None if self.hashes is None else (int(self.hashes[0]), int(self.hashes[1]))
+    hash_range: tuple[int, int] | None
 
 
 class _Failure(msgspec.Struct):

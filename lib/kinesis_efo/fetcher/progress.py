@@ -7,7 +7,7 @@ import msgspec
 from kinesis_efo.positions import Position, ShardKey
 
 
-class ShardProgress(msgspec.Struct, frozen=True):
+class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     """How far one shard may go in the next micro-batch.
 
     Attributes:
@@ -31,7 +31,7 @@ class ShardProgress(msgspec.Struct, frozen=True):
     data: int = 0
 
 
-class PollReply(msgspec.Struct, frozen=True):
+class PollReply(msgspec.Struct, frozen=True, array_like=True):
     """The answer to a poll.
 
     Attributes:

@@ -178,8 +178,7 @@ class RemoteFetcher:
             self._further.put_nowait((work, further))
         self._fetcher.allowed()
         if work.done:
-            done = {ShardKey(stream, shard): Position.parse(text) for stream, shard, text in work.done}
-            self._commit(done)
+            self._commit(dict(work.done))
 
     def _begin(self, shards: dict[ShardKey, Position]) -> None:
         for key, position in shards.items():
@@ -191,7 +190,7 @@ class RemoteFetcher:
         while True:
             work, shards = await self._further.get()
             for name in {key.stream for key in shards} - self._streams.streams.keys():
-                await self._streams.add(name, self._open_stream(work.streams[name].ref(name)))
+                await self._streams.add(name, self._open_stream(work.streams[name]))
             # What was taken away meanwhile may not be read, and is not.
             self._begin(shards)
 

@@ -11,9 +11,9 @@ from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import Child, Entry, ShardNews
+from kinesis_efo.fetcher.work import ShardNews
 from kinesis_efo.options import Bounds
-from kinesis_efo.positions import PositionKind, ShardKey
+from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 MOST_ENTRIES: Final = 5_000
 """Events in one report, about: it is half a megabyte."""
@@ -25,7 +25,7 @@ class _Told:
 
     buffer: ShardBuffer
     entries: int = 0
-    before_end: tuple[str, str] | None = None
+    before_end: tuple[Position, int] | None = None
 
 
 class Reporter:
@@ -79,7 +79,7 @@ class Reporter:
                 self.waits = True
             else:
                 news.append(self._of(feed, feed.buffer))
-                entries += len(news[-1].entries)
+                entries += len(news[-1].events)
         return news
 
     def _of(self, feed: ShardFeed, buffer: ShardBuffer) -> ShardNews:
@@ -87,31 +87,27 @@ class Reporter:
         told = self._told.get(key)
         if told is None or told.buffer is not buffer:
             told = self._told[key] = _Told(buffer)
-            start = str(buffer.start)
+            start = buffer.start
         events, told.entries = buffer.entries_since(told.entries)
         told.before_end = told.before_end or self._before_end(key, buffer)
         return ShardNews(
-            *key,
-            start=start,
-            entries=[Entry.of(event) for event in events],
+            key,
+            start,
+            events,
             behind=feed.millis_behind,
             unseen=feed.unseen,
             read_until=feed.read_until(buffer.end),
-            children=[Child.of(child) for child in self._streams.stream(key.stream).children(key.shard)]
-            if buffer.end.is_end
-            else [],
+            children=list(self._streams.stream(key.stream).children(key.shard)) if buffer.end.is_end else [],
             subscription=self._fetcher.subscription(key),
-            tip=None if feed.tip is None else str(feed.tip),
+            tip=feed.tip,
             quiet=feed.quiet,
-            lowest=None
-            if buffer.lowest is None or buffer.start.kind is not PositionKind.AT_TIMESTAMP
-            else str(buffer.lowest),
+            lowest=buffer.lowest if buffer.start.kind is PositionKind.AT_TIMESTAMP else None,
             before_end=told.before_end,
         )
 
-    def _before_end(self, key: ShardKey, buffer: ShardBuffer) -> tuple[str, str] | None:
+    def _before_end(self, key: ShardKey, buffer: ShardBuffer) -> tuple[Position, int] | None:
         end = self._ends.shards[key] if key in self._ends.shards else self._ends.of(key.stream)
         if end is None or end.kind is not PositionKind.AFTER or buffer.start.reaches(end):
             return None
         last = buffer.last_up_to(end, buffer.start)
-        return None if last is None else (str(end), str(last))
+        return None if last is None else (end, last)

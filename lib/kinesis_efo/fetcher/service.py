@@ -92,7 +92,7 @@ class FetcherService(Service):
 
     def _get(self, call: Call, ticket: GetTicket) -> None:
         """Send the payloads of some ranges, with the labels of their ranges."""
-        getting = _Getting(self.run(call, self._served(ticket.query)), ticket.parsed())
+        getting = _Getting(self.run(call, self._served(ticket.query)), ticket.ranges)
         coming: concurrent.futures.Future[Chunks] | None = None
         try:
             while True:
@@ -120,7 +120,7 @@ class _Getting:
     """What one call still has to get of its ranges."""
 
     def __init__(self, fetcher: Served, ranges: Sequence[ShardRange]) -> None:
-        self._label = RangeLabel.of(0, None)
+        self._label = RangeLabel(0, None)
         self._chunks = self._read(fetcher, ranges)
         self._ready: Chunks = []
         self._reading: asyncio.Task[Any] | None = None
@@ -160,7 +160,7 @@ class _Getting:
         for index, wanted in enumerate(ranges):
             if index == 1:
                 fetcher.expect(ranges)  # after a restart, nothing may be read before the first one is
-            self._label = RangeLabel.of(index, await fetcher.hash_range(wanted.key))
+            self._label = RangeLabel(index, await fetcher.hash_range(wanted.key))
             reader = fetcher.read(wanted, asked_at)
             try:
                 async for payloads in reader:

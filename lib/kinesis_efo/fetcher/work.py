@@ -6,17 +6,16 @@ A fetcher has two calls under way: `work` waits for what it is to do, `report` t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.status import Subscription
-from kinesis_efo.kinesis.arrivals import Mark
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
+from kinesis_efo.positions import Position, ShardKey, ShardRange
 
 WORK: Final = "work"
 REPORT: Final = "report"
@@ -49,48 +48,18 @@ class WorkRequest(msgspec.Struct, frozen=True):
     reading: bool = False
 
 
-class StreamText(msgspec.Struct, frozen=True, array_like=True):
-    """A stream that a run reads.
-
-    Attributes:
-        name: Its name in Kinesis.
-        arn: Its ARN.
-        consumer: The ARN of its consumer; None for one that is polled.
-    """
-
-    name: str
-    arn: str
-    consumer: str | None
-
-    @classmethod
-    def of(cls, ref: StreamRef) -> Self:
-        """The message for a stream."""
-        return cls(ref.stream_name, ref.stream_arn, ref.consumer_arn)
-
-    def ref(self, name: str) -> StreamRef:
-        """The stream, by its logical name."""
-        return StreamRef(name, self.name, self.arn, self.consumer)
-
-
 class Shard(msgspec.Struct, frozen=True, array_like=True):
     """A shard that a fetcher may read.
 
     Attributes:
-        stream: Logical name of its stream.
-        shard: Shard id.
+        key: The shard.
         start: Where to begin.
         read_until: What arrived before this time lies at or before `start`, epoch seconds, if that is known.
     """
 
-    stream: str
-    shard: str
-    start: str
+    key: ShardKey
+    start: Position
     read_until: float | None = None
-
-    @property
-    def key(self) -> ShardKey:
-        """The shard."""
-        return ShardKey(self.stream, self.shard)
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -113,69 +82,21 @@ class Work(msgspec.Struct, frozen=True):
     shards: list[Shard] | None = None
     seconds: dict[str, float] = {}
     number: int = 0
-    done: list[tuple[str, str, str]] = []
+    done: list[tuple[ShardKey, Position]] = []
     shared: bool = False
-    streams: dict[str, StreamText] = {}
-
-
-class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """An event that was buffered.
-
-    Attributes:
-        through: The position behind it.
-        size: Bytes that it occupies; 0 if it has no records.
-        records: Kinesis records in it.
-        last: Its last record, the text of a `LastRecord`; empty if its number is that of `through`, None if it is not known, or there is none.
-        marks: When its records arrived in the stream, if that is noted.
-    """
-
-    through: str
-    size: int
-    records: int
-    last: str | None = None
-    marks: list[tuple[int, int, str, int]] = []
-
-    @classmethod
-    def of(cls, event: BufferedEvent) -> Entry:
-        """The message for an event."""
-        # Sequence numbers have more digits than JSON numbers are trusted with.
-        marks = [(mark.earliest, mark.latest, str(mark.through), mark.records) for mark in event.marks]
-        return cls(str(event.through), event.size, event.records, _last(event.through, event.last), marks)
-
-    def parsed_marks(self) -> tuple[Mark, ...]:
-        """The marks as buffers have them."""
-        return tuple(Mark(earliest, latest, int(through), records) for earliest, latest, through, records in self.marks)
-
-
-class Child(msgspec.Struct, frozen=True, array_like=True):
-    """A child of a shard that has ended; hash keys have 128 bits, more than JSON numbers are trusted with."""
-
-    shard: str
-    parents: tuple[str, ...]
-    starting_hash: str
-    ending_hash: str
-
-    @classmethod
-    def of(cls, child: ChildShard) -> Child:
-        """The message for a child."""
-        return cls(child.shard_id, tuple(child.parents), str(child.starting_hash), str(child.ending_hash))
-
-    def parsed(self) -> ChildShard:
-        """The child as events announce it."""
-        return ChildShard(self.shard, self.parents, int(self.starting_hash), int(self.ending_hash))
+    streams: dict[str, StreamRef] = {}
 
 
 class ShardNews(msgspec.Struct, frozen=True):
     """What has happened in one shard since the last report.
 
     Attributes:
-        stream: Logical name of its stream.
-        shard: Shard id.
+        key: The shard.
         start: Where its buffer begins, if that began anew: what was told of the shard before is void.
-        entries: The events since.
+        events: The events since.
         behind: How far reading lags, in milliseconds.
-        unseen: What had arrived in the stream so long ago, seconds, lies before the end of the last entry, if that is known.
-        read_until: What arrived before this time lies before the end of the last entry, epoch seconds, if that is known.
+        unseen: What had arrived in the stream so long ago, seconds, lies before the end of the last event, if that is known.
+        read_until: What arrived before this time lies before the end of the last event, epoch seconds, if that is known.
         children: Its children, if it has ended.
         subscription: What happened to its subscriptions.
         tip: Where it ended when fetching began there, if that is known.
@@ -184,24 +105,18 @@ class ShardNews(msgspec.Struct, frozen=True):
         before_end: Where the query is to end in the shard, and the number of the last record up to there, once that is seen.
     """
 
-    stream: str
-    shard: str
-    start: str | None = None
-    entries: list[Entry] = []
+    key: ShardKey
+    start: Position | None = None
+    events: Sequence[BufferedEvent] = ()
     behind: int | None = None
     unseen: float | None = None
     read_until: float | None = None
-    children: list[Child] = []
+    children: list[ChildShard] = []
     subscription: Subscription | None = None
-    tip: str | None = None
+    tip: Position | None = None
     quiet: float = 0.0
-    lowest: str | None = None
-    before_end: tuple[str, str] | None = None
-
-    @property
-    def key(self) -> ShardKey:
-        """The shard."""
-        return ShardKey(self.stream, self.shard)
+    lowest: int | None = None
+    before_end: tuple[Position, int] | None = None
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -246,16 +161,15 @@ class WhereRequest(msgspec.Struct, frozen=True):
         after: Where its ranges begin, in the order of the shards.
     """
 
-    shards: list[tuple[str, str]]
+    shards: list[ShardKey]
     wait: float
     query: str
-    after: list[str]
+    after: list[Position]
 
     @classmethod
     def of(cls, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereRequest:
         """The question for some ranges of a query."""
-        shards = [(wanted.key.stream, wanted.key.shard) for wanted in ranges]
-        return cls(shards, wait, query, [str(wanted.after) for wanted in ranges])
+        return cls([wanted.key for wanted in ranges], wait, query, [wanted.after for wanted in ranges])
 
 
 class WhereReply(msgspec.Struct, frozen=True):
@@ -268,10 +182,3 @@ class WhereReply(msgspec.Struct, frozen=True):
 
     fetchers: list[FetcherAddress | None]
     there: int
-
-
-def _last(through: Position, record: LastRecord | None) -> str | None:
-    """An event's last record as reports have it: most events end with it."""
-    if record is None:
-        return None
-    return "" if through.kind is PositionKind.AFTER and record == LastRecord(through.value) else str(record)

@@ -166,13 +166,13 @@ class Cluster:
         if not self.assignments.shared:
             return reply
         if self.sharing.alone:
-            for shard, at in zip(request.shards, request.after, strict=True):
-                self.buffered(ShardKey(*shard), Position.parse(at))
+            for key, at in zip(request.shards, request.after, strict=True):
+                self.buffered(key, at)
             return reply
         tasks = self.sharing.named(request.query).tasks
-        begins = zip(request.shards, map(Position.parse, request.after), reply.fetchers, strict=True)
+        begins = zip(request.shards, request.after, reply.fetchers, strict=True)
         return WhereReply(
-            [there if tasks.reads_shared(ShardKey(*shard), at) else self.home for shard, at, there in begins],
+            [there if tasks.reads_shared(key, at) else self.home for key, at, there in begins],
             reply.there,
         )
 

@@ -14,7 +14,6 @@ from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.connection import Connection
 from kinesis_efo.fetcher.progress import PollReply
-from kinesis_efo.fetcher.work import StreamText
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions, Start
@@ -28,11 +27,10 @@ from kinesis_efo.planner.guest_messages import (
     Answer,
     AskEnds,
     AskTips,
-    BoundsText,
     Call,
     CheckReplay,
     Commit,
-    FoundText,
+    FoundParts,
     GuestCall,
     InitialOffset,
     Join,
@@ -42,16 +40,14 @@ from kinesis_efo.planner.guest_messages import (
     Place,
     Planned,
     Poll,
-    Polled,
     Reading,
     Resume,
-    StartText,
     Strict,
     Told,
     WaitHeld,
-    parsed_numbers,
+    bounds_parts,
     parsed_offset,
-    ranges_text,
+    start_parts,
 )
 from kinesis_efo.planner.program import HostFile
 from kinesis_efo.planner.query_ends import Found
@@ -126,8 +122,7 @@ class HostLink:
         Raises:
             FetcherUnreachableError, FetcherRefusedError: There is no host, or it does not answer.
         """
-        texts = {name: StreamText.of(ref) for name, ref in streams.items()}
-        request = Join(reader, *process, texts, of_run(options), BoundsText.of(options.ends))
+        request = Join(reader, *process, dict(streams), of_run(options), bounds_parts(options.ends))
         joined = self._client.join(request)
         self._guest = joined.guest
         return joined
@@ -217,7 +212,7 @@ class GuestQuery:
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
         """See `QueryAccess`."""
-        return self._link.call(lambda tell: Poll(tell(offset), max_bytes, max_records, timeout), Polled).parsed()
+        return self._link.call(lambda tell: Poll(tell(offset), max_bytes, max_records, timeout), PollReply)
 
     def commit(self, offset: Offset) -> None:
         """See `QueryAccess`."""
@@ -225,18 +220,17 @@ class GuestQuery:
 
     def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
         """See `QueryAccess`."""
-        found = self._link.call(lambda _: LastRecords(ranges_text(ranges)), list[tuple[str, str, str]])
-        return parsed_numbers(found)
+        return dict(self._link.call(lambda _: LastRecords(ranges), list[tuple[ShardKey, int]]))
 
     def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
         """See `QueryAccess`."""
-        self._link.call(lambda tell: CheckReplay(tell(begin), ranges_text(ranges)), type(None))
+        self._link.call(lambda tell: CheckReplay(tell(begin), ranges), type(None))
 
     def ends(self, offset: Offset, *, timeout: float) -> Found | None:
         """See `QueryAccess`."""
-        kind: Any = FoundText | None
-        found: FoundText | None = self._link.call(lambda tell: AskEnds(tell(offset), timeout), kind)
-        return None if found is None else found.parsed()
+        kind: Any = FoundParts | None
+        found: FoundParts | None = self._link.call(lambda tell: AskEnds(tell(offset), timeout), kind)
+        return None if found is None else Found(dict(found[0]), found[1], dict(found[2]))
 
     def strict(self, streams: Collection[str]) -> frozenset[str]:
         """See `QueryAccess`."""
@@ -248,7 +242,7 @@ class GuestQuery:
 
     def planned(self, mark: Mark) -> None:
         """See `QueryAccess`."""
-        self._link.call(lambda _: Planned(str(mark)), type(None))
+        self._link.call(lambda _: Planned(mark), type(None))
 
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
         """See `QueryAccess`."""
@@ -281,13 +275,13 @@ class GuestRun:
 
     def initial_offset(self, start: Start) -> Offset:
         """See `RunAccess`."""
-        found = parsed_offset(self.link.call(lambda _: InitialOffset(StartText.of(start)), dict[str, Any]))
+        found = parsed_offset(self.link.call(lambda _: InitialOffset(start_parts(start)), dict[str, Any]))
         assert found is not None
         return found
 
     def added_offset(self, start: Start, names: Collection[str]) -> Offset:
         """See `RunAccess`."""
-        found = parsed_offset(self.link.call(lambda _: AddedOffset(StartText.of(start), list(names)), dict[str, Any]))
+        found = parsed_offset(self.link.call(lambda _: AddedOffset(start_parts(start), list(names)), dict[str, Any]))
         assert found is not None
         return found
 
@@ -296,7 +290,7 @@ class GuestRun:
         if not self.by_planner:
             return [self.address] * len(ranges)
         kind: Any = list[FetcherAddress | None]
-        placed: list[FetcherAddress | None] = self.link.call(lambda _: Place(ranges_text(ranges), at_most), kind)
+        placed: list[FetcherAddress | None] = self.link.call(lambda _: Place(ranges, at_most), kind)
         return placed
 
     @property

@@ -6,18 +6,16 @@ whose answer was lost. It runs once, and to its end, as it would in the query's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
 from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.messages import GetTicket
-from kinesis_efo.fetcher.progress import PollReply, ShardProgress
-from kinesis_efo.fetcher.work import StreamText
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds, Start
-from kinesis_efo.planner.query_ends import Found
-from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
 
 JOIN: Final = "join"
 CALL: Final = "call"
@@ -26,50 +24,34 @@ LEAVE: Final = "leave"
 ANSWER_SECONDS: Final = 2.0
 """Longest time until a host says that a call is not done yet."""
 
-Where: TypeAlias = str | None
-"""A position, or None for the tip."""
+BoundsParts: TypeAlias = tuple[Position | None, dict[str, Position | None], list[tuple[ShardKey, Position | None]]]
+"""A `Bounds`. JSON has no shards as keys."""
+StartParts: TypeAlias = tuple[Position | None, bool, BoundsParts | None]
+"""A `Start`."""
+FoundParts: TypeAlias = tuple[list[tuple[ShardKey, Position | None]], bool, list[tuple[ShardKey, int]]]
+"""A `Found`."""
 
 
-class BoundsText(msgspec.Struct, frozen=True, array_like=True):
-    """Where reading begins or ends."""
-
-    everywhere: Where
-    streams: dict[str, Where]
-    shards: list[tuple[str, str, Where]]
-
-    @classmethod
-    def of(cls, bounds: Bounds) -> BoundsText:
-        """The message for bounds."""
-        shards = [(*key, _text(position)) for key, position in bounds.shards.items()]
-        return cls(_text(bounds.everywhere), {name: _text(at) for name, at in bounds.streams.items()}, shards)
-
-    def parsed(self) -> Bounds:
-        """The bounds."""
-        return Bounds(
-            _position(self.everywhere),
-            {name: _position(at) for name, at in self.streams.items()},
-            {ShardKey(stream, shard): _position(at) for stream, shard, at in self.shards},
-        )
+def bounds_parts(bounds: Bounds) -> BoundsParts:
+    """Bounds as messages have them."""
+    return bounds.everywhere, dict(bounds.streams), list(bounds.shards.items())
 
 
-class StartText(msgspec.Struct, frozen=True, array_like=True):
-    """Where a query begins."""
+def bounds_of(parts: BoundsParts) -> Bounds:
+    """What `bounds_parts` made its parts of."""
+    everywhere, streams, shards = parts
+    return Bounds(everywhere, streams, dict(shards))
 
-    position: Where
-    from_leases: bool
-    bounds: BoundsText | None
 
-    @classmethod
-    def of(cls, start: Start) -> StartText:
-        """The message for a start."""
-        return cls(
-            _text(start.position), start.from_leases, None if start.bounds is None else BoundsText.of(start.bounds)
-        )
+def start_parts(start: Start) -> StartParts:
+    """A start as messages have it."""
+    return start.position, start.from_leases, None if start.bounds is None else bounds_parts(start.bounds)
 
-    def parsed(self) -> Start:
-        """The start."""
-        bounds = None if self.bounds is None else self.bounds.parsed()
-        return Start(_position(self.position), self.from_leases, bounds)
+
+def start_of(parts: StartParts) -> Start:
+    """What `start_parts` made its parts of."""
+    position, from_leases, bounds = parts
+    return Start(position, from_leases, None if bounds is None else bounds_of(bounds))
 
 
 class Join(msgspec.Struct, frozen=True):
@@ -87,9 +69,9 @@ class Join(msgspec.Struct, frozen=True):
     reader: str
     pid: int
     started: str
-    streams: dict[str, StreamText]
+    streams: dict[str, StreamRef]
     options: dict[str, str]
-    ends: BoundsText
+    ends: BoundsParts
 
 
 class Joined(msgspec.Struct, frozen=True):
@@ -120,10 +102,6 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     data: dict[str, object] | None
 
 
-Ranges: TypeAlias = list[tuple[str, str, str, str, str]]
-"""As in a `GetTicket`."""
-
-
 class _Call(msgspec.Struct, frozen=True, tag_field="call", tag=str.lower):
     """A call to the query of a guest, or for it; see `QueryAccess` and `RunAccess`."""
 
@@ -131,20 +109,20 @@ class _Call(msgspec.Struct, frozen=True, tag_field="call", tag=str.lower):
 class InitialOffset(_Call, frozen=True):
     """See `RunAccess`."""
 
-    start: StartText
+    start: StartParts
 
 
 class AddedOffset(_Call, frozen=True):
     """See `RunAccess`."""
 
-    start: StartText
+    start: StartParts
     names: list[str]
 
 
 class Place(_Call, frozen=True):
     """See `RunAccess`."""
 
-    ranges: Ranges
+    ranges: Sequence[ShardRange]
     wait: float
 
 
@@ -176,14 +154,14 @@ class Commit(_Call, frozen=True):
 class LastRecords(_Call, frozen=True):
     """See `QueryAccess`."""
 
-    ranges: Ranges
+    ranges: Sequence[ShardRange]
 
 
 class CheckReplay(_Call, frozen=True):
     """See `QueryAccess`."""
 
     begin: Told
-    ranges: Ranges
+    ranges: Sequence[ShardRange]
 
 
 class AskEnds(_Call, frozen=True):
@@ -208,7 +186,7 @@ class Resume(_Call, frozen=True):
 class Planned(_Call, frozen=True):
     """See `QueryAccess`."""
 
-    mark: str
+    mark: Mark
 
 
 class AskTips(_Call, frozen=True):
@@ -274,97 +252,6 @@ class Answer(msgspec.Struct, frozen=True):
     said: list[str] = []
 
 
-# -- what calls return
-
-Positions: TypeAlias = list[tuple[str, str, str]]
-
-
-class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """A `ShardProgress`. Sequence numbers have more digits than JSON numbers are trusted with."""
-
-    stream: str
-    shard: str
-    through: str
-    records: int
-    bytes: int
-    behind: int | None
-    last: str | None
-    quiet: float
-    data: int
-
-
-class Polled(msgspec.Struct, frozen=True, array_like=True):
-    """A `PollReply`."""
-
-    shards: list[Progress]
-    starting: list[tuple[str, str]]
-    finished: list[tuple[str, str]]
-
-    @classmethod
-    def of(cls, reply: PollReply) -> Polled:
-        """The message for a reply."""
-        shards = [
-            Progress(
-                *each.key,
-                str(each.through),
-                each.records,
-                each.bytes,
-                each.millis_behind,
-                None if each.last is None else str(each.last),
-                each.quiet,
-                each.data,
-            )
-            for each in reply.shards
-        ]
-        return cls(shards, [(*key,) for key in reply.starting], [(*key,) for key in reply.finished])
-
-    def parsed(self) -> PollReply:
-        """The reply."""
-        shards = [
-            ShardProgress(
-                ShardKey(each.stream, each.shard),
-                Position.parse(each.through),
-                each.records,
-                each.bytes,
-                each.behind,
-                None if each.last is None else int(each.last),
-                each.quiet,
-                each.data,
-            )
-            for each in self.shards
-        ]
-        return PollReply(shards, [ShardKey(*key) for key in self.starting], [ShardKey(*key) for key in self.finished])
-
-
-class FoundText(msgspec.Struct, frozen=True, array_like=True):
-    """A `Found`."""
-
-    ends: list[tuple[str, str, Where]]
-    complete: bool
-    lasts: list[tuple[str, str, str]]
-
-    @classmethod
-    def of(cls, found: Found) -> FoundText:
-        """The message for what was found."""
-        ends = [(*key, _text(end)) for key, end in found.ends.items()]
-        return cls(ends, found.complete, numbers(found.lasts))
-
-    def parsed(self) -> Found:
-        """What was found."""
-        ends = {ShardKey(stream, shard): _position(end) for stream, shard, end in self.ends}
-        return Found(ends, self.complete, parsed_numbers(self.lasts))
-
-
-def numbers(lasts: Mapping[ShardKey, int]) -> list[tuple[str, str, str]]:
-    """The numbers of records as messages have them."""
-    return [(*key, str(last)) for key, last in lasts.items()]
-
-
-def parsed_numbers(lasts: Iterable[tuple[str, str, str]]) -> dict[ShardKey, int]:
-    """What `numbers` wrote."""
-    return {ShardKey(stream, shard): int(last) for stream, shard, last in lasts}
-
-
 def offset_data(offset: Offset | None) -> dict[str, object] | None:
     """An offset as messages have it."""
     return None if offset is None else offset.to_dict()
@@ -373,16 +260,3 @@ def offset_data(offset: Offset | None) -> dict[str, object] | None:
 def parsed_offset(data: dict[str, object] | None) -> Offset | None:
     """What `offset_data` wrote."""
     return None if data is None else Offset.from_dict(data)
-
-
-def ranges_text(ranges: Sequence[object]) -> Ranges:
-    """Ranges as messages have them."""
-    return GetTicket.of(ranges).ranges  # type: ignore[arg-type]
-
-
-def _text(position: Position | None) -> Where:
-    return None if position is None else str(position)
-
-
-def _position(text: Where) -> Position | None:
-    return None if text is None else Position.parse(text)

@@ -17,9 +17,7 @@ import msgspec
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.messages import GetTicket
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds, SourceOptions, Start
 from kinesis_efo.options.sharing import differences, of_run
 from kinesis_efo.planner.guest_messages import (
@@ -34,7 +32,6 @@ from kinesis_efo.planner.guest_messages import (
     Call,
     CheckReplay,
     Commit,
-    FoundText,
     GuestCall,
     InitialOffset,
     Join,
@@ -44,15 +41,14 @@ from kinesis_efo.planner.guest_messages import (
     Place,
     Planned,
     Poll,
-    Polled,
-    Ranges,
     Reading,
     Resume,
     Strict,
     Told,
     WaitHeld,
-    numbers,
+    bounds_of,
     offset_data,
+    start_of,
 )
 from kinesis_efo.planner.query import Query
 from kinesis_efo.positions import Offset, ShardRange
@@ -224,14 +220,14 @@ class Guests:
             await self._drop(name)
         if self._closed:
             return Joined()
-        streams = {name: each.ref(name) for name, each in request.streams.items()}
+        streams = request.streams
         faults = [*self._host.stream_faults(streams), *differences(of_run(self._host.options), request.options)]
         if faults:
             return Joined(faults=faults)
         name = uuid4().hex
         ready = self._host.extend(streams)
         ready.add_done_callback(_heard)
-        query = self._host.new_query(request.reader, frozenset(streams), request.ends.parsed())
+        query = self._host.new_query(request.reader, frozenset(streams), bounds_of(request.ends))
         process = Process(request.pid, request.started)
         self._guests[name] = _Guest(request.reader, process, query, frozenset(streams), ready)
         if self._watching is None or self._watching.done():
@@ -305,27 +301,26 @@ class Guests:
         query, offset = guest.query, guest.offset
         match call:
             case Poll():
-                reply = await query.poll(offset(call.offset), call.max_bytes, call.max_records, call.wait)
-                return Polled.of(reply)
+                return await query.poll(offset(call.offset), call.max_bytes, call.max_records, call.wait)
             case Commit():
                 return await query.commit(offset(call.offset))
             case WaitHeld():
                 return await query.wait_held(call.wait)
             case InitialOffset():
-                return offset_data(await self._host.initial(call.start.parsed(), guest.streams, query))
+                return offset_data(await self._host.initial(start_of(call.start), guest.streams, query))
             case AddedOffset():
-                return offset_data(await self._host.added(call.start.parsed(), call.names))
+                return offset_data(await self._host.added(start_of(call.start), call.names))
             case Place():
-                return await self._host.placed(_parsed(call.ranges), call.wait, guest.reader)
+                return await self._host.placed(call.ranges, call.wait, guest.reader)
             case Reading():
                 return self._host.reading
             case LastRecords():
-                return numbers(await query.last_records(_parsed(call.ranges)))
+                return list((await query.last_records(call.ranges)).items())
             case CheckReplay():
-                return await query.check_replay(offset(call.begin), _parsed(call.ranges))
+                return await query.check_replay(offset(call.begin), call.ranges)
             case AskEnds():
                 found = await query.ends(offset(call.offset), call.wait)
-                return None if found is None else FoundText.of(found)
+                return None if found is None else (list(found.ends.items()), found.complete, list(found.lasts.items()))
             case AskTips():
                 return offset_data(await query.tips(offset(call.offset), call.wait))
             case Strict():
@@ -333,11 +328,7 @@ class Guests:
             case Resume():
                 return await query.resume(offset(call.offset))
             case Planned():
-                return query.planned(Mark.parse(call.mark))
-
-
-def _parsed(ranges: Ranges) -> list[ShardRange]:
-    return GetTicket(ranges).parsed()
+                return query.planned(call.mark)
 
 
 def _decoded(data: bytes, kind: type[Any]) -> Any:

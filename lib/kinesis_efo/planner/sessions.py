@@ -16,12 +16,12 @@ from kinesis_efo.fetcher.work import (
     ReportReply,
     Shard,
     ShardNews,
-    StreamText,
     WhereReply,
     WhereRequest,
     Work,
     WorkRequest,
 )
+from kinesis_efo.manifest import StreamRef
 from kinesis_efo.planner.assignments import TICK_SECONDS, Assignments
 from kinesis_efo.planner.members import FetcherSession, Member, MemberState
 from kinesis_efo.planner.snapshots import ShardSnapshots
@@ -103,7 +103,7 @@ class FetcherSessions:
         reached, shards = self._assignments.reached, None
         if member.revision != revision:
             shards = [
-                Shard(*key, str(start), self._coordinator.read_until(key, start))
+                Shard(key, start, self._coordinator.read_until(key, start))
                 for key in sorted(member.shards)
                 if (start := reached.get(key)) is not None
             ]
@@ -114,13 +114,13 @@ class FetcherSessions:
             shards,
             {stream: max(0.0, self._seconds(stream)) for stream in self._streams.streams},
             session.number,
-            [(*key, str(position)) for key, position in done.items()],
+            list(done.items()),
             self._assignments.shared,
-            {} if shards is None else self._texts({shard.stream for shard in shards}),
+            {} if shards is None else self._refs({shard.key.stream for shard in shards}),
         )
 
-    def _texts(self, names: Collection[str]) -> dict[str, StreamText]:
-        return {name: StreamText.of(self._streams.stream(name).ref) for name in names}
+    def _refs(self, names: Collection[str]) -> dict[str, StreamRef]:
+        return {name: self._streams.stream(name).ref for name in names}
 
     async def report(self, report: Report) -> ReportReply:
         """Take note of what has arrived at a fetcher."""
@@ -155,7 +155,7 @@ class FetcherSessions:
             self._snapshots.commit(key, self._assignments.reached[key])
         self._assignments.count(key, size)
         if news.children:
-            self._streams.stream(key.stream).learn(key.shard, [child.parsed() for child in news.children])
+            self._streams.stream(key.stream).learn(key.shard, news.children)
             self._watch.look_soon()
         self._shard_listener.touch((key,))
         if not self._snapshots.is_idle(key):
@@ -164,11 +164,10 @@ class FetcherSessions:
 
     async def where(self, request: WhereRequest) -> WhereReply:
         """Tell a task who reads some shards, once all of them are read."""
-        keys = [ShardKey(*shard) for shard in request.shards]
         give_up_at = self._clock.monotonic() + request.wait
         while True:
             self._coordinator.failure.raise_if_set()
-            found = [self._assignments.address(key) for key in keys]
+            found = [self._assignments.address(key) for key in request.shards]
             left = give_up_at - self._clock.monotonic()
             if None not in found or left <= 0:
                 return WhereReply(found, len(self._assignments))

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
-from kinesis_efo.fetcher.work import Entry, ShardNews
+from kinesis_efo.fetcher.work import ShardNews
 from kinesis_efo.kinesis.stats import QUIET_SECONDS
-from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
+from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class ShardSnapshot:
@@ -54,14 +55,14 @@ class ShardSnapshot:
             now: Monotonic time, seconds.
         """
         self.behind, self.read_until, self._subscription = news.behind, news.read_until, news.subscription
-        self.tip = None if news.tip is None else Position.parse(news.tip)
+        self.tip = news.tip
         self._heard_at = now
         self._seen_until = None if news.unseen is None else now - news.unseen
         self._quiet_since = now - news.quiet if news.quiet else None
         if news.before_end is not None:
-            self._before_end = Position.parse(news.before_end[0]), int(news.before_end[1])
+            self._before_end = news.before_end
         if news.lowest is not None:
-            self.index.vouch(int(news.lowest))
+            self.index.vouch(news.lowest)
 
     def quiet(self, now: float) -> float:
         """For how long it is believed that nothing more is there, by what was told last, seconds.
@@ -101,25 +102,22 @@ class ShardSnapshot:
             None if told is None else msgspec.structs.replace(told, age=None if told.age is None else told.age + quiet),
         )
 
-    def append(self, entries: Iterable[Entry], now: float) -> int:
+    def append(self, events: Iterable[BufferedEvent], now: float) -> int:
         """Add events.
 
         Args:
-            entries: As they were told.
+            events: As they were told.
             now: Monotonic time, seconds.
 
         Returns:
             The bytes that they occupy.
         """
         size = 0
-        for entry in entries:
-            through = Position.parse(entry.through)
-            end = through.value if through.kind is PositionKind.AFTER else None
-            last = _last(entry, end)
-            number = None if last is None else last.number
-            if self.index.append(end, entry.size, entry.records, now, entry.parsed_marks(), last=number):
-                self._lasts.append(last)
-            size += entry.size
+        for event in events:
+            last = None if event.last is None else event.last.number
+            if self.index.append(event.through.sequence_number, event.size, event.records, now, event.marks, last=last):
+                self._lasts.append(event.last)
+            size += event.size
         return size
 
     def last_record(self, wanted: ShardRange) -> int | None:
@@ -142,9 +140,3 @@ class ShardSnapshot:
             self.begun = False
             del self._lasts[: self.index.compact()]
         return self._last if self.index.start == position else None
-
-
-def _last(entry: Entry, end: int | None) -> LastRecord | None:
-    if entry.last == "" and end is not None:
-        return LastRecord(end)
-    return LastRecord.parse(entry.last) if entry.last else None

@@ -43,12 +43,11 @@ class ShardSnapshots:
         """
         key, snapshot, now = news.key, self._snapshots.get(news.key), self._clock.monotonic()
         if news.start is not None:
-            start = Position.parse(news.start)
-            snapshot = ShardSnapshot(fetcher, start, budget, begun=start == self._begun.get(key))
+            snapshot = ShardSnapshot(fetcher, news.start, budget, begun=news.start == self._begun.get(key))
             self._snapshots[key] = snapshot
         elif snapshot is None or snapshot.owner != fetcher:
             return None
-        size = snapshot.append(news.entries, now)
+        size = snapshot.append(news.events, now)
         snapshot.note(news, now)
         return size
 

@@ -32,7 +32,7 @@ HERE = "this namespace"
 
 
 def send(call: Call, *payloads: bytes) -> None:
-    head = [(RangeLabel.of(0, None), [len(payload) for payload in payloads])]
+    head = [(RangeLabel(0, None), [len(payload) for payload in payloads])]
     call.send(Kind.EVENTS, msgspec.json.encode(head), payloads)
 
 

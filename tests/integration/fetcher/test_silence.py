@@ -208,7 +208,7 @@ def test_what_is_held_for_a_task_that_is_frozen_is_let_go_of_although_there_is_n
     serving = serve(fetcher)
     with socket.create_connection(("127.0.0.1", serving.service.address.port)) as sock:
         frozen = Wire(sock)
-        ticket = msgspec.json.encode(GetTicket.of(RANGES))
+        ticket = msgspec.json.encode(GetTicket(RANGES))
         frozen.send(Kind.REQUEST, msgspec.json.encode(Request("secret", GET, 1.0)), [ticket])
         wait_until(lambda: fetcher.open == 1, 10, "the beginning of the read")
         wait_until(lambda: fetcher.open == 0, 10, "the end of the read")

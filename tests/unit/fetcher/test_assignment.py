@@ -32,7 +32,7 @@ def work(*shards: Shard, revision: int = 2, orders: float = 10.0, clicks: float 
 
 
 def shard(key: ShardKey, start: str = "TRIM_HORIZON", read_until: float | None = None) -> Shard:
-    return Shard(*key, start, read_until)
+    return Shard(key, Position.parse(start), read_until)
 
 
 def assignment(clock: Clock | None = None) -> Assignment:

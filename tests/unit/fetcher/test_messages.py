@@ -10,7 +10,7 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, S
 
 def test_labels_carry_hash_ranges_exactly() -> None:
     for hash_range in ((5, 2**128 - 1), None):
-        label = RangeLabel.of(3, hash_range)
+        label = RangeLabel(3, hash_range)
         assert msgspec.json.decode(msgspec.json.encode(label), type=RangeLabel).hash_range == hash_range
 
 
@@ -19,4 +19,4 @@ def test_a_ticket_names_its_ranges() -> None:
         ShardRange(ShardKey("orders", "shardId-0"), TRIM_HORIZON, Position.after(10**120)),
         ShardRange(ShardKey("clicks", "shardId-1"), Position.at_timestamp(7), SHARD_END),
     ]
-    assert msgspec.json.decode(msgspec.json.encode(GetTicket.of(ranges)), type=GetTicket).parsed() == ranges
+    assert msgspec.json.decode(msgspec.json.encode(GetTicket(ranges)), type=GetTicket).ranges == ranges

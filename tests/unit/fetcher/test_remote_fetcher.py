@@ -16,11 +16,11 @@ from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.messages import unpack_error
 from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, StreamText, Work, WorkRequest
+from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, Work, WorkRequest
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import Position, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import LoopClock, run
 
@@ -54,7 +54,7 @@ class Planner:
         self.shards: list[ShardKey] = []
         self.revision = 1
         self.standing = "working"
-        self.done: list[tuple[str, str, str]] = []
+        self.done: list[tuple[ShardKey, Position]] = []
         self.seconds = LEASE
         self.number = 0
         self.reply: Callable[[Report], ReportReply] = lambda _report: ReportReply(True, revision=self.revision)
@@ -87,8 +87,8 @@ class Planner:
             return Work(self.standing)
         done, self.done = self.done, []
         self.number += 1
-        shards = [Shard(*key, "TRIM_HORIZON") for key in self.shards] if request.revision != self.revision else None
-        streams = {} if shards is None else {"orders": StreamText.of(REF), "clicks": StreamText.of(FURTHER)}
+        shards = [Shard(key, TRIM_HORIZON) for key in self.shards] if request.revision != self.revision else None
+        streams = {} if shards is None else {"orders": REF, "clicks": FURTHER}
         seconds = dict.fromkeys(("orders", "clicks"), self.seconds)
         return Work("working", self.revision, shards, seconds, self.number, done, streams=streams)
 
@@ -233,19 +233,19 @@ async def test_what_begins_is_told_with_the_next_report_although_nothing_came(ho
     await asyncio.sleep(1.5)
     told = host.planner.told(FIRST)
     assert told
-    assert (told[0].start, told[0].entries) == ("TRIM_HORIZON", [])
+    assert (told[0].start, told[0].events) == (TRIM_HORIZON, [])
 
 
 @scenario()
 async def test_events_are_reported_at_once_and_idle_ones_within_a_second(host: Host) -> None:
     host.planner.give(FIRST)
     await asyncio.sleep(8.1)
-    assert host.planner.told(FIRST)[-1].entries[-1].records == 0, "idle ones come every five seconds"
+    assert host.planner.told(FIRST)[-1].events[-1].records == 0, "idle ones come every five seconds"
     before = len(host.planner.told(FIRST))
     host.stream.put(0, 30)
     await asyncio.sleep(0.01)
     (told,) = host.planner.told(FIRST)[before:]
-    assert [entry.records for entry in told.entries] == [1]
+    assert [event.records for event in told.events] == [1]
     numbers = [report.number for _, report in host.planner.reports]
     assert numbers == list(range(1, len(numbers) + 1))
 
@@ -255,7 +255,7 @@ async def test_an_idle_shard_goes_on_being_told_of(host: Host) -> None:
     """If the picture that the planner has of it froze, no offset would move."""
     host.planner.give(FIRST)
     await asyncio.sleep(60)
-    through = [entry.through for news in host.planner.told(FIRST) for entry in news.entries]
+    through = [str(event.through) for news in host.planner.told(FIRST) for event in news.events]
     assert len(set(through)) >= 10
     assert [Position.parse(each).value for each in through] == sorted(Position.parse(each).value for each in through)
     assert all(news.behind == 0 for news in host.planner.told(FIRST)[1:])
@@ -295,7 +295,7 @@ async def test_whoever_is_not_understood_tells_everything_anew(host: Host) -> No
         await asyncio.sleep(2)
         at, again = host.planner.reports[refused]
         assert again.number == 1
-        assert {news.key: news.start for news in again.shards} == dict.fromkeys((FIRST, SECOND), "TRIM_HORIZON")
+        assert {news.key: news.start for news in again.shards} == dict.fromkeys((FIRST, SECOND), TRIM_HORIZON)
         assert at - host.planner.reports[refused - 1][0] == pytest.approx(0.5, abs=0.2), "not at once"
         host.stream.put(0, 30)
         await asyncio.sleep(0.1)
@@ -346,7 +346,7 @@ async def test_a_stream_that_a_query_brings_is_read_once_it_is_listed_and_holds_
     await asyncio.sleep(1)
     assert host.opened == [FURTHER]
     assert host.further.open == {CLICKS.shard: 1}
-    assert any(news.entries for news in host.planner.told(CLICKS))
+    assert any(news.events for news in host.planner.told(CLICKS))
     # It is known from now on.
     host.planner.give(FIRST)
     await asyncio.sleep(1)
@@ -400,7 +400,7 @@ async def test_commits_drop_what_is_done(host: Host) -> None:
     assert feed.buffer is not None
     assert feed.buffer.held > 0
     end = feed.buffer.end
-    host.planner.done = [(*FIRST, str(end))]
+    host.planner.done = [(FIRST, end)]
     host.planner.notify()
     await asyncio.sleep(0.1)
     assert feed.buffer.held == 0
@@ -413,7 +413,7 @@ async def test_an_error_is_told_with_each_report_and_does_not_end_the_fetcher(ho
     host.planner.give(FIRST)
     await asyncio.sleep(1)
     host.fetcher.failed(DataLossError("a shard is gone"))
-    host.planner.done = [(*FIRST, "AFTER:2000")]
+    host.planner.done = [(FIRST, Position.after(2000))]
     host.planner.notify()
     await asyncio.sleep(3)
     failures = [unpack_error(report.failure) for _, report in host.planner.reports if report.failure]
@@ -451,7 +451,7 @@ async def test_one_whose_shards_were_given_away_closes_them_and_begins_anew_unde
     await asyncio.sleep(2)
     first = next(report for _, report in host.planner.reports[told:] if report.name == "name-1")
     assert first.number == 1
-    assert {news.key: news.start for news in first.shards} == dict.fromkeys((FIRST, SECOND), "TRIM_HORIZON")
+    assert {news.key: news.start for news in first.shards} == dict.fromkeys((FIRST, SECOND), TRIM_HORIZON)
     assert host.read == {FIRST, SECOND}
     assert host.stream.collisions == []
 

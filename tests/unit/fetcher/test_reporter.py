@@ -11,14 +11,14 @@ import pytest
 
 from kinesis_efo.fetcher import reporter as reporting
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.buffer import ShardBuffer
+from kinesis_efo.fetcher.buffer import BufferedEvent, ShardBuffer
 from kinesis_efo.fetcher.reporter import Reporter
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import Entry, ShardNews
+from kinesis_efo.fetcher.work import ShardNews
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead, read_head
 from kinesis_efo.options import Bounds
-from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import run
 from tests.unit.fetcher.test_fetcher import Query, horizon, scenario
@@ -50,11 +50,11 @@ def test_the_last_record_in_front_of_an_end_is_looked_for_until_it_is_seen_and_t
             for _ in range(5):
                 reporter.touch([key])
                 (news,) = reporter.collect()
-                assert news.before_end == (str(end), str(last))
+                assert news.before_end == (end, last)
             assert looks == [last]
             reporter.forget()
             (news,) = reporter.collect()
-            assert news.before_end == (str(end), str(last)), "another planner knows nothing of it"
+            assert news.before_end == (end, last), "another planner knows nothing of it"
 
     test()
 
@@ -111,7 +111,7 @@ def reporter(*feeds: Feed) -> Reporter:
 
 
 def told(news: list[ShardNews]) -> dict[str, list[str]]:
-    return {each.shard[-1]: [entry.through for entry in each.entries] for each in news}
+    return {each.key.shard[-1]: [str(event.through) for event in each.events] for each in news}
 
 
 def test_a_report_tells_what_happened_since_the_last_one_in_the_shards_that_were_touched() -> None:
@@ -122,19 +122,19 @@ def test_a_report_tells_what_happened_since_the_last_one_in_the_shards_that_were
         await second.add(20, 20)
         made.touch([first.key])
         (news,) = made.collect()
-        assert (news.key, news.start, news.behind, news.read_until) == (first.key, "TRIM_HORIZON", 700, 1_700_000_000.0)
+        assert (news.key, news.start, news.behind, news.read_until) == (first.key, TRIM_HORIZON, 700, 1_700_000_000.0)
         assert news.unseen == 2.7
-        assert news.entries == [Entry("AFTER:20", news.entries[0].size, 1, "18")]
+        assert news.events == [BufferedEvent(Position.after(20), news.events[0].size, 1, LastRecord(18), ())]
         assert (news.children, news.tip, news.quiet, news.lowest, news.before_end) == ([], None, 0.0, None, None)
         assert news.subscription == Subscription("open", 1, 0, 0)
         assert made.collect() == []
         await first.add(30, 30)
         first.tip, first.quiet = Position.after(30), 3.0
         made.touch([first.key, second.key])
-        news, other = sorted(made.collect(), key=lambda each: each.shard)
-        assert (news.start, [entry.through for entry in news.entries]) == (None, ["AFTER:30"])
-        assert (news.tip, news.quiet) == ("AFTER:30", 3.0)
-        assert (other.start, [entry.through for entry in other.entries]) == ("TRIM_HORIZON", ["AFTER:20"])
+        news, other = sorted(made.collect(), key=lambda each: each.key.shard)
+        assert (news.start, [str(event.through) for event in news.events]) == (None, ["AFTER:30"])
+        assert (news.tip, news.quiet) == (Position.after(30), 3.0)
+        assert (other.start, [str(event.through) for event in other.events]) == (TRIM_HORIZON, ["AFTER:20"])
 
     run(main())
 
@@ -162,7 +162,7 @@ def test_a_buffer_that_began_anew_is_told_from_its_beginning() -> None:
         await feed.add(20, 20)
         made.touch([feed.key])
         (news,) = made.collect()
-        assert (news.start, [entry.through for entry in news.entries]) == ("AFTER:10", ["AFTER:20"])
+        assert (news.start, [event.through for event in news.events]) == (Position.after(10), [Position.after(20)])
 
     run(main())
 
@@ -180,7 +180,7 @@ def test_nothing_is_told_of_a_shard_that_is_closed_and_all_of_it_if_it_comes_aga
         feed.buffer = buffer
         made.touch([feed.key])
         (news,) = made.collect()
-        assert (news.start, [entry.through for entry in news.entries]) == ("TRIM_HORIZON", ["AFTER:20"])
+        assert (news.start, [event.through for event in news.events]) == (TRIM_HORIZON, [Position.after(20)])
         made.touch([ShardKey("orders", "shardId-000000000007")])
         assert made.collect() == []
 
@@ -195,7 +195,7 @@ def test_whoever_forgets_tells_everything_of_all_shards() -> None:
         made.touch([first.key])
         made.collect()
         made.forget()
-        assert {news.shard[-1]: news.start for news in made.collect()} == {"0": "TRIM_HORIZON", "1": "TRIM_HORIZON"}
+        assert {news.key.shard[-1]: news.start for news in made.collect()} == {"0": TRIM_HORIZON, "1": TRIM_HORIZON}
 
     run(main())
 
@@ -252,17 +252,17 @@ def test_the_children_of_a_shard_are_told_with_its_end() -> None:
         await feed.buffer.admit(Event(b"{}", EventHead(continuation=None, millis_behind=0, records=0)), 0.0)
         made.touch([feed.key])
         (news,) = made.collect()
-        assert [child.shard for child in news.children] == ["shardId-000000000008"]
-        assert [entry.through for entry in news.entries] == ["SHARD_END"]
+        assert [child.shard_id for child in news.children] == ["shardId-000000000008"]
+        assert [event.through for event in news.events] == [SHARD_END]
 
     run(main())
 
 
 @pytest.mark.parametrize(
     ("start", "lowest"),
-    [(Position.at_timestamp(1_700_000_000_000), "18"), (TRIM_HORIZON, None), (Position.after(5), None)],
+    [(Position.at_timestamp(1_700_000_000_000), 18), (TRIM_HORIZON, None), (Position.after(5), None)],
 )
-def test_the_lowest_number_is_told_of_a_buffer_that_begins_at_a_time(start: Position, lowest: str | None) -> None:
+def test_the_lowest_number_is_told_of_a_buffer_that_begins_at_a_time(start: Position, lowest: int | None) -> None:
     async def main() -> None:
         feed = Feed(0, start)
         made = reporter(feed)

@@ -12,22 +12,21 @@ import pytest
 from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.messages import pack_error
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import (
-    Child,
-    Entry,
     Report,
     ReportReply,
     ShardNews,
-    StreamText,
     WhereReply,
     WhereRequest,
     Work,
     WorkRequest,
 )
+from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -134,12 +133,13 @@ class Centre:
         return self.cluster.assignments.address(key)
 
 
-def news(key: ShardKey, *entries: Entry, start: str | None = None, **told: Any) -> ShardNews:
-    return ShardNews(*key, start, list(entries), **told)
+def news(key: ShardKey, *events: BufferedEvent, start: str | None = None, **told: Any) -> ShardNews:
+    return ShardNews(key, None if start is None else Position.parse(start), events, **told)
 
 
-def event(through: int, records: int = 1) -> Entry:
-    return Entry(f"AFTER:{through}", 100 * records, records, "" if records else None)
+def event(through: int, records: int = 1, size: int | None = None) -> BufferedEvent:
+    last = LastRecord(through) if records else None
+    return BufferedEvent(Position.after(through), 100 * records if size is None else size, records, last, ())
 
 
 BOTH = Offset({FIRST: TRIM_HORIZON, SECOND: TRIM_HORIZON})
@@ -182,14 +182,14 @@ async def test_a_fetcher_is_told_its_shards_where_they_begin_and_for_how_long(ce
     assert (work.standing, work.number, sorted(work.done)) == (
         "working",
         1,
-        [(*FIRST, "TRIM_HORIZON"), (*SECOND, "TRIM_HORIZON")],
+        [(FIRST, TRIM_HORIZON), (SECOND, TRIM_HORIZON)],
     )
     assert work.shards is not None
     assert [(shard.key, shard.start, shard.read_until) for shard in work.shards] == [
-        (FIRST, "TRIM_HORIZON", 1_700_000_000.0),
-        (SECOND, "TRIM_HORIZON", None),
+        (FIRST, TRIM_HORIZON, 1_700_000_000.0),
+        (SECOND, TRIM_HORIZON, None),
     ]
-    assert work.streams == {"orders": StreamText.of(REFS["orders"])}
+    assert work.streams == {"orders": REFS["orders"]}
     assert work.seconds == {"orders": 8.0}
     centre.seconds["orders"] = -1.0
     assert (await centre.work("f0", work.revision, 1)).seconds == {"orders": 0.0}
@@ -240,16 +240,16 @@ async def test_fetchers_are_told_of_commits_once_and_again_if_the_answer_was_los
     await asyncio.sleep(1)
     centre.cluster.commit(Offset({FIRST: Position.after(20), SECOND: TRIM_HORIZON}))
     told = await soon(waiting)
-    assert told.done == [(*FIRST, "AFTER:20")]
+    assert told.done == [(FIRST, Position.after(20))]
     assert told.shards is None
     heard = await centre.work("f0", work.revision, told.number)
     assert heard.done == [], "it has heard that"
     lost = await centre.work("f0", work.revision, told.number)
-    assert sorted(lost.done) == [(*FIRST, "AFTER:20"), (*SECOND, "TRIM_HORIZON")], "it has not heard the last answer"
+    assert dict(lost.done) == {FIRST: Position.after(20), SECOND: TRIM_HORIZON}, "it has not heard the last answer"
     # What nobody waits for is told with the next question, at once.
     centre.cluster.commit(Offset({FIRST: Position.after(30), SECOND: TRIM_HORIZON}))
     waiting = asyncio.create_task(centre.work("f0", work.revision, lost.number, wait=5.0))
-    assert (await soon(waiting)).done == [(*FIRST, "AFTER:30")]
+    assert (await soon(waiting)).done == [(FIRST, Position.after(30))]
 
 
 @scenario()
@@ -548,7 +548,7 @@ async def test_whose_buffers_are_nearly_full_wants_room(centre: Centre) -> None:
     assert not centre.cluster.wants_room(1.0)
     centre.cluster.expect(BOTH)
     first, second = await _one_shard_each(centre)
-    most = Entry("AFTER:20", BUDGET // 2, 1, "")
+    most = event(20, size=BUDGET // 2)
     await centre.report("f0", news(first, most, start="TRIM_HORIZON"))
     await centre.report("f1", news(second, most, start="TRIM_HORIZON"))
     assert not centre.cluster.wants_room(1.0), "each of them has room"
@@ -579,11 +579,13 @@ async def test_children_that_a_report_announces_begin_after_their_parent(centre:
     centre.cluster.expect(ONE)
     await centre.working("f0")
     low, high = centre.model[0].hashes
-    child = Child("shardId-000000000001", (FIRST.shard,), str(low), str(high))
-    other = Child("shardId-000000000002", (FIRST.shard, "shardId-000000000009"), str(low), str(high))
+    child = ChildShard("shardId-000000000001", (FIRST.shard,), low, high)
+    other = ChildShard("shardId-000000000002", (FIRST.shard, "shardId-000000000009"), low, high)
     listings = centre.streams.stream("orders").listings
-    await centre.report("f0", news(FIRST, Entry("SHARD_END", 0, 0), start="TRIM_HORIZON", children=[child, other]))
-    assert ("orders", child.shard) in centre.streams.starting({FIRST: SHARD_END})
+    await centre.report(
+        "f0", news(FIRST, BufferedEvent(SHARD_END, 0, 0, None, ()), start="TRIM_HORIZON", children=[child, other])
+    )
+    assert ("orders", child.shard_id) in centre.streams.starting({FIRST: SHARD_END})
     await asyncio.sleep(1)
     assert centre.streams.stream("orders").listings == listings + 1, "one has a parent that is not known: listed soon"
 
@@ -630,7 +632,7 @@ async def test_a_commit_never_takes_a_shard_back(centre: Centre) -> None:
     centre.cluster.sessions.dropped("f0")
     work = await centre.work("f1")
     assert work.shards is not None
-    assert [shard.start for shard in work.shards] == ["AFTER:30"]
+    assert [shard.start for shard in work.shards] == [Position.after(30)]
 
 
 @scenario(shards=1)
@@ -700,7 +702,7 @@ async def test_a_shard_that_comes_again_is_closed_first_by_the_fetcher_that_was_
     assert closing.shards == [], "it would go on where it is"
     again = await centre.work("f0", closing.revision, closing.number)
     assert again.shards is not None
-    assert [(shard.key, shard.start) for shard in again.shards] == [(FIRST, "AFTER:50")]
+    assert [(shard.key, shard.start) for shard in again.shards] == [(FIRST, Position.after(50))]
 
 
 @scenario(shards=1)
@@ -718,7 +720,7 @@ async def test_a_shard_is_begun_anew_once_however_often_it_is_asked_for_until_it
     again = await centre.work("f0", closing.revision, closing.number)
     assert centre.owner(FIRST) == address(0)
     assert again.shards is not None
-    assert [(shard.key, shard.start) for shard in again.shards] == [(FIRST, "AFTER:20")]
+    assert [(shard.key, shard.start) for shard in again.shards] == [(FIRST, Position.after(20))]
     assert centre.cluster.found(FIRST) is None
     centre.cluster.begin_at(FIRST, Position.after(20))
     assert centre.owner(FIRST) == address(0), "it is on its way"
@@ -930,7 +932,14 @@ async def test_rows_bear_the_time_up_to_which_a_shard_was_read_and_its_status_te
     told = Subscription("open", 1, 0, 100, 0.0)
     await centre.report(
         "f0",
-        news(FIRST, event(20), start="TRIM_HORIZON", read_until=1_700_000_000.0, tip="AFTER:20", subscription=told),
+        news(
+            FIRST,
+            event(20),
+            start="TRIM_HORIZON",
+            read_until=1_700_000_000.0,
+            tip=Position.after(20),
+            subscription=told,
+        ),
     )
     assert centre.cluster.read_until(FIRST, Position.after(20)) == 1_700_000_000.0
     assert centre.cluster.read_until(FIRST, Position.after(10)) is None
@@ -1024,7 +1033,7 @@ async def test_shards_move_once_it_is_measured_what_they_bring(centre: Centre) -
     await ask(2)
     busy = [key for key in keys if centre.owner(key) == address(0)]
     assert len(busy) == 2
-    await centre.report("f0", *(news(key, Entry("AFTER:20", 9_000_000, 1, ""), start="TRIM_HORIZON") for key in busy))
+    await centre.report("f0", *(news(key, event(20, size=9_000_000), start="TRIM_HORIZON") for key in busy))
     await ask(5)
     assert [key for key in keys if centre.owner(key) == address(0)] == busy, "it is not measured yet"
     await ask(5)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError
@@ -19,11 +20,11 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds, SourceOptions, Start
 from kinesis_efo.planner import guest_messages
 from kinesis_efo.planner.guest import GuestRun, HostClient, HostLink, HostLostError
-from kinesis_efo.planner.guest_messages import BoundsText, StartText
+from kinesis_efo.planner.guest_messages import BoundsParts, StartParts, bounds_of, bounds_parts, start_of, start_parts
 from kinesis_efo.planner.program import HostFile, OwnFile, RunEntry
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.processes import Process
-from tests.support.shared_runs import BIG, KEY, FakeOwn, FakeQuery, encoded, manifest
+from tests.support.shared_runs import BIG, KEY, FakeOwn, FakeQuery, manifest
 from tests.support.world import wait_until
 
 OPTIONS = SourceOptions.parse({"manifest": "m.json"})
@@ -361,9 +362,9 @@ def test_a_leave_does_not_wait_for_a_call_that_hangs(guest: Guest, monkeypatch: 
     ],
 )
 def test_bounds_and_starts_are_the_same_behind_the_wire(bounds: Bounds) -> None:
-    assert encoded(BoundsText.of(bounds)).parsed() == bounds
+    assert bounds_of(msgspec.json.decode(msgspec.json.encode(bounds_parts(bounds)), type=BoundsParts)) == bounds
     for start in (Start(), Start(from_leases=True), Start(Position.inside(BIG, 3)), Start(bounds=bounds)):
-        assert encoded(StartText.of(start)).parsed() == start
+        assert start_of(msgspec.json.decode(msgspec.json.encode(start_parts(start)), type=StartParts)) == start
 
 
 def test_the_end_of_a_guests_query_is_told(own: FakeOwn, tmp_path: Path) -> None:

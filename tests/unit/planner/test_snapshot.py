@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.status import Subscription
-from kinesis_efo.fetcher.work import Entry, ShardNews
+from kinesis_efo.fetcher.work import ShardNews
 from kinesis_efo.kinesis.stats import QUIET_SECONDS
 from kinesis_efo.planner.snapshot import ShardSnapshot
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey, ShardRange
@@ -14,20 +15,21 @@ KEY = ShardKey("orders", "shardId-000000000000")
 OPEN = Subscription("open", 1, 0, 100, 2.0, 3)
 
 
-def entry(through: int | str, records: int = 1, last: str | None = "") -> Entry:
+def entry(through: int | Position, records: int = 1, last: str | None = "") -> BufferedEvent:
     """An event; one with records ends with its last one, unless that is given."""
-    position = through if isinstance(through, str) else f"AFTER:{through}"
-    return Entry(position, 100 * records, records, last if records else None)
+    position = through if isinstance(through, Position) else Position.after(through)
+    record = LastRecord(position.value) if last == "" else None if last is None else LastRecord.parse(last)
+    return BufferedEvent(position, 100 * records, records, record if records else None, ())
 
 
-def snapshot(*entries: Entry, start: Position = TRIM_HORIZON) -> ShardSnapshot:
+def snapshot(*entries: BufferedEvent, start: Position = TRIM_HORIZON) -> ShardSnapshot:
     made = ShardSnapshot("fetcher-1", start, 1 << 20)
     made.append(entries, 10.0)
     return made
 
 
 def news(**told: object) -> ShardNews:
-    return ShardNews(*KEY, **told)  # type: ignore[arg-type]
+    return ShardNews(KEY, **told)  # type: ignore[arg-type]
 
 
 def test_it_holds_the_events_that_were_told_of() -> None:
@@ -38,7 +40,7 @@ def test_it_holds_the_events_that_were_told_of() -> None:
     assert (made.index.end, made.index.held, made.index.records) == (Position.after(50), 400, 4)
     assert made.index.news_since(TRIM_HORIZON) == 10.0
     assert made.index.news_since(Position.after(40)) == 12.0
-    made.append([entry("SHARD_END", 0)], 13.0)
+    made.append([entry(SHARD_END, 0)], 13.0)
     assert made.index.end == SHARD_END
 
 
@@ -54,7 +56,7 @@ def test_nothing_is_known_before_something_was_told() -> None:
 
 def test_each_report_replaces_what_was_told_beside_the_events() -> None:
     made = snapshot(entry(20))
-    made.note(news(behind=700, read_until=1_700_000_000.0, tip="AFTER:20", subscription=OPEN), 10.0)
+    made.note(news(behind=700, read_until=1_700_000_000.0, tip=Position.after(20), subscription=OPEN), 10.0)
     assert (made.behind, made.read_until, made.tip) == (700, 1_700_000_000.0, Position.after(20))
     made.note(news(), 11.0)
     assert (made.behind, made.read_until, made.tip) == (None, None, None)
@@ -68,7 +70,7 @@ def test_it_has_what_had_arrived_as_long_before_a_report_as_that_tells_and_all_o
     assert (made.has_all_since(7.3), made.has_all_since(7.31)) == (True, False)
     made.note(news(behind=700), 11.0)
     assert not made.has_all_since(0.0)
-    made.append([entry("SHARD_END", 0)], 12.0)
+    made.append([entry(SHARD_END, 0)], 12.0)
     assert made.has_all_since(1000.0)
 
 
@@ -109,7 +111,7 @@ def test_records_never_wait_for_less_than_no_time() -> None:
 def test_a_shard_of_which_nothing_is_heard_falls_behind_unless_it_has_ended(
     silent: float, ended: bool, behind: int
 ) -> None:
-    made = snapshot(entry(20), *([entry("SHARD_END", 0)] if ended else []))
+    made = snapshot(entry(20), *([entry(SHARD_END, 0)] if ended else []))
     made.note(news(behind=700), 20.0)
     assert made.status(KEY, None, 20.0 + silent).behind == behind
 
@@ -132,9 +134,9 @@ def test_the_last_record_is_not_told_of_a_position_in_the_middle_of_an_event() -
 
 
 def test_the_last_record_of_a_last_event_without_a_number_of_its_own() -> None:
-    made = snapshot(entry(20), Entry("SHARD_END", 100, 1, "27"))
+    made = snapshot(entry(20), entry(SHARD_END, last="27"))
     assert made.index.last_up_to(SHARD_END, Position.after(20)) == 27
-    made = snapshot(entry(20), Entry("SHARD_END", 100, 1, ""))
+    made = snapshot(entry(20), entry(SHARD_END, last=None))
     assert made.index.last_up_to(SHARD_END, Position.after(20)) is None, "the end of a shard is no record's number"
 
 
@@ -158,7 +160,7 @@ def test_the_last_record_of_a_range() -> None:
     assert (last(TRIM_HORIZON, 20), last(TRIM_HORIZON, 40), last(Position.after(20), 40)) == (18, 39, 39)
     assert last(TRIM_HORIZON, 30) is None, "it ends within an event, into which only the fetcher can see"
     assert last(Position.after(39), 40) is None, "there is none"
-    made.note(news(before_end=("AFTER:30", "27")), 11.0)
+    made.note(news(before_end=(Position.after(30), 27)), 11.0)
     assert last(TRIM_HORIZON, 30) == 27
     assert last(Position.after(26), 30) == 27
     assert last(Position.after(27), 30) is None
@@ -170,6 +172,6 @@ def test_the_last_record_of_a_range() -> None:
 def test_a_buffer_that_begins_at_a_time_covers_what_its_fetcher_says() -> None:
     made = snapshot(entry(50), start=Position.at_timestamp(1_700_000_000_000))
     assert not made.index.covers(Position.after(30))
-    made.note(news(lowest="30"), 11.0)
+    made.note(news(lowest=30), 11.0)
     assert made.index.covers(Position.after(30))
     assert not made.index.covers(Position.after(29))

@@ -138,8 +138,9 @@ def _as_bytes(data: Data, key: object, position: int) -> bytes:
     if isinstance(data, bytearray | memoryview):
         return bytes(data)
     if not isinstance(data, str):
+        got = "null (filter such rows out)" if data is None else type(data).__name__
         raise RecordRefusedError(
-            f"record {position}: data must be bytes or text; got {type(data).__name__} (partition key {_short(key)})"
+            f"record {position}: data must be bytes or text; got {got} (partition key {_short(key)})"
         )
     try:
         return data.encode()

@@ -153,6 +153,7 @@ class Producers:
         self._in_use: dict[str, _InUse] = {}
         self._by_name: dict[str | None, BlockingProducer] = {}
         self._rows = 0
+        self._left_out = 0
 
     def put(self, batch: pa.RecordBatch) -> None:
         """Queue the rows of a batch; waits while too many are outstanding."""
@@ -166,21 +167,18 @@ class Producers:
         # A producer outlives the task, and does not get the rows of other streams: messages name a row by its place in the task.
         positions: dict[BlockingProducer, list[int]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
-            if data is None:
-                raise RecordRefusedError(
-                    f"row {self._rows} of this task has null in column 'data'; filter such rows out"
-                )
             producer = self._by_name.get(stream) or self._producer(stream)
-            # A record that was put without a key comes back with none, or an empty one, which nobody can write.
-            rows[producer].append((data, key or None, hash_key))
-            positions[producer].append(self._rows)
+            if producer is not None:
+                # A record that was put without a key comes back with none, or an empty one, which cannot be written.
+                rows[producer].append((data, key or None, hash_key or None))
+                positions[producer].append(self._rows)
             self._rows += 1
         for producer, its_rows in rows.items():
             producer.put_many(its_rows, positions[producer])
 
     def finish(self) -> Written:
         """Wait until Kinesis has acknowledged every row, and return the producers to the pool."""
-        written = Written(0, 0, 0)
+        written = Written(0, 0, self._left_out)
         for used in self._in_use.values():
             used.producer.flush()
             metrics = used.producer.metrics
@@ -200,19 +198,17 @@ class Producers:
         for used in self._in_use.values():
             used.producer.abort()
 
-    def _producer(self, name: str | None) -> BlockingProducer:
-        wanted = self._targets.default if name is None else name
-        if wanted is None:
-            raise RecordRefusedError(
-                f"row {self._rows} of this task has null in column 'stream', and there is no default; set option 'stream'"
-            )
-        arns = self._targets.arns
-        if arns is not None and wanted not in arns:
-            raise RecordRefusedError(
-                f"row {self._rows} of this task names stream {wanted!r}; "
-                f"{self._targets.source} has {', '.join(map(repr, sorted(arns)))}"
-            )
-        target = wanted if arns is None else arns[wanted]
+    def _producer(self, name: str | None) -> BlockingProducer | None:
+        """The producer for the rows that name a stream; None if such rows are left out."""
+        try:
+            target = self._targets.target_of(name)
+        except RecordRefusedError as error:
+            refused = RecordRefusedError(f"row {self._rows} of this task {error}")
+            if self._options.producer.fail_on_error:
+                raise refused from None
+            self._left_out += 1
+            logger.error("left out (failOnError is off): %s", refused)
+            return None
         if target not in self._in_use:
             producer, opened = _pool.take(target, self._options)
             self._in_use[target] = _InUse(target, producer, opened, producer.metrics)

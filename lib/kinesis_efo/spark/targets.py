@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from kinesis_efo.arns import STREAM_ARN, STREAM_NAME
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import OptionsError
+from kinesis_efo.errors import OptionsError, RecordRefusedError
 from kinesis_efo.manifest import load_manifest
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
@@ -67,3 +68,21 @@ class Targets:
                 ]
             )
         return cls(default, arns, f"manifest {manifest.source}")
+
+    def target_of(self, name: str | None) -> str:
+        """The stream, as its producer takes it, of rows that name a stream; null or an empty name is the default.
+
+        Raises:
+            RecordRefusedError: There is no such stream; the message is for behind "row 7 of this task".
+        """
+        wanted = name or self.default
+        if wanted is None:
+            raise RecordRefusedError("has null in column 'stream', and there is no default; set option 'stream'")
+        if self.arns is not None:
+            if wanted not in self.arns:
+                names = ", ".join(map(repr, sorted(self.arns)))
+                raise RecordRefusedError(f"names stream {wanted!r}; {self.source} has {names}")
+            return self.arns[wanted]
+        if not (STREAM_ARN.fullmatch(wanted) or STREAM_NAME.fullmatch(wanted)):
+            raise RecordRefusedError(f"names stream {wanted!r}, which is neither a stream's name nor its ARN")
+        return wanted

@@ -326,19 +326,27 @@ def test_a_row_that_is_refused_is_named_by_its_place_in_its_own_task(aws: LocalA
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"data": ["x", None]}, "row 1 of this task has null in column 'data'"),
-        ({"data": ["x"], "stream": [None]}, "row 0 of this task has null in column 'stream'"),
-        ({"data": ["x"], "explicitHashKey": ["soon"], "stream": ["orders"]}, "got 'soon'"),
-        ({"data": ["x"], "partitionKey": ["k" * 257], "stream": ["orders"]}, "a text of 1 to 256 characters"),
+        ({"data": ["x", None]}, "record 1: data must be bytes or text; got null (filter such rows out)"),
+        ({"data": ["x", "y"], "stream": ["orders", None]}, "row 1 of this task has null in column 'stream'"),
+        ({"data": ["x", "y"], "stream": ["orders", ""]}, "row 1 of this task has null in column 'stream'"),
+        ({"data": ["x", "y"], "stream": ["orders", "a b"]}, "row 1 of this task names stream 'a b', which is neither"),
+        ({"data": ["x", "y"], "explicitHashKey": ["", "soon"]}, "got 'soon'"),
+        ({"data": ["x", "y"], "partitionKey": ["", "k" * 257]}, "a text of 1 to 256 characters"),
     ],
 )
-def test_rows_that_make_no_record_are_named(aws: LocalAws, columns: dict[str, list[Any]], message: str) -> None:
+def test_rows_that_make_no_record_are_named_or_left_out(
+    aws: LocalAws, caplog: pytest.LogCaptureFixture, columns: dict[str, list[Any]], message: str
+) -> None:
     schema = StructType([StructField(name, StringType()) for name in columns])
     options = {} if "stream" in columns else {"stream": "orders"}
-    writer = KinesisBatchWriter.of(options, schema, overwrite=False)
     batch = pa.record_batch({name: pa.array(values, pa.string()) for name, values in columns.items()})
-    with pytest.raises(RecordRefusedError, match=message):
-        writer.write(iter([batch]))
+    with pytest.raises(RecordRefusedError, match=re.escape(message)):
+        KinesisBatchWriter.of(options, schema, overwrite=False).write(iter([batch]))
+    before = count(aws)
+    written = KinesisBatchWriter.of({**options, "failOnError": "false"}, schema, overwrite=False).write(iter([batch]))
+    assert (written.records, written.refused) == (1, 1)
+    assert count(aws) == before + 1
+    assert message in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -373,5 +381,11 @@ def test_the_target_must_be_known(world: MakeWorld) -> None:
         KinesisBatchWriter.of({"stream": "a b"}, DATA, overwrite=False)
     writer = KinesisBatchWriter.of(options_of(made, stream="orders"), WITH_STREAM, overwrite=False)
     batch = pa.record_batch({"data": ["x"], "stream": ["elsewhere"]})
-    with pytest.raises(RecordRefusedError, match=r"names stream 'elsewhere'; manifest .* has 'clicks', 'orders'"):
+    with pytest.raises(
+        RecordRefusedError, match=r"row 0 of this task names stream 'elsewhere'; manifest .* has 'clicks', 'orders'"
+    ):
         writer.write(iter([batch]))
+    writer = KinesisBatchWriter.of(options_of(made, stream="orders", failOnError="false"), WITH_STREAM, overwrite=False)
+    rows = {"data": ["x", "y", "z"], "stream": ["elsewhere", "", "clicks"]}
+    assert writer.write(iter([pa.RecordBatch.from_pydict(rows)])).refused == 1
+    assert [len(written_to(made, name)) for name in ("orders", "clicks")] == [1, 1], "an empty name is the default's"

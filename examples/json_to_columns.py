@@ -3,8 +3,8 @@
     spark-submit examples/json_to_columns.py output=s3://lake/orders checkpoint=s3://lake/checkpoints/orders \
         manifest=ssm:///kinesis-efo/dev/lake streams=orders
 
-All other arguments are options of the source (docs/options.md) as NAME=VALUE. A record that is no JSON, or does not fit
-the schema, is kept as it is in the column `malformed`. SIGTERM or Ctrl-C end the program after its micro-batch.
+All other arguments are options of the source (docs/options.md) as NAME=VALUE. A record that is no JSON in UTF-8, or does
+not fit the schema, is kept as it is in the column `malformed`. SIGTERM or Ctrl-C end the program after its micro-batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pyspark.sql import functions as F
 
 from kinesis_efo import job, read_stream
 
-SCHEMA = "id string, customer string, amount decimal(12, 2), placed timestamp, malformed string"
+SCHEMA = "id string, customer string, amount decimal(12, 2), placed timestamp, unread string"
+# Spark makes nothing at all of a blank record, and replaces bytes that are not UTF-8.
+GOOD = "order is not null and order.unread is null and is_valid_utf8(string(data))"
 
 options = dict(argument.split("=", 1) for argument in sys.argv[1:])
 output, checkpoint = options.pop("output"), options.pop("checkpoint")
@@ -25,12 +27,9 @@ interval = options.pop("interval", "1 minute")  # longer means larger files
 spark = SparkSession.builder.appName("json to columns").getOrCreate()
 with job(spark):
     records = read_stream(spark, **options)
-    text = F.col("data").cast("string")
-    parsed = F.from_json(text, SCHEMA, {"columnNameOfCorruptRecord": "malformed"})
-    rows = records.select(parsed.alias("order"), text.alias("text"), "approximateArrivalTimestamp")
-    # Spark makes nothing at all of a blank record, not even a malformed one.
-    blank = F.when(F.col("order").isNull(), F.col("text"))
-    rows = rows.select("order.*", blank.alias("blank"), "approximateArrivalTimestamp")
-    orders = rows.withColumn("malformed", F.coalesce("malformed", "blank")).drop("blank")
+    order = F.from_json(F.col("data").cast("string"), SCHEMA, {"columnNameOfCorruptRecord": "unread"})
+    rows = records.select(order.alias("order"), "data", "approximateArrivalTimestamp")
+    malformed = F.when(~F.expr(GOOD), F.col("data")).alias("malformed")
+    orders = rows.select("order.*", malformed, "approximateArrivalTimestamp").drop("unread")
     files = orders.writeStream.format("parquet").option("path", output).option("checkpointLocation", checkpoint)
     files.trigger(processingTime=interval).start().awaitTermination()

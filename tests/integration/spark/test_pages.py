@@ -5,10 +5,12 @@ What says that it is an excerpt, or needs what is not here, is checked in tests/
 
 from __future__ import annotations
 
+import gzip
 import shlex
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -19,7 +21,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import kinesis_efo
@@ -40,6 +42,12 @@ ORDERS: Final = [
     ("eve", b"no"),
     ("eve", b" "),
 ]
+# What a decoder may meet: records that are good, and those that are not.
+JSON: Final = ORDERS[0][1]
+MALFORMED: Final = [
+    None, b"", b" ", b"no", b"[]", JSON[:20], b'{"id": "\xff"}', b'{"amount": "much"}', b"\x1f\x8b",
+    gzip.compress(JSON)[:-9], gzip.compress(JSON)[:-4], gzip.compress(b"\xff"), zlib.compress(JSON),
+]  # fmt: skip
 PAYMENTS: Final = [("ann", b'{"order_id": "1", "paid": "2027-01-31T12:03:00Z"}')]
 # By test_moving_page.py and test_sink.py beside this file, and by test_pages.py in tests/unit and tests/unit/constructs.
 ELSEWHERE: Final = {
@@ -134,21 +142,37 @@ def test_tutorial(lake: World, tmp_path: Path, run: Run, monkeypatch: pytest.Mon
     assert found == {"ann": Decimal("12.50"), "bob": Decimal("3.20"), None: None}
 
 
-def test_json_to_columns(tmp_path: Path, run: Run) -> None:
+def given(spark: SparkSession, *data: bytes | None) -> DataFrame:
+    """Records with these data, as a batch."""
+    columns = "approximateArrivalTimestamp timestamp, shardId string, sequenceNumber string, subSequenceNumber long"
+    return spark.createDataFrame([(each, None, "", "", 0) for each in data], f"data binary, {columns}")
+
+
+def test_json_to_columns(tmp_path: Path, spark: SparkSession, run: Run) -> None:
     names = run("docs/how-to/json-to-columns.md")
     found = [row for row in rows(tmp_path / "orders") if "malformed" in row]
     assert {(row["customer"], row["malformed"]) for row in found} == {
         ("ann", None),
         ("bob", None),
-        (None, "no"),
-        (None, " "),
+        (None, b"no"),
+        (None, b" "),
     }
     assert all(row["sequenceNumber"] for row in found)
     assert names["orders"].columns == ["order"]
+    decoded = names["columns"](given(spark, *MALFORMED, JSON, b"{}")).collect()
+    assert [row.malformed for row in decoded] == [*MALFORMED, None, None]
+    zipped = [*MALFORMED, JSON, gzip.compress(JSON), gzip.compress(b"")]
+    texts = given(spark, *zipped).select(names["unzipped"]("data"), "data").collect()
+    assert [tuple(row) for row in texts[-2:]] == [(JSON.decode(), zipped[-2]), ("", zipped[-1])]
+    # Python reads nothing as gzip of nothing.
+    assert {row[1] for row in texts if row[0] is None} == {*zipped[:-2]} - {b""}
 
 
-def test_several_tables(tmp_path: Path, run: Run) -> None:
-    run("docs/how-to/several-tables.md")
+def test_several_tables(tmp_path: Path, spark: SparkSession, run: Run) -> None:
+    names = run("docs/how-to/several-tables.md")
+    decoded = given(spark, *MALFORMED, JSON, b"{}").select(names["order"].alias("order"), "data")
+    assert [row.data for row in decoded.where(f"not ({names['GOOD']})").collect()] == MALFORMED
+    assert [row.data for row in decoded.where(names["GOOD"]).collect()] == [JSON, b"{}"]
     for good, bad in (("orders", "malformed"), ("all/good", "all/bad")):
         assert sorted(row["id"] for row in rows(tmp_path / good)) == ["1", "2"]
         assert sorted(row["data"] for row in rows(tmp_path / bad)) == [b" ", b"no"]
@@ -178,6 +202,9 @@ def test_glue_schema_registry(
     assert names["opened"].func(None) == (None, None)
     assert names["opened"].func(bytes.fromhex(f"0301{header}")) == (None, None)
     assert names["opened"].func(bytes.fromhex("0300")) == (None, None)
+    for broken in (packed[:-8], packed[:36], plain.replace("0300", "0305")):
+        assert names["opened"].func(bytes.fromhex(broken)) == (read[0], None)
+    assert [names["opened"].func(each)[1] for each in MALFORMED] == [None] * len(MALFORMED)
 
 
 def test_upserts(tmp_path: Path, run: Run) -> None:

@@ -122,6 +122,7 @@ def test_the_documented_recipe_leaves_each_record_once(spark: SparkSession, worl
         recipe["with_id"](rows).write.format("kinesis-efo").options(**options_of(made)).mode("append").save()
     records = [(record["Data"], record["ApproximateArrivalTimestamp"]) for record in written_to(made, "orders")]
     assert len(records) == 60
+    records += [(b"of another writer", records[0][1]), (b"", records[0][1])]
     schema = "data binary, approximateArrivalTimestamp timestamp"
     spark.createDataFrame(records, schema).write.parquet(str(tmp_path / "in"))
     query = (

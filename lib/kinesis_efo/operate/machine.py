@@ -199,3 +199,11 @@ def java(environment: Mapping[str, str] = os.environ) -> Finding:
     if int(match[1]) < OLDEST_JAVA:
         return Finding("Java", Status.FAILED, detail, fix)
     return Finding("Java", Status.PASSED, detail)
+
+
+def needs_java(found: Finding) -> str:
+    """What to do about a Java that `java` finds missing or too old."""
+    return (
+        f"Spark needs Java 17 or 21, but {found.detail}. Install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; "
+        "macOS: brew install openjdk@17; else https://adoptium.net) and, if it is not the java on the PATH, point JAVA_HOME to it"
+    )

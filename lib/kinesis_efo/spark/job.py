@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
 
 from kinesis_efo.spark.graceful import is_stop, stop_after_batch, stop_signals
-from kinesis_efo.spark.reason import reason
+from kinesis_efo.spark.progress_listener import ProgressListener
+from kinesis_efo.spark.reason import explanation, own_message, reason
 
 logger = logging.getLogger(__name__)
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
 """What shells report of a program that Ctrl-C ended."""
+_LOGGERS: Final = [f"org.apache.spark.sql.execution.streaming.{at}MicroBatchExecution" for at in ("", "runtime.")]
+_SAY_SECONDS: Final = 5.0
+"""How long a message waits for the program's end."""
+_LIBRARIES: Final = re.compile(r"[/\\](?:pyspark|py4j|kinesis_efo)[/\\]|[/\\]lib[/\\]python3\.\d+[/\\](?!site-|dist-)")
+"""Files of Spark, of this library and of Python itself; those of a program that was installed are below `site-packages`, too."""
 
 
 @contextmanager
-def job(spark: SparkSession) -> Iterator[None]:
+def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
     """Run the body as a Spark job: end it well when it is asked to, and say last and in full why it failed.
 
     At SIGTERM or Ctrl-C, to this process or to Spark's JVM, or when the job's stop marker appears, every query of the session is
@@ -38,37 +46,104 @@ def job(spark: SparkSession) -> Iterator[None]:
     Leaving the context always stops Spark. Enter it on the main thread.
 
     Args:
-        spark: A session, made by this program or by `spark-submit`.
+        spark: A builder, whose session is made here, so that it is also said if Java is missing; or a session. The context gives the
+            session.
 
     ```python
-    with kinesis_efo.job(spark):
+    with kinesis_efo.job(SparkSession.builder.appName("orders")) as spark:
         frame = kinesis_efo.read_stream(spark, manifest="ssm:///kinesis-efo/dev/lake")
         frame.writeStream.format("console").start().awaitTermination()
     ```
     """
-    name = spark.conf.get("spark.app.name", None) or "the job"
-    code, words = 0, ""
+    code, words, name, session, failures = 0, "", "the job", None, None
     try:
-        with stop_signals(spark) as stopping, _queries_stopped(spark, stopping):
+        session = spark.getOrCreate() if hasattr(spark, "getOrCreate") else spark
+        name = session.conf.get("spark.app.name", None) or name
+        failures = _log_quietly(session)
+        with stop_signals(session) as stopping, _queries_stopped(session, stopping):
             try:
-                yield
+                yield session
             except StreamingQueryException as error:
                 if not is_stop(error, stopping):
                     raise
     except KeyboardInterrupt:
         code, words = INTERRUPTED, f"{name} was interrupted"
     except Exception as error:
-        traceback.print_exc()
+        sys.stderr.write(_own_lines(error) if explanation(error) else traceback.format_exc())
         code, words = FAILED, f"{name} failed: {reason(error)}"
     finally:
         try:
-            _end(spark, quietly=code != 0)
+            if session is not None:
+                _end(session, failures.restore if failures is not None else list, quietly=code != 0)
         except KeyboardInterrupt:
             code, words = INTERRUPTED, f"{name} was interrupted"
+    if failures is not None:
+        failures.say(but=words)
     if code:
         sys.stderr.write(f"\n{words}\n")
         sys.stderr.flush()
         raise SystemExit(code)
+
+
+class _Failures(ProgressListener):
+    """Says why queries fail, in place of Spark's log, which has a hundred lines for each.
+
+    A message of this library waits: if the program awaits its query, it becomes the job's last words and is said only once.
+    """
+
+    hears_progress = False
+
+    def __init__(self) -> None:
+        self._waiting: set[str] = set()
+        self.restore: Callable[[], object] = list
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Is not called."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Says why the query failed: at once and whole if it is no error of this library."""
+        if event.exception is None:
+            return
+        logger.info("query %s failed: %s", event.id, event.exception)
+        if (message := own_message(event.exception)) is None:
+            sys.stderr.write(event.exception)
+        else:
+            self._waiting.add(message)
+            timer = threading.Timer(_SAY_SECONDS, self.say, [message])
+            timer.daemon = True
+            timer.start()
+
+    def say(self, *messages: str, but: str = "") -> None:
+        """Say those of some messages, or of all, that still wait.
+
+        Args:
+            messages: The messages; none for all.
+            but: What is said anyway.
+        """
+        for message in sorted(self._waiting & set(messages or self._waiting)):
+            self._waiting.discard(message)
+            if message not in but:
+                sys.stderr.write(f"a query failed: {message}\n")
+
+
+def _log_quietly(spark: SparkSession) -> _Failures | None:
+    """Let failures of queries be said here instead of in Spark's log. Only a classic session logs to this program's output."""
+    if not isinstance(spark, SparkSession):
+        return None
+    jvm: Any = spark.sparkContext._jvm
+    try:
+        log4j, set_level = jvm.org.apache.logging.log4j, jvm.org.apache.logging.log4j.core.config.Configurator.setLevel
+        levels = [(name, log4j.LogManager.getLogger(name).getLevel()) for name in _LOGGERS]
+        failures = _Failures()
+        spark.streams.addListener(failures)
+        for name in _LOGGERS:
+            set_level(name, log4j.Level.OFF)
+        failures.restore = lambda: [set_level(*before) for before in levels]
+    # TypeError: this Spark logs with something else.
+    except (Py4JError, TypeError) as error:
+        logger.info("Spark's own log says why queries fail: %s", error)
+        return None
+    return failures
 
 
 @contextmanager
@@ -107,12 +182,20 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
     thread.join()
 
 
-def _end(spark: SparkSession, *, quietly: bool) -> None:
+def _own_lines(error: Exception) -> str:
+    """The part of an error's traceback that is of the program itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return "".join(traceback.format_list([frame for frame in frames if not _LIBRARIES.search(frame.filename)]))
+
+
+def _end(spark: SparkSession, restore: Callable[[], object], *, quietly: bool) -> None:
     try:
         # The JVM logs lines until it ends, behind the last words of this process.
         if quietly and isinstance(spark, SparkSession) and spark.sparkContext._jsc is not None:
             spark.sparkContext.setLogLevel("ERROR")
         spark.stop()
+        # The program may go on with another session in the same JVM.
+        restore()
     # OSError: the JVM is gone.
     except (Py4JError, OSError) as error:
         logger.warning("Spark did not stop in good order: %s", error)

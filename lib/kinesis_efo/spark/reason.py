@@ -67,15 +67,17 @@ def cause(error: BaseException | str | None) -> KinesisEfoError | None:
     return OptionsError(message.splitlines()) if kind is OptionsError else kind(message)
 
 
-def reason(error: BaseException) -> str:
-    """What to tell the user of an error: this library's own message, else that of the program's exception, else Spark's first words.
-
-    >>> reason(RuntimeError("[PATH_NOT_FOUND] no path\\n\\nDriver stacktrace:\\n..."))
-    'RuntimeError: [PATH_NOT_FOUND] no path'
-    """
+def explanation(error: BaseException) -> str | None:
+    """This library's message in an error, or what causes an error of Spark that says little; None if Spark's own words are needed."""
+    text = str(error).strip()
     if own := own_message(error):
         return own
-    text = str(error).strip()
+    if "[JAVA_GATEWAY_EXITED]" in text:
+        # It loads the SDK.
+        from kinesis_efo.operate import findings, machine
+
+        java = machine.java()
+        return None if java.status is findings.Status.PASSED else machine.needs_java(java)
     if _NO_LIBRARY.search(text):
         return (
             "the Python that Spark starts has no kinesis_efo: activate the environment that has it, or set PYSPARK_PYTHON to its "
@@ -89,6 +91,18 @@ def reason(error: BaseException) -> str:
             "give the driver and the executors more spark.driver.memoryOverhead and spark.executor.memoryOverhead, or make bufferBytes "
             "smaller. Nothing was lost: start the query again"
         )
+    return None
+
+
+def reason(error: BaseException) -> str:
+    """What to tell the user of an error: its explanation, else the message of the program's exception, else Spark's first words.
+
+    >>> reason(RuntimeError("[PATH_NOT_FOUND] no path\\n\\nDriver stacktrace:\\n..."))
+    'RuntimeError: [PATH_NOT_FOUND] no path'
+    """
+    text = str(error).strip()
+    if explained := explanation(error):
+        return explained
     if raised := _RAISED.findall(text):
         return _SQL_STATES.sub("", raised[-1])
     return f"{type(error).__name__}: {_END.split(text)[0]}".rstrip(": ")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkRuntimeError, StreamingQueryException
+from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
 from kinesis_efo.errors import OptionsError
-from kinesis_efo.spark.job import job
+from kinesis_efo.spark.job import _Failures, job
+from tests.support.world import wait_until
 
 pytestmark = pytest.mark.spark43
 
@@ -82,13 +87,88 @@ def test_the_last_words_are_every_fault_after_spark_has_stopped(capfd: pytest.Ca
             sys.stderr.write("Spark says something while it stops\n")
 
     def fail() -> None:
-        raise OptionsError(["one is wrong", "another, too", "and a third"])
+        raise OptionsError(["one is wrong", "another, too", "and a third"]) from ValueError("the cause")
 
     assert run(Loud(), fail) == 1
-    lines = capfd.readouterr().err.splitlines()
-    assert lines[-3:] == ["my job failed: OptionsError: one is wrong", "another, too", "and a third"]
-    assert "Traceback (most recent call last):" in lines
-    assert "Spark says something while it stops" in lines
+    text = capfd.readouterr().err
+    assert text.endswith("\nmy job failed: OptionsError: one is wrong\nanother, too\nand a third\n")
+    assert "Spark says something while it stops" in text
+    # Where it was, and no traceback: that would say it twice.
+    assert re.findall(r'File ".*test_job\.py", line \d+, in (\w+)', text)[-1] == "fail"
+    assert text.count("OptionsError: one is wrong") == 1
+    assert "Traceback" not in text
+
+
+def test_an_error_of_the_programs_own_has_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise KeyError("no such field") from ValueError("the cause")
+
+    assert run(Session(), fail) == 1
+    text = capfd.readouterr().err
+    assert text.startswith("ValueError: the cause\n\nThe above exception was the direct cause")
+    assert "Traceback (most recent call last):" in text
+    assert text.endswith("\nmy job failed: KeyError: 'no such field'\n")
+
+
+OURS = "Traceback (most recent call last):\nkinesis_efo.errors.DataLossError: shard a: gone\n\tat org.apache.spark\n"
+
+
+def ended(text: str | None) -> QueryTerminatedEvent:
+    return QueryTerminatedEvent(UUID(int=1), UUID(int=2), text, None)
+
+
+def test_a_query_that_the_program_awaits_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    failures = _Failures()
+    for text in (None, OURS, OURS):
+        failures.onQueryTerminated(ended(text))
+    failures.say(but="my job failed: DataLossError: shard a: gone")
+    failures.say()
+    assert capfd.readouterr().err == ""
+    failures.onQueryTerminated(ended(OURS))
+    failures.say(but="another query's words")
+    assert capfd.readouterr().err == "a query failed: DataLossError: shard a: gone\n"
+
+
+def test_what_no_one_awaits_is_told_after_a_while_and_spark_s_own_errors_at_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failures = _Failures()
+    failures.onQueryTerminated(ended("java.io.IOException: full\n\tat java.io.File\n"))
+    assert capfd.readouterr().err == "java.io.IOException: full\n\tat java.io.File\n"
+    monkeypatch.setattr("kinesis_efo.spark.job._SAY_SECONDS", 0.0)
+    failures.onQueryTerminated(ended(OURS))
+    text = ""
+
+    def said() -> str:
+        nonlocal text
+        text += capfd.readouterr().err
+        return text
+
+    assert wait_until(said) == "a query failed: DataLossError: shard a: gone\n"
+
+
+def test_a_session_is_made_of_a_builder() -> None:
+    session = Session()
+    with job(SimpleNamespace(getOrCreate=lambda: session)) as spark:  # type: ignore[arg-type]
+        assert spark is session
+    assert session.stopped.is_set()
+
+
+def test_a_missing_java_is_said_with_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    def launch() -> None:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    with pytest.raises(SystemExit) as ended, job(SimpleNamespace(getOrCreate=launch)):  # type: ignore[arg-type]
+        pass
+    assert ended.value.code == 1
+    text = capfd.readouterr().err
+    assert f"the job failed: Spark needs Java 17 or 21, but {tmp_path}/bin/java does not run" in text
+    assert "apt-get install openjdk-17-jre-headless" in text
+    assert "Traceback" not in text
 
 
 def test_an_exit_code_of_the_jobs_own_is_kept() -> None:

@@ -83,9 +83,13 @@ def test_the_jvm_is_asked_twice_for_each_micro_batch() -> None:
 def test_it_hears_of_nothing_else() -> None:
     listener = Hears()
     bridge = _FromJvm(listener)
-    for call in (bridge.onQueryStarted, bridge.onQueryIdle, bridge.onQueryTerminated):
+    for call in (bridge.onQueryStarted, bridge.onQueryIdle):
         call(Event())
+    listener.hears_progress = False
+    event = Event()
+    bridge.onQueryProgress(event)
     assert listener.heard == []
+    assert event.asked == 0
 
 
 @pytest.mark.parametrize("offset", ["", "7", '{"a": 1}', "{'a': ", "{'a': b}", "{'a': {1, 2}}"])

@@ -33,7 +33,7 @@ help:
 
 # The demo needs neither the infrastructure's packages nor the linters.
 $(VENV)/.demo: $(LOCK)
-	@scripts/setup venv $(VENV) --inexact --no-default-groups --group demo --group spark43 --extra local
+	@scripts/setup venv $(VENV) --inexact --no-default-groups --group spark43 --extra local
 	@touch $@
 
 $(VENV)/.full: $(LOCK)

@@ -86,6 +86,16 @@ def compare(put: dict[str, Tally], archived: dict[str, Tally]) -> list[Verdict]:
     return [Verdict(name, put.get(name, Tally()), archived.get(name, Tally())) for name in sorted(put | archived)]
 
 
+def line(verdict: Verdict) -> str:
+    """One stream's comparison in one line."""
+    put, archived = verdict.put, verdict.archived
+    same = f"checksum = {put.checksum:016x}" if put.checksum == archived.checksum else "CHECKSUMS DIFFER"
+    return (
+        f"{verdict.stream}: {put.count:,} put, {archived.count:,} archived, {archived.distinct:,} distinct, "
+        f"{verdict.lost:,} lost, {verdict.surplus:,} too many, {same}"
+    )
+
+
 def sentence(verdicts: list[Verdict], kills: int) -> str:
     """Sum up the verdicts in one line."""
     count = sum(verdict.put.count for verdict in verdicts)

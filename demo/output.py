@@ -12,10 +12,17 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import msgspec
 import pyarrow.parquet as pq
 
-from demo.events import event_id
 from demo.ledger import Tally
+
+
+class _Event(msgspec.Struct):
+    id: str
+
+
+_EVENT = msgspec.json.Decoder(_Event)
 
 
 def committed(output: Path) -> list[Path]:
@@ -47,7 +54,7 @@ def _tally(output: Path, files: list[Path]) -> dict[str, Tally]:
         of_stream = tallies.setdefault(_stream(file, output), Tally())
         table = pq.ParquetFile(file).read(columns=["partitionKey", "data"])
         for key, data in zip(table["partitionKey"].to_pylist(), table["data"].to_pylist(), strict=True):
-            of_stream.add(event_id(data), key, data)
+            of_stream.add(_EVENT.decode(data).id, key, data)
     return tallies
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -13,12 +12,9 @@ from random import Random
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from kinesis_efo.cli.local_process import Ready
-from kinesis_efo.cli.quickstart import program
-from kinesis_efo.cli.quickstart.command import check, introduction
-from kinesis_efo.cli.quickstart.display import Display, View
+from kinesis_efo.cli.quickstart.command import check, introduction, template, write
 from kinesis_efo.cli.quickstart.flights import flights
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.operate import machine
@@ -59,16 +55,16 @@ def test_a_missing_spark_is_told_with_how_to_get_it() -> None:
 
 def test_the_program_is_written_once_and_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "first.py"
-    assert not program.write(path)
-    assert path.read_text() == program.template()
-    assert not program.write(path)
-    path.write_text(program.template() + "# mine\n")
-    assert program.write(path)
+    assert not write(path)
+    assert path.read_text() == template()
+    assert not write(path)
+    path.write_text(template() + "# mine\n")
+    assert write(path)
     assert path.read_text().endswith("# mine\n")
 
 
 def test_the_program_fits_the_flights_and_the_manifest() -> None:
-    text = program.template()
+    text = template()
     compile(text, "first.py", "exec")
     (flight,) = islice(flights(Random(1)), 1)
     schema = text.partition('SCHEMA = "')[2].partition('"')[0]
@@ -87,35 +83,6 @@ def test_flights_look_real_and_are_the_same_with_the_same_seed() -> None:
     late = [each for each in found if int(str(each["delay"])) >= 15]
     assert 100 < len(late) < 400
     assert 50 < len({each["aircraft"] for each in found}) < 200
-
-
-def test_without_a_terminal_there_is_a_line_every_two_seconds() -> None:
-    time = 0.0
-    file = io.StringIO()
-    display = Display(Console(file=file, width=200), "first.py", lambda: time)
-    with display:
-        display.show(View(10))
-        for _ in range(10):
-            time += 0.5
-            display.show(View(1234, 1200, 300, 1500, 7, ["|a|", "|b|"]))
-    lines = file.getvalue().splitlines()
-    assert lines[0] == "records in 10, rows read 0, rows out 0, Spark starts"
-    assert lines[1:] == ["records in 1,234, rows read 1,200, rows out 300, 1,500 ms behind", "|b|"] * 2
-
-
-def test_a_terminal_shows_the_latest_state_only() -> None:
-    time = 0.0
-    console = Console(file=io.StringIO(), width=80, height=30, force_terminal=True, record=True)
-    display = Display(console, "first.py", lambda: time)
-    with display:
-        display.show(View())
-        time = 2.0
-        display.show(View(500, 480, 100, 350, 3, ["|[bold]|"]))
-    shown = console.export_text()
-    assert ["rows", "out", "100", "50.0/s"] in [line.split() for line in shown.splitlines()]
-    assert "micro-batch 3, 350 ms behind" in shown
-    # What the program prints is no markup.
-    assert "|[bold]|" in shown
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

@@ -63,7 +63,7 @@ def test_every_public_name_says_what_it_is(name: str) -> None:
 
 
 def test_without_cdktf_what_needs_no_engine_works_and_the_rest_says_what_to_install() -> None:
-    """The demo and `make up` have neither CDKTF nor anything else that is installed."""
+    """`make up` has neither CDKTF nor anything else that is installed."""
     program = """
 import kinesis_efo_infra, kinesis_efo_infra.document, kinesis_efo_infra.trust
 policy = kinesis_efo_infra.Policy("eu-west-1")

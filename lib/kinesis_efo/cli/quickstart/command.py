@@ -1,17 +1,21 @@
-"""``kinesis-efo quickstart``: local AWS, a stream of flights, and a program that reads it, all shown at work."""
+"""``kinesis-efo quickstart``: local AWS, a stream of flights, and a program that reads it and prints what it reads."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 import textwrap
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -20,11 +24,9 @@ from kinesis_efo.cli.commands.quickstart import Quickstart
 from kinesis_efo.cli.ending import Asked, End
 from kinesis_efo.cli.local_options import Wanted, wanted, write_manifest
 from kinesis_efo.cli.local_process import Ready
-from kinesis_efo.cli.quickstart import program
-from kinesis_efo.cli.quickstart.display import Display, View
+from kinesis_efo.cli.quickstart.child import Child
 from kinesis_efo.cli.quickstart.feeding import Feeder
 from kinesis_efo.cli.quickstart.flights import flights
-from kinesis_efo.cli.quickstart.program import Program, latest
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.local import LocalAws, declare
 from kinesis_efo.operate import machine
@@ -36,7 +38,6 @@ STREAM: Final = "flights"
 PROGRAM: Final = "first.py"
 _NO_PROXY: Final = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
 _LOOK_EVERY: Final = 0.2
-_ROWS: Final = 12
 _ERRORS: Final = 25
 
 
@@ -47,7 +48,7 @@ def quickstart(given: Quickstart) -> None:
     assert asked is not None
     path = Path(PROGRAM)
     try:
-        own = program.write(path)
+        own = write(path)
     except OSError as error:
         raise ConfigurationError(
             f"{PROGRAM} cannot be written into {Path.cwd()}: {error}; go to another folder"
@@ -61,22 +62,22 @@ def quickstart(given: Quickstart) -> None:
             raise ConfigurationError(
                 f"the local AWS cannot listen on port {given.port}: {error}; choose another --port"
             ) from None
-        _point_to(aws)
+        point_to(aws.environment)
         with end.at_once():
             ready = _declare(aws, asked)
-        console = Console(highlight=False)
-        display = Display(console, PROGRAM)
-        display.say(introduction(ready, console.width if console.is_terminal else output.WIDE, own=own))
-        feeder = stack.enter_context(
-            Feeder(STREAM, AwsSettings(endpoint_url=aws.endpoint_url), flights(Random(2013)), given.rate)
-        )
-        running = stack.enter_context(Program(path, Path(scratch)))
-        with display:
-            code = _watch(end, display, feeder, running)
-        if code is not None:
-            _tell_end(code, running)
-            if code:
-                raise output.stop(output.ExitCode.FAILED)
+        console = Console()
+        typer.echo(introduction(ready, console.width if console.is_terminal else output.WIDE, own=own))
+        put = ((STREAM, msgspec.json.encode(flight), flight.aircraft) for flight in flights(Random(2013)))
+        feeder = stack.enter_context(Feeder(put, AwsSettings(endpoint_url=aws.endpoint_url), given.rate))
+        child = stack.enter_context(program(path, Path(scratch)))
+        child.start()
+        while child.exit_code is None and not end.wait(_LOOK_EVERY):
+            if feeder.error is not None:
+                raise feeder.error
+        if child.exit_code:
+            output.remark(child.tail(_ERRORS))
+            output.remark(f"kinesis-efo: {PROGRAM} ended with exit code {child.exit_code}; its last lines are above")
+            raise output.stop(output.ExitCode.FAILED)
     typer.echo(f"{PROGRAM} and {asked.manifest} stay; everything else has ended")
 
 
@@ -87,20 +88,55 @@ def check(java: Finding, spark: Finding) -> None:
         ConfigurationError: Something is missing or too old; the message says how to get it.
     """
     if java.status is not Status.PASSED:
-        raise ConfigurationError(
-            f"Spark needs Java 17 or 21, but {java.detail}. Install one (Debian, Ubuntu: sudo apt-get install "
-            "openjdk-17-jre-headless; macOS: brew install openjdk@17; else https://adoptium.net) and, if it is not the java on the "
-            "PATH, point JAVA_HOME to it"
-        )
+        raise ConfigurationError(machine.needs_java(java))
     if spark.status is not Status.PASSED:
         raise ConfigurationError(f"{spark.detail}; pip install 'kinesis-efo[spark,local]'")
 
 
-def _point_to(aws: LocalAws) -> None:
+def template() -> str:
+    """The program as it is before anybody changes it."""
+    return files("kinesis_efo.cli.quickstart").joinpath("first.py.txt").read_text()
+
+
+def write(path: Path) -> bool:
+    """Write the program, unless there is one.
+
+    Returns:
+        Whether the file is another than the template.
+    """
+    if not path.exists():
+        path.write_text(template())
+    return path.read_text() != template()
+
+
+def program(path: Path, scratch: Path) -> Child:
+    """The program as a process, whose rows appear on this one's standard output.
+
+    Args:
+        path: The program.
+        scratch: Directory for its errors and for Spark's files; the caller removes it.
+    """
+    submit = [
+        "--master", "local[2]",
+        "--conf", "spark.ui.enabled=false",
+        "--conf", f"spark.driver.extraJavaOptions=-Djava.io.tmpdir={scratch}",
+        "pyspark-shell",
+    ]  # fmt: skip
+    variables = {
+        "PYSPARK_SUBMIT_ARGS": shlex.join(submit),
+        "PYTHONUNBUFFERED": "1",
+        "SPARK_LOCAL_DIRS": str(scratch),
+        "TMPDIR": str(scratch),
+    }
+    return Child([sys.executable, str(path)], variables, scratch / "stderr", shown=True)
+
+
+def point_to(environment: Mapping[str, str]) -> None:
     """Let this process and its children reach the local AWS, and nothing else: no setting of the user's leads to AWS."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         del os.environ[name]
-    os.environ.update(aws.environment | _NO_PROXY)
+    os.environ.update(environment)
+    os.environ.update(_NO_PROXY)
 
 
 def _declare(aws: LocalAws, asked: Wanted) -> Ready:
@@ -117,11 +153,7 @@ def introduction(ready: Ready, width: int, *, own: bool) -> str:
         width: Columns of the terminal.
         own: Whether the program has changes of the user's.
     """
-    kept = (
-        "has changes of yours, so it is left as it is"
-        if own
-        else "is yours to change: what you see below comes from it"
-    )
+    kept = "has changes of yours, so it is left as it is" if own else "is yours to change: the rows below come from it"
     fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
     setting = ["  export"]
     for each in ready.assignments:
@@ -137,44 +169,7 @@ def introduction(ready: Ready, width: int, *, own: bool) -> str:
             "in another shell:",
             " \\\n".join(setting),
             f"  kinesis-efo tail -s {STREAM}",
-            "  kinesis-efo lag",
+            "  kinesis-efo top",
+            "Spark starts; its rows come below. Ctrl-C ends everything",
         )
     )
-
-
-def _watch(end: End, display: Display, feeder: Feeder, running: Program) -> int | None:
-    """Show the run until it ends.
-
-    Returns:
-        The exit code of the program, if it ended by itself.
-
-    Raises:
-        KinesisEfoError: Nothing can be put any more.
-    """
-    view = View()
-    while not end.wait(_LOOK_EVERY):
-        code = running.exit_code
-        for progress in running.news():
-            view = replace(
-                view,
-                rows_read=view.rows_read + progress.rows_in,
-                rows_out=view.rows_out + (progress.rows_out or 0),
-                behind_millis=progress.behind_millis,
-                batch=progress.batch,
-            )
-        view = replace(view, records_in=feeder.records, rows=latest(running.printed, _ROWS))
-        display.show(view)
-        if feeder.error is not None:
-            raise feeder.error
-        if code is not None:
-            return code
-    return None
-
-
-def _tell_end(code: int, running: Program) -> None:
-    if code == 0:
-        typer.echo(running.printed.rstrip())
-        typer.echo(f"{PROGRAM} has come to its end")
-    else:
-        output.remark("\n".join(running.errors.splitlines()[-_ERRORS:]))
-        output.remark(f"kinesis-efo: {PROGRAM} ended with exit code {code}; its last lines are above")

@@ -1,48 +1,46 @@
-"""Puts flights into the stream with the library's producer, at a steady rate, in a thread."""
+"""Puts records into streams with the library's producer, at a steady rate, in a thread."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
 
-import msgspec
-
-from kinesis_efo.cli.quickstart.flights import Flight
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer
 
-_STEP: Final = 0.1
-"""Seconds between two handfuls."""
+_AHEAD: Final = 0.02
+"""Seconds that the thread may be ahead of the rate before it waits."""
 
 
 class Feeder:
-    """Puts flights until it is left. A context manager.
+    """Puts records until it is left, or there are none left. A context manager.
 
     Args:
-        stream: ARN of the stream.
-        aws: How to reach it.
-        flights: What to put.
+        records: Stream, data and partition key of each.
+        aws: How to reach Kinesis.
         rate: How many a second.
 
     Attributes:
         error: What ended it before its time, if anything.
+        done: Whether Kinesis has acknowledged all records.
     """
 
-    def __init__(self, stream: str, aws: AwsSettings, flights: Iterator[Flight], rate: int) -> None:
-        self._producer = BlockingProducer(stream, aws=aws)
-        self._flights = flights
-        self._each_time = max(1, round(rate * _STEP))
-        self._pause = self._each_time / rate
+    def __init__(self, records: Iterable[tuple[str, bytes, str]], aws: AwsSettings, rate: float) -> None:
+        self._records, self._aws, self._rate = records, aws, rate
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
+        self._producers: dict[str, BlockingProducer] = {}
         self.error: Exception | None = None
+        self.done = False
 
     @property
-    def records(self) -> int:
+    def written(self) -> int:
         """Number of records that Kinesis has acknowledged."""
-        return self._producer.metrics.records_written
+        return sum(producer.metrics.records_written for producer in list(self._producers.values()))
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -56,10 +54,16 @@ class Feeder:
 
     def _run(self) -> None:
         try:
-            with self._producer as producer:
-                while not self._end.wait(self._pause):
-                    for _ in range(self._each_time):
-                        flight = next(self._flights)
-                        producer.put(msgspec.json.encode(flight), flight.aircraft)
+            with ExitStack() as opened:
+                began = time.monotonic()
+                for number, (stream, data, key) in enumerate(self._records):
+                    ahead = number / self._rate - (time.monotonic() - began)
+                    if self._end.wait(ahead) if ahead > _AHEAD else self._end.is_set():
+                        return
+                    if stream not in self._producers:
+                        self._producers[stream] = opened.enter_context(BlockingProducer(stream, aws=self._aws))
+                    self._producers[stream].put(data, key)
+            # The producers have waited for every acknowledgement.
+            self.done = True
         except Exception as error:
             self.error = error

@@ -123,7 +123,9 @@ class FakeEmr:
         return {"Steps": [_step(run) for run in self._of("emr")]}
 
     def emr_describe_step(self, StepId: str, **_: Any) -> Any:
-        return {"Step": _step(self._look(StepId))}
+        run = self._look(StepId)
+        role = run.request.get("ExecutionRoleArn")
+        return {"Step": {**_step(run), **({"ExecutionRoleArn": role} if role else {})}}
 
     def emr_cancel_steps(self, StepIds: list[str], **rest: Any) -> Any:
         for each in StepIds:
@@ -220,7 +222,7 @@ def _step(run: FakeRun) -> dict[str, Any]:
     return {
         "Id": run.id,
         "Name": run.name,
-        "Config": {"Jar": step["Jar"], "Args": step["Args"]},
+        "Config": step,
         "Status": {
             "State": run.state,
             "StateChangeReason": reason,

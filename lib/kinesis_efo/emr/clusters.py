@@ -6,18 +6,21 @@ marker asks the job to stop, and a second step has YARN end a job that does not.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
 from kinesis_efo.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job, read_settings
-from kinesis_efo.emr.platform import STATES, Platform, newest_first, told
+from kinesis_efo.emr.platform import STATES, Platform, command, newest_first, told
 from kinesis_efo.emr.target import Run, Site, State
 
 _READY: Final = ("RUNNING", "WAITING")
 _TAG: Final = "spark.yarn.tags"
+# YARN lists applications with their names in the second column.
 _KILL: Final = (
     "yarn application -list -appTags {tag} -appStates SUBMITTED,ACCEPTED,RUNNING 2>/dev/null"
-    " | awk '/^application_/ {{print $1}}' | xargs -r -n 1 yarn application -kill"
+    " | awk -v name={name} '$1 ~ /^application_/ && $2 == name {{print $1}}' | xargs -r -n 1 yarn application -kill"
 )
 
 
@@ -67,6 +70,11 @@ class Clusters(Platform):
         role = {"ExecutionRoleArn": job.role_arn} if job.role_arn else {}
         return {"JobFlowId": self.target.id, "Steps": [step], **role}
 
+    def same(self, run: Run, job: Job) -> bool:
+        """See `Platform`."""
+        request = self.request(job)
+        return run.command == command(request.get("ExecutionRoleArn"), request["Steps"][0]["HadoopJarStep"])
+
     def submit(self, job: Job) -> str:
         """See `Platform`. EMR has no client token for steps: a call whose answer is lost may have added one."""
         with self.refusals("add the step"):
@@ -85,8 +93,16 @@ class Clusters(Platform):
             steps = [step for page in pages for step in page["Steps"] if step["Name"] == name]
         return newest_first([self._read(step) for step in steps])
 
+    def live(self, name: str) -> Sequence[Run]:
+        """See `Platform`. Looks up each step, because the list does not have their roles."""
+        return [self.run(run.id) for run in super().live(name)]
+
     def cancel(self, run: Run, grace: int) -> None:  # noqa: ARG002 (a step has no grace: the driver is not its process)
-        """See `Platform`. If the driver may be running, adds a step that has YARN end it."""
+        """See `Platform`. If the driver may be running, adds a step that has YARN end it.
+
+        Every user of a shared cluster can add steps with any name and arguments. This step runs with the cluster's rights, so it ends
+        only applications with the run's name, and only if the tag has the form that `request` gives it.
+        """
         with self.refusals("look at the step"):
             step = self._client.describe_step(ClusterId=self.target.id, StepId=run.id)["Step"]
         with self.refusals("cancel the step"):
@@ -94,7 +110,7 @@ class Clusters(Platform):
                 ClusterId=self.target.id, StepIds=[run.id], StepCancellationOption="SEND_INTERRUPT"
             )
         tag = read_settings(step["Config"]["Args"]).get(_TAG, "")
-        if tag and run.state is not State.WAITING:
+        if re.fullmatch(_tag("[0-9a-f]{32}"), tag) and run.state is not State.WAITING:
             with self.refusals("add the step that ends the driver"):
                 self._client.add_job_flow_steps(JobFlowId=self.target.id, Steps=[_kill_step(run.name, tag)])
 
@@ -122,6 +138,7 @@ class Clusters(Platform):
             logs=[f"{prefix}/{self.target.id}/{part}/" for part in (f"steps/{step['Id']}", "containers")]
             if prefix
             else [],
+            command=command(step.get("ExecutionRoleArn"), step["Config"]),
         )
 
 
@@ -130,8 +147,9 @@ def _tag(token: str) -> str:
 
 
 def _kill_step(name: str, tag: str) -> dict[str, Any]:
+    kill = _KILL.format(tag=shlex.quote(tag), name=shlex.quote(name))
     return {
         "Name": f"end {name}",
         "ActionOnFailure": "CONTINUE",
-        "HadoopJarStep": {"Jar": "command-runner.jar", "Args": ["bash", "-c", _KILL.format(tag=tag)]},
+        "HadoopJarStep": {"Jar": "command-runner.jar", "Args": ["bash", "-c", kill]},
     }

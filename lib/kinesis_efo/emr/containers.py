@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from kinesis_efo.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job, read_settings_text
-from kinesis_efo.emr.platform import STATES, Platform, newest_first, told
+from kinesis_efo.emr.platform import STATES, Platform, command, newest_first, told
 from kinesis_efo.emr.target import Run, Site
 
 _ATTEMPTS: Final = 100  # of the driver, before the run has failed
@@ -88,4 +88,7 @@ class Containers(Platform):
             settings.get(FINGERPRINT_SETTING, ""),
             settings.get(MARKER_SETTING, ""),
             logs=[f"{uri.rstrip('/')}/{self.target.id}/jobs/{answer['id']}/"] if uri else [],
+            command=command(
+                answer.get("executionRoleArn"), answer.get("jobDriver", {}), answer.get("configurationOverrides")
+            ),
         )

@@ -51,7 +51,7 @@ async def until_running(platform: Platform, identifier: str, clock: Clock, repor
 
 
 async def stop(
-    platform: Platform, run: Run, clock: Clock, report: Report, *, grace: int, mark: Callable[[str], None]
+    platform: Platform, run: Run, clock: Clock, report: Report, *, grace: int, mark: Callable[[str], bool]
 ) -> Stopped:
     """Stop a run: it finishes its micro-batch and releases its leases. EMR ends it if that takes longer than `grace`.
 
@@ -61,16 +61,15 @@ async def stop(
         clock: Time.
         report: Receives every change of the run.
         grace: Seconds for the run to end by itself; 0 ends it at once.
-        mark: Writes the stop marker at an S3 URI.
+        mark: Writes the stop marker at an S3 URI; returns False if that is no place for it, as a foreign run may name any. EMR then
+            ends the run at once.
 
     Raises:
         StillRunningError: EMR did not end it either.
     """
-    if grace and run.state is not State.WAITING:
+    if grace and run.state is not State.WAITING and (not run.marker or mark(run.marker)):
         began = clock.monotonic()
-        if run.marker:
-            mark(run.marker)
-        else:
+        if not run.marker:
             platform.cancel(run, grace)
         run = await _until(platform, run.id, clock, report, grace + _INTERVAL, lambda run: run.state.ended)
         if run.state.ended:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.aws_errors import Cause, cause_of, code_of
-from kinesis_efo.emr.job import Job
+from kinesis_efo.emr.job import MARKER_SETTING, Job
 from kinesis_efo.emr.target import Run, Site, State, Target
 from kinesis_efo.errors import PlatformError
 
@@ -36,6 +38,13 @@ class Platform(ABC):
     @abstractmethod
     def request(self, job: Job) -> dict[str, Any]:
         """The exact request that submits a job."""
+
+    def same(self, run: Run, job: Job) -> bool:
+        """Whether a run does exactly what a job would do. Its name and fingerprint do not show that: others can copy them."""
+        request = self.request(job)
+        return run.command == command(
+            request["executionRoleArn"], request["jobDriver"], request.get("configurationOverrides")
+        )
 
     @abstractmethod
     def submit(self, job: Job) -> str:
@@ -78,6 +87,19 @@ class Platform(ABC):
             raise PlatformError(f"cannot {action} ({self.target}): {error}{hint}") from error
         except BotoCoreError as error:
             raise PlatformError(f"cannot {action} ({self.target}): {error}") from error
+
+
+def command(role: str | None, driver: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> str:
+    """What a run does and with which role, as text, without its token: two runs of one job differ in that.
+
+    Args:
+        role: Its role.
+        driver: Its program, arguments and settings, as EMR's API has them.
+        overrides: EMR's `configurationOverrides`.
+    """
+    given = {name: value for name, value in driver.items() if value}
+    text = json.dumps([role or "", given, (overrides or {}).get("applicationConfiguration") or []], sort_keys=True)
+    return re.sub(rf'((?:{MARKER_SETTING}=[^ "]*/|=kinesis-efo-))[0-9a-f]{{32}}(?=[ "])', r"\1", text)
 
 
 def newest_first(runs: Sequence[Run]) -> list[Run]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from kinesis_efo.emr.job import FINGERPRINT_SETTING, SCHEDULED_SETTING, Job, read_settings_text
-from kinesis_efo.emr.platform import STATES, Platform, newest_first, told
+from kinesis_efo.emr.platform import STATES, Platform, command, newest_first, told
 from kinesis_efo.emr.schedules import EXECUTION_ID
 from kinesis_efo.emr.target import Run, Site
 
@@ -90,6 +90,7 @@ class Serverless(Platform):
             settings.get(FINGERPRINT_SETTING, ""),
             logs=[*logs, f"aws emr-serverless get-dashboard-for-job-run {dashboard}"],
             scheduled=SCHEDULED_SETTING in settings,
+            command=command(answer["executionRole"], answer["jobDriver"], answer.get("configurationOverrides")),
         )
 
     def runs(self, name: str) -> Sequence[Run]:

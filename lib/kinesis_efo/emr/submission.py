@@ -225,7 +225,7 @@ async def make_room(
     *,
     grace: int,
     lease_seconds: float,
-    mark: Callable[[str], None],
+    mark: Callable[[str], bool],
 ) -> list[Run]:
     """Stop the live runs of an application, and wait until its leases are free.
 
@@ -237,7 +237,7 @@ async def make_room(
         report: Receives every change of a run.
         grace: Seconds for each run to end by itself.
         lease_seconds: The lease timeout, seconds.
-        mark: Writes the stop marker at an S3 URI.
+        mark: See `following.stop`.
 
     Returns:
         The runs as they ended.
@@ -299,8 +299,3 @@ def ensure(reasons: Sequence[str]) -> None:
     """
     if reasons:
         raise SubmissionRefusedError("not submitted:\n" + "\n".join(f"  {reason}" for reason in reasons))
-
-
-def same(live: Sequence[Run], job: Job) -> Run | None:
-    """The live run of exactly this job, if there is one."""
-    return next((run for run in live if run.fingerprint == job.fingerprint), None)

@@ -81,6 +81,7 @@ class Run:
         marker: S3 URI of its stop marker; empty if EMR stops it.
         logs: Locations of its logs.
         scheduled: Whether its job has a schedule.
+        command: What it does (`platform.command`); compare it by `Platform.same`.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Run:
     marker: str = ""
     logs: Sequence[str] = ()
     scheduled: bool = False
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -442,10 +442,34 @@ def test_stopping_asks_through_the_marker_and_says_how_it_ended(cli: Cli) -> Non
             looked.state = "COMPLETED"
 
     cli.place.emr.on_look = heed
-    answer = cli.json("stop", *_named(STEP))
+    answer = cli.json("stop", *_named(STEP), "--artifacts", f"s3://{BUCKET}/jobs")
     (stopped,) = answer["stopped"]
     assert (stopped["id"], stopped["graceful"], stopped["state"]) == (run.id, True, "succeeded")
     assert (answer["leaseOwners"], run.cancelled) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "where", ["s3://{bucket}/tables/orders", "s3://{bucket}/stops/{name}/../../x", "s3://victim/key"]
+)
+def test_no_marker_is_written_where_a_foreign_run_says(cli: Cli, where: str) -> None:
+    cli.place.deploy(target=STEP)
+    cli.submit(STEP, "--no-follow")
+    before, run = cli.place.s3, cli.place.emr.only()
+    foreign = where.format(bucket=BUCKET, name="kinesis-efo-test-lake")
+    run.request["HadoopJarStep"]["Args"] += ["--conf", f"spark.kinesisEfo.stopMarker={foreign}"]
+    cli.place.emr.on_look = lambda run: setattr(run, "state", "CANCELLED" if run.cancelled else "RUNNING")
+    (stopped,) = cli.json("stop", "-e", "test", "-a", "lake")["stopped"]
+    assert (stopped["graceful"], cli.place.s3) == (False, before)
+    assert (
+        f"not written: stop marker {foreign}, which is not below s3://{BUCKET}/stops/kinesis-efo-test-lake/" in cli.err
+    )
+
+
+def test_stopping_by_a_marker_needs_its_place(cli: Cli) -> None:
+    cli.submit(STEP, "--no-follow")
+    cli.place.emr.only().state = "RUNNING"
+    cli("stop", *_named(STEP), code=2)
+    assert "--artifacts is missing: give s3://bucket" in cli.err
 
 
 def test_stopping_at_once_is_emrs_business(cli: Cli) -> None:

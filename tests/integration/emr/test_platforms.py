@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +21,8 @@ from kinesis_efo.emr.target import State, Target
 from kinesis_efo.errors import PlatformError
 from tests.support.emr import APPLICATION, CLUSTER, VIRTUAL_CLUSTER, FakeEmr
 
+TOKEN = "0a" * 16
+MARKER = f"s3://b/stops/{TOKEN}"
 JOB = Job(
     name="kinesis-efo-dev-lake",
     program="s3://b/programs/0b/archive.py",
@@ -26,18 +31,18 @@ JOB = Job(
         "spark.b": "2",
         "spark.a": "1",
         "spark.kinesisEfo.fingerprint": "f1",
-        "spark.kinesisEfo.stopMarker": "s3://b/stops/1",
+        "spark.kinesisEfo.stopMarker": MARKER,
     },
     role_arn="arn:aws:iam::123456789012:role/lake",
     release_label="emr-spark-8.0.0-latest",
     logs="s3://b/logs/lake",
     logs_key_arn="arn:aws:kms:us-east-1:123456789012:key/1",
     fingerprint="f1",
-    token="t1",
+    token=TOKEN,
     tags={"environment": "dev", "managed-by": "kinesis-efo"},
 )
 CONF = ["--conf", "spark.a=1", "--conf", "spark.b=2", "--conf", "spark.kinesisEfo.fingerprint=f1",
-        "--conf", "spark.kinesisEfo.stopMarker=s3://b/stops/1"]  # fmt: skip
+        "--conf", f"spark.kinesisEfo.stopMarker={MARKER}"]  # fmt: skip
 PLATFORMS = {
     "cluster": ("emr", Clusters, CLUSTER),
     "serverless": ("emr-serverless", Serverless, APPLICATION),
@@ -75,14 +80,14 @@ EXPECTED: dict[str, dict[str, Any]] = {
                 "HadoopJarStep": {
                     "Jar": "command-runner.jar",
                     "Args": ["spark-submit", "--deploy-mode", "cluster", "--name", JOB.name, *CONF,
-                             "--conf", "spark.yarn.tags=kinesis-efo-t1", JOB.program, *JOB.arguments],
+                             "--conf", f"spark.yarn.tags=kinesis-efo-{TOKEN}", JOB.program, *JOB.arguments],
                 },
             }
         ],
     },
     "serverless": {
         "applicationId": APPLICATION,
-        "clientToken": "t1",
+        "clientToken": TOKEN,
         "executionRoleArn": JOB.role_arn,
         "name": JOB.name,
         "mode": "STREAMING",
@@ -103,7 +108,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "eks": {
         "virtualClusterId": VIRTUAL_CLUSTER,
-        "clientToken": "t1",
+        "clientToken": TOKEN,
         "executionRoleArn": JOB.role_arn,
         "name": JOB.name,
         "releaseLabel": "emr-spark-8.0.0-latest",
@@ -163,7 +168,7 @@ def test_a_run_is_found_by_its_name_and_tells_what_it_is(emr: FakeEmr, platform:
     assert [run.id for run in platform.live(JOB.name)] == [second]
     (live,) = platform.live(JOB.name)
     assert (live.name, live.fingerprint) == (JOB.name, "f1")
-    assert live.marker == ("" if kind == "serverless" else "s3://b/stops/1")
+    assert live.marker == ("" if kind == "serverless" else MARKER)
     failed = platform.run(first)
     assert failed.state is State.FAILED
     assert "exit code 1" in failed.told or "USER_ERROR" in failed.told
@@ -202,7 +207,7 @@ def test_cancelling_a_running_step_has_yarn_end_the_driver(emr: FakeEmr) -> None
         assert [each["StepCancellationOption"] for each in step.cancelled] == ["SEND_INTERRUPT"]
         command = end.request["HadoopJarStep"]["Args"]
         assert command[:2] == ["bash", "-c"]
-        assert "-appTags kinesis-efo-t1 " in command[2]
+        assert f"-appTags kinesis-efo-{TOKEN} " in command[2]
         assert "{print $1}" in command[2]
         assert command[2].endswith("yarn application -kill")
         assert [run.id for run in platform.runs(JOB.name)] == [identifier], "the other step is no run of the job"
@@ -215,6 +220,73 @@ def test_a_step_that_waits_has_no_driver_to_end(emr: FakeEmr) -> None:
         assert waiting.state is State.WAITING
         platform.cancel(waiting, 0)
     assert len(emr.runs) == 1
+
+
+@pytest.mark.parametrize(
+    "tag", ["x; touch /tmp/x", "$(id)", f"kinesis-efo-{TOKEN}x", f"kinesis-efo-{TOKEN}\n", "kinesis-efo-", ""]
+)
+def test_a_foreign_step_has_nothing_run_with_the_clusters_rights(emr: FakeEmr, tag: str) -> None:
+    with _opened(emr, "cluster") as platform:
+        identifier = platform.submit(JOB)
+        arguments = emr.only().request["HadoopJarStep"]["Args"]
+        arguments[arguments.index(f"spark.yarn.tags=kinesis-efo-{TOKEN}")] = f"spark.yarn.tags={tag}"
+        emr.only().state = "RUNNING"
+        platform.cancel(platform.run(identifier), 0)
+        assert emr.only().cancelled, "the step itself is cancelled, and none is added"
+
+
+def test_yarn_ends_only_applications_with_the_runs_name(emr: FakeEmr, tmp_path: Path) -> None:
+    listed = f"application_1\t  {JOB.name}\tSPARK\napplication_2\t{JOB.name}-2\tSPARK\napplication_3\tpayroll\tSPARK"
+    killed = tmp_path / "killed"
+    yarn = tmp_path / "yarn"
+    yarn.write_text(f"""#!/bin/sh\n[ "$2" = -list ] && echo '{listed}' || echo "$3" >> {killed}\n""")
+    yarn.chmod(0o755)
+    with _opened(emr, "cluster") as platform:
+        identifier = platform.submit(JOB)
+        emr.only().state = "RUNNING"
+        platform.cancel(platform.run(identifier), 0)
+    _, end = emr.runs.values()
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    subprocess.run(end.request["HadoopJarStep"]["Args"], env={"PATH": path}, check=True, timeout=60)
+    assert killed.read_text() == "application_1\n", "a foreign step could name another application's tag"
+
+
+def _with_another_token(job: Job) -> Job:
+    again = TOKEN.replace("a", "b")
+    settings = {**job.spark, "spark.kinesisEfo.stopMarker": MARKER.replace(TOKEN, again)}
+    return replace(job, token=again, spark=settings)
+
+
+FORGED = [
+    lambda job: replace(job, program="s3://foreign/programs/0b/archive.py"),
+    lambda job: replace(job, role_arn="arn:aws:iam::123456789012:role/foreign"),
+    lambda job: replace(job, arguments=[*job.arguments, "--output", "s3://foreign"]),
+    lambda job: replace(job, spark={**job.spark, "spark.jars": "s3://foreign/x.jar"}),
+    lambda job: replace(job, spark={**job.spark, "spark.kinesisEfo.stopMarker": f"s3://foreign/stops/{TOKEN}"}),
+]
+
+
+def test_a_run_is_the_same_if_it_does_exactly_what_the_job_does(platform: Platform) -> None:
+    platform.submit(_with_another_token(JOB))
+    (live,) = platform.live(JOB.name)
+    assert platform.same(live, JOB)
+
+
+@pytest.mark.parametrize("forge", FORGED)
+def test_a_run_with_our_name_and_fingerprint_is_not_believed(platform: Platform, forge: Callable[[Job], Job]) -> None:
+    platform.submit(forge(_with_another_token(JOB)))
+    (live,) = platform.live(JOB.name)
+    assert live.fingerprint == JOB.fingerprint
+    assert not platform.same(live, JOB)
+
+
+@pytest.mark.parametrize("driver", [{"Jar": "s3://foreign/x.jar"}, {"MainClass": "foreign.Main"}])
+def test_a_step_that_runs_another_jar_is_not_believed(emr: FakeEmr, driver: dict[str, str]) -> None:
+    with _opened(emr, "cluster") as platform:
+        platform.submit(JOB)
+        emr.only().request["HadoopJarStep"].update(driver)
+        (live,) = platform.live(JOB.name)
+        assert not platform.same(live, JOB)
 
 
 SITES = [

@@ -35,8 +35,11 @@ class Scripted(Platform):
     def now(self) -> float:
         return LoopClock().monotonic() - self.began
 
-    def mark(self, uri: str) -> None:
+    def mark(self, uri: str) -> bool:
+        if uri.startswith("s3://foreign/"):
+            return False
         self.marked.append((self.now, uri))
+        return True
 
     def run(self, identifier: str) -> Run:
         assert identifier == RUN.id
@@ -134,6 +137,15 @@ def test_a_job_that_does_not_heed_is_ended_by_force() -> None:
         stopped = await _stopped(deaf, 60)
         assert not stopped.graceful
         assert [(pytest.approx(65, abs=5), 0)] == deaf.cancelled
+
+    run(main())
+
+
+def test_a_run_whose_marker_has_no_place_is_ended_at_once() -> None:
+    async def main() -> None:
+        platform = Scripted(lambda self: State.STOPPED if self.cancelled else State.RUNNING, "s3://foreign/stops/1")
+        assert not (await _stopped(platform, 600)).graceful
+        assert (platform.marked, platform.cancelled) == ([], [(0, 0)])
 
     run(main())
 

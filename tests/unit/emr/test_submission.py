@@ -14,7 +14,7 @@ from kinesis_efo.emr.artifacts import Artifact, Store
 from kinesis_efo.emr.checks import release_faults
 from kinesis_efo.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job
 from kinesis_efo.emr.packing import PythonPlatform
-from kinesis_efo.emr.submission import JobRequest, plan, same
+from kinesis_efo.emr.submission import JobRequest, plan
 from kinesis_efo.emr.target import Kind, Run, Site, State, Target
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -123,12 +123,6 @@ def test_only_a_cluster_has_a_role_to_run_with() -> None:
     assert job(replace(REQUEST, role_arn=None), Kind.CLUSTER).role_arn is None
     with pytest.raises(ConfigurationError, match="--execution-role is missing: a job on eks"):
         job(replace(REQUEST, role_arn=None))
-
-
-def test_a_live_run_is_the_same_by_its_fingerprint_only() -> None:
-    live = [BEFORE, replace(BEFORE, id="r2", fingerprint=job().fingerprint)]
-    assert same(live, job()) is live[1]
-    assert same(live, replace(job(), fingerprint="other")) is None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,15 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Pack jobs, r
 DIST: Final = Path("dist") / "emr"
 """Where archives are put."""
 
+ArtifactsOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--artifacts",
+        metavar="S3",
+        help="S3 location for archives, programs and stop markers: s3://bucket, or with a prefix.",
+    ),
+]
+
 GraceOption: TypeAlias = Annotated[
     int,
     typer.Option(
@@ -135,12 +144,7 @@ class Submit(Packed, Placed):
         Path | None,
         typer.Option("--archive", help="Archive that `package` made; without it, submit packs the project."),
     ] = None
-    artifacts: Annotated[
-        str | None,
-        typer.Option(
-            "--artifacts", metavar="S3", help="S3 location for archives and programs: s3://bucket, or with a prefix."
-        ),
-    ] = None
+    artifacts: ArtifactsOption = None
     execution_role: Annotated[
         str | None, typer.Option("--execution-role", metavar="ARN", help="ARN of the role that the job runs with.")
     ] = None
@@ -181,6 +185,7 @@ class Stop(Placed):
     Exit code 1 if a worker still renews the leases afterwards.
     """
 
+    artifacts: ArtifactsOption = None
     grace: GraceOption = 600
     as_json: output.JsonFlag = False
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kinesis_efo.aws import AsyncClients, SyncClients
+from kinesis_efo.cli import output
 from kinesis_efo.cli.arguments import MANIFEST_VARIABLE
 from kinesis_efo.cli.commands.emr import Named, Placed
-from kinesis_efo.emr.artifacts import Store, split_uri
+from kinesis_efo.emr.artifacts import Store
 from kinesis_efo.emr.clusters import Clusters
 from kinesis_efo.emr.containers import Containers
 from kinesis_efo.emr.deployment import Deployment, load_deployment
@@ -169,7 +170,7 @@ class Context:
         location = artifacts or (self.deployment.artifacts if self.deployment else None)
         if not location:
             raise UsageError(
-                "--artifacts is missing: give s3://bucket or s3://bucket/prefix, for archives and programs"
+                "--artifacts is missing: give s3://bucket or s3://bucket/prefix, for archives, programs and stop markers"
             )
         return Store(self.client("s3"), location)
 
@@ -179,10 +180,27 @@ class Context:
             self._clients[service] = self._stack.enter_context(closing(self._factory.client(service)))
         return self._clients[service]
 
-    def mark(self, uri: str) -> None:
-        """Write the object that asks a job to stop."""
-        location, key = split_uri(uri)
-        Store(self.client("s3"), location).mark(key)
+    def mark(self, uri: str, artifacts: str | None) -> bool:
+        """Write the object that asks a job to stop. Its place is the one that `submission.plan` gives it, or it is not written.
+
+        Args:
+            uri: Where the run says that it looks.
+            artifacts: The S3 location that the command line names.
+
+        Returns:
+            Whether it was written.
+
+        Raises:
+            UsageError: No location is known.
+        """
+        store, key = self.store(artifacts), f"stops/{self.name}/{uri.rpartition('/')[2]}"
+        if uri != store.uri(key):
+            output.remark(
+                f"not written: stop marker {uri}, which is not below {store.uri(f'stops/{self.name}/')}; the run is ended by force"
+            )
+            return False
+        store.mark(key)
+        return True
 
     @asynccontextmanager
     async def leases(self) -> AsyncIterator[LeaseStore]:

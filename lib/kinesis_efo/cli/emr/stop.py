@@ -25,7 +25,7 @@ def stop(given: Stop) -> None:
     with Context.open(given) as context:
         # First, or it might start another run.
         unscheduled = context.unschedule()
-        stopped, owners = asyncio.run(_stop(context, SystemClock(), given.grace))
+        stopped, owners = asyncio.run(_stop(context, SystemClock(), given))
     data = {
         "target": str(context.target),
         "application": context.manifest.application,
@@ -44,9 +44,15 @@ def stop(given: Stop) -> None:
         )
 
 
-async def _stop(context: Context, clock: Clock, grace: int) -> tuple[list[Stopped], list[str]]:
+async def _stop(context: Context, clock: Clock, given: Stop) -> tuple[list[Stopped], list[str]]:
     live = context.platform.live(context.name)
-    stopped = [await stop_run(context.platform, run, clock, remark, grace=grace, mark=context.mark) for run in live]
+    stopped = [
+        await stop_run(
+            context.platform, run, clock, remark,
+            grace=given.grace, mark=lambda uri: context.mark(uri, given.artifacts),
+        )
+        for run in live
+    ]  # fmt: skip
     if not stopped:
         output.remark(f"nothing runs on {context.target} for {context.manifest.application}")
     seconds = lease_timeout(context.deployment.arguments if context.deployment else ())

@@ -23,7 +23,7 @@ from kinesis_efo.emr.job import Job, lease_timeout
 from kinesis_efo.emr.packing import read_archive
 from kinesis_efo.emr.schedules import Schedule
 from kinesis_efo.emr.serverless import Serverless
-from kinesis_efo.emr.submission import JobRequest, Situation, ensure, look, make_room, plan, refusals, same, upload
+from kinesis_efo.emr.submission import JobRequest, Situation, ensure, look, make_room, plan, refusals, upload
 from kinesis_efo.emr.submission import submit as submit_job
 from kinesis_efo.emr.target import Kind, Run
 from kinesis_efo.errors import SubmissionRefusedError, UsageError
@@ -128,7 +128,7 @@ async def _submit(
         return data | await _set_schedule(context, request, schedule, clock, given, job, found)
     if not (given.now or given.dry_run) and context.unschedule():
         output.remark(f"deleted the schedule of {request.manifest.application}: from now on, the job is kept running")
-    if given.if_changed and (unchanged := same(live, job)):
+    if given.if_changed and (unchanged := next((run for run in live if platform.same(run, job)), None)):
         return {**data, "submitted": False, "replaced": [], "run": run_data(unchanged)}
     if given.dry_run:
         untold = _tell(_not_checked(request, found))
@@ -147,7 +147,7 @@ async def _submit(
             output.remark(f"stopping {', '.join(run.id for run in live)}")
             replaced = await make_room(
                 live, platform, leases, clock, remark,
-                grace=given.grace, lease_seconds=lease_timeout(request.arguments), mark=context.mark,
+                grace=given.grace, lease_seconds=lease_timeout(request.arguments), mark=lambda uri: context.mark(uri, given.artifacts),
             )  # fmt: skip
     identifier = submit_job(job, platform, store, request, output.remark)
     output.remark(f"submitted {identifier} to {platform.target}")
@@ -190,7 +190,7 @@ async def _set_schedule(
             output.remark(f"stopping {', '.join(run.id for run in lasting)}")
             replaced = await make_room(
                 lasting, platform, leases, clock, remark,
-                grace=given.grace, lease_seconds=lease_timeout(request.arguments), mark=context.mark,
+                grace=given.grace, lease_seconds=lease_timeout(request.arguments), mark=lambda uri: context.mark(uri, given.artifacts),
             )  # fmt: skip
     upload(context.store(given.artifacts), request, output.remark)
     change = context.schedules.put(schedule, start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,7 +92,16 @@ def load_for_bootstrap(directory: Path, name: str) -> Environment:
         own = read(path)
         head = own.model_dump(
             exclude_defaults=True,
-            exclude={"accounts", "boundaries", "imports", "other_consumers", "scaled_elsewhere", "pipeline"},
+            exclude={
+                "accounts",
+                "boundaries",
+                "identities",
+                "imports",
+                "other_consumers",
+                "pipeline",
+                "roles",
+                "scaled_elsewhere",
+            },
         )
         pipeline = own.pipeline.model_dump() if own.pipeline else None
         faults: list[Fault] = []
@@ -121,7 +130,10 @@ def load_environment(path: Path, project: Path | None = None) -> Environment:
         SettingsError: The file cannot be read, or has faults; the error carries all that can be seen.
     """
     place = shown(path)
-    draft = _parse(read_yaml(path))
+    document = read_yaml(path)
+    evaluated = list(_evaluated(document))
+    draft = _parse(document)
+    draft.faults += evaluated
     if draft.head is not None and draft.head.environment != path.stem:
         rule = f"must be {path.stem!r}, as the file is called"
         draft.faults.append(Fault("environment", draft.head.environment, rule))
@@ -131,6 +143,21 @@ def load_environment(path: Path, project: Path | None = None) -> Environment:
     if draft.faults or draft.head is None:
         raise SettingsError([Fault(fault.path, fault.value, fault.rule, place) for fault in draft.faults])
     return draft.environment()
+
+
+def _evaluated(value: Any, path: str = "") -> Iterator[Fault]:
+    """Texts that Terraform would not take as they are: it would put in values of resources, or of the environment of the process."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            where = f"{path}.{name}" if path else str(name)
+            yield from _evaluated(each, where)
+            if isinstance(name, str):
+                yield from _evaluated(name, where)
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _evaluated(each, f"{path}.{number}")
+    elif isinstance(value, str) and ("${" in value or "%{" in value):
+        yield Fault(path, value, "must have no ${ or %{, which Terraform would evaluate: write the value out")
 
 
 def _parse(document: Any) -> rules.Draft:

@@ -39,6 +39,12 @@ KEY = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
 THEIR_KEY = "arn:aws:kms:eu-west-1:777788889999:key/0123abcd"
 
 
+# 400 bytes with 10^9 values. They are a value of a setting, as only what is wrong is shown.
+ALIASES = "a0: &a0 [x]\n" + "".join(
+    f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 10)}]\n" for number in range(1, 9)
+) + "environment: *a8\n"  # fmt: skip
+
+
 def faults(path: Path) -> list[str]:
     with pytest.raises(SettingsError) as caught:
         load_environment(path)
@@ -77,6 +83,17 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
         {"alarms": {"sns_topic": "arn:aws:sns:eu-central-1:111122223333:oncall"}},
         "alarms.sns_topic: must be in region eu-west-1",
     ),
+    (
+        job(spark={"spark.app.name": "${aws_kms_key.key.arn}"}),
+        r"jobs.0.spark.spark.app.name: must have no \$\{ or %\{, which",
+    ),
+    (job(arguments=["%{ if true }x%{ endif }"]), r"jobs.0.arguments.0: must have no \$\{ or %\{"),
+    (
+        {"tags": {"team": '${file("/proc/self/environ")}'}},
+        r"tags.team: must have no \$\{ or %\{, which Terraform would evaluate",
+    ),
+    ({"tags": {"${path.cwd}": "x"}}, r"tags.\$\{path.cwd\}: must have no"),
+    ({"streams": {"orders": {"tags": {"team": "%{ for x in [] }"}}}}, "streams.orders.tags.team: must have no"),
     ({"tags": {"aws:owner": "x"}}, "tags: a tag's key must .* 'aws:owner' does not keep"),
     ({"tags": {"owner": "x" * 257}}, "tags: a tag's value must have at most 256 characters; that of 'owner' has 257"),
     *(
@@ -424,6 +441,9 @@ def test_an_entry_with_a_fault_is_not_also_reported_as_unknown(write: Write) -> 
         ("environment: 2026-13-45", "cannot be read as YAML"),
         ("environment: 'a\0b'", "cannot be read as YAML"),
         ("a: " + "[" * 5000, "cannot be read as YAML"),
+        (ALIASES, "it has more than 100,000 values once aliases are written out; write less"),
+        (ALIASES.replace("[*", "{<<: [*").replace("*]", "*]}"), "cannot be read as YAML"),
+        ("a: &a [*a]", "an alias refers to itself"),
     ],
 )
 def test_a_file_that_is_no_environment_file_is_a_fault(text: str, message: str, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import yaml
 
 from kinesis_efo_infra.errors import Fault, SettingsError
 
+_MOST_VALUES = 100_000
+
 
 def shown(path: Path) -> str:
     """A path for messages: short where it is below the current directory."""
@@ -29,13 +31,35 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file.
 
     Raises:
-        SettingsError: It cannot be read, or has a key twice.
+        SettingsError: It cannot be read, has a key twice, or is too large once its aliases are written out.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+        loader = _UniqueKeys(path.read_text(encoding="utf-8"))
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _size(node, {})
+        return loader.construct_document(node)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: bad UTF-8, impossible dates
         rule = f"cannot be read as YAML: {' '.join(str(error).split())}"
         raise SettingsError([Fault("", None, rule, shown(path))]) from None
+
+
+def _size(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
+    """How many values a node has with its aliases written out: a few lines of aliases of aliases can have billions."""
+    if sizes.setdefault(node, 0):
+        return sizes[node]
+    size = 1
+    for each in () if isinstance(node, yaml.ScalarNode) else node.value:
+        for inner in each if isinstance(each, tuple) else (each,):
+            if sizes.get(inner) == 0:
+                raise yaml.constructor.ConstructorError(None, None, "an alias refers to itself", inner.start_mark)
+            size += _size(inner, sizes)
+    if size > _MOST_VALUES:
+        rule = f"it has more than {_MOST_VALUES:,} values once aliases are written out; write less"
+        raise yaml.constructor.ConstructorError(None, None, rule, node.start_mark)
+    sizes[node] = size
+    return size
 
 
 class _UniqueKeys(yaml.SafeLoader):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from infra.settings.access import OtherAccount, RoleAccess
+from collections.abc import Iterator
+
+from infra.settings.access import Eks, OtherAccount, RoleAccess
 from infra.settings.model import Environment
-from infra.settings.names import BOUNDARY, Names, parse_arn
+from infra.settings.names import BOUNDARY, GITHUB_ISSUER, Names, parse_arn
 from kinesis_efo_infra.gate.granted import Named
+from kinesis_efo_infra.pipeline.deployment import github_repository
+from kinesis_efo_infra.trust import PodIdentity
 
 
 def named_by(environment: Environment) -> Named:
@@ -26,9 +30,32 @@ def named_by(environment: Environment) -> Named:
         declared=frozenset(declared),
         # Some of checkov's checks are excused by this name.
         reserved=frozenset({BOUNDARY.now} if environment.pipeline else ()),
+        identities=frozenset(_identities(environment)),
+        topics=frozenset([environment.alarms.sns_topic] if environment.alarms.sns_topic else ()),
     )
+
+
+def _identities(environment: Environment) -> Iterator[str]:
+    """The service accounts of Kubernetes for which the file asks a role."""
+    for key, application in environment.applications.items():
+        access = application.access
+        if isinstance(access, Eks) and access.oidc_provider_arn:
+            issuer = access.oidc_provider_arn.partition("oidc-provider/")[2]
+            yield f"{issuer}:system:serviceaccount:{access.namespace}:{access.service_account}"
+        elif isinstance(access, Eks) and access.cluster:
+            pods = PodIdentity(access.cluster, access.namespace, access.service_account)
+            for each in pods.service_accounts(environment.account_id, Names(environment).role_name(key)).values():
+                yield f"{access.cluster}/{access.namespace}/{each}"
 
 
 def named_by_bootstrap_of(environment: Environment) -> Named:
     """What the bootstrap stack of an environment may use: only there, the pipeline's own roles have no boundary."""
-    return Named(environment.account_id, frozenset(), frozenset(), unbounded=Names(environment).pipeline_path)
+    repository = environment.pipeline.repository if environment.pipeline else ""
+    forms = {repository, github_repository(repository)[0]} - {""}
+    return Named(
+        environment.account_id,
+        frozenset(),
+        frozenset(),
+        unbounded=Names(environment).pipeline_path,
+        identities=frozenset(f"{GITHUB_ISSUER}:repo:{each}:*" for each in forms),
+    )

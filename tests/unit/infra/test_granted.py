@@ -14,6 +14,7 @@ from infra.settings.load import load_environments
 from infra.settings.model import Environment
 from infra.stacks.app import synthesize, synthesize_bootstrap
 from kinesis_efo_infra.gate import granted
+from kinesis_efo_infra.pipeline.environment import Environment as AppEnvironment
 from tests.support.environments import DIRECTORY
 
 Json = dict[str, Any]
@@ -33,6 +34,32 @@ def document(**changes: Any) -> Json:
 
 def role(**changes: Any) -> Json:
     return {"name": "x", "permissions_boundary": BOUNDARY, "assume_role_policy": '{"Statement": []}', **changes}
+
+
+GITHUB, EKS = "token.actions.githubusercontent.com", "oidc.eks.eu-west-1.amazonaws.com/id/"
+POD = {"cluster_name": "analytics", "namespace": "lake", "service_account": "etl"}
+PODS = {
+    "oidc": {"kind": "eks", "oidc_provider_arn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/{EKS}A", "namespace": "lake",
+             "service_account": "etl"},
+    "pods": {"kind": "eks", "cluster": "analytics", "namespace": "lake", "service_account": "etl"},
+    "emr": {"kind": "eks", "cluster": "emr", "namespace": "lake"},
+}  # fmt: skip
+
+
+def trusts(*subjects: str, test: str = "StringLike") -> Json:
+    """The trust policy of a role for workflows on GitHub, through the account's own provider."""
+    return {
+        "assume_role_policy": statement(
+            Action="sts:AssumeRoleWithWebIdentity",
+            Principal={"Federated": f"arn:aws:iam::{ACCOUNT}:oidc-provider/{GITHUB}"},
+            Condition={"StringEquals": {f"{GITHUB}:aud": "sts.amazonaws.com"}, test: {f"{GITHUB}:sub": list(subjects)}},
+        )
+    }
+
+
+def with_pods(load: Load) -> Environment:
+    applications = {key: {"streams": ["orders"], "access": access} for key, access in PODS.items()}
+    return load(pipeline=PIPELINE, streams={"orders": {}}, applications=applications)
 
 
 AWS = "arn:aws:iam::aws:policy/AdministratorAccess"
@@ -77,6 +104,120 @@ PLANTED: dict[str, tuple[str, Json]] = {
     "account of ${": ("aws_kms_key", {"policy": statement(Action="kms:*", Principal={"AWS": '${join("", ["77"])}'})}),
     "its policy cannot be read": ("aws_iam_policy", {"policy": '${jsonencode({"Statement": []})}'}),
     "cannot be read: it must be JSON": ("aws_iam_role", role(assume_role_policy="[]")),
+    # AWS may take the first of two keys, where Python takes the last.
+    "ValueError: a key is written twice among Statement, Statement": (
+        "aws_iam_policy",
+        {"policy": statement(Action="iam:PassRole")[:-1] + ', "Statement": []}'},
+    ),
+    "a key is written twice among Effect, Action, Action": (
+        "aws_iam_policy",
+        {"policy": '{"Statement": {"Effect": "Allow", "Action": "iam:PassRole", "Action": "s3:GetObject"}}'},
+    ),
+    "ValueError: unknown keys: principal": (
+        "aws_kms_key",
+        {"policy": statement(Action="kms:*", principal={"AWS": FOREIGN})},
+    ),
+    "ValueError: unknown keys: statement": ("aws_iam_policy", {"policy": '{"statement": [], "Statement": []}'}),
+    "Effect 'allow' is neither Allow nor Deny": (
+        "aws_iam_policy",
+        {"policy": '{"Statement": {"Effect": "allow", "Action": "iam:PassRole", "Resource": "*"}}'},
+    ),
+    "lets token.actions.githubusercontent.com:repo:evil/fork:* in": (
+        "aws_iam_role",
+        role(**trusts("repo:evil/fork:*")),
+    ),
+    "githubusercontent.com:repo:* in": ("aws_iam_role", role(**trusts("repo:*"))),
+    "githubusercontent.com:repo:acme/lake:ref:refs/heads/main in": (
+        "aws_iam_role",
+        role(**trusts("repo:acme/lake:ref:refs/heads/main")),
+    ),
+    "lets all for whom arn:aws:iam::111122223333:oidc-provider/token": ("aws_iam_role", role(**trusts())),
+    "for whom arn:aws:iam::111122223333:oidc-provider/token.actions.githubusercontent.com vouches": (
+        "aws_iam_role",
+        role(**trusts("repo:evil/fork:*", test="StringEqualsIfExists")),
+    ),
+    "lets oidc.eks.eu-west-1.amazonaws.com/id/B:system:serviceaccount:lake:etl in": (
+        "data.aws_iam_policy_document",
+        document(
+            actions=["sts:AssumeRoleWithWebIdentity"],
+            principals=[{"type": "Federated", "identifiers": [f"arn:aws:iam::{ACCOUNT}:oidc-provider/{EKS}B"]}],
+            condition=[{"test": "StringLike", "variable": f"{EKS}B:sub", "values": ["system:serviceaccount:lake:etl"]}],
+        ),
+    ),
+    f"lets all for whom arn:aws:iam::{ACCOUNT}:saml-provider/x vouches in": (
+        "aws_iam_role",
+        role(
+            assume_role_policy=statement(
+                Action="sts:AssumeRoleWithSAML", Principal={"Federated": f"arn:aws:iam::{ACCOUNT}:saml-provider/x"}
+            )
+        ),
+    ),
+    "lets CanonicalUser 79a5 in": (
+        "aws_s3_bucket_policy",
+        {"policy": statement(Action="s3:GetObject", Principal={"CanonicalUser": "79a5"})},
+    ),
+    "lets others in by its grant": ("aws_s3_bucket", {"grant": [{"id": "79a5", "permissions": ["READ"]}]}),
+    "lets others in by its access_control_policy": (
+        "aws_s3_bucket_acl",
+        {"access_control_policy": [{"grant": [{"grantee": [{"id": "79a5"}]}]}]},
+    ),
+    "lets others in by its acl": ("aws_s3_bucket", {"acl": "authenticated-read"}),
+    "its action arn:aws:automate:eu-west-1:ec2:terminate is no topic": (
+        "aws_cloudwatch_metric_alarm",
+        {"alarm_actions": ["arn:aws:automate:eu-west-1:ec2:terminate"]},
+    ),
+    f"its action arn:aws:lambda:eu-west-1:{ACCOUNT}:function:x is no topic": (
+        "aws_cloudwatch_composite_alarm",
+        {"ok_actions": [f"arn:aws:lambda:eu-west-1:{ACCOUNT}:function:x"]},
+    ),
+    f"its action arn:aws:sns:eu-west-1:{FOREIGN}:x is no topic": (
+        "aws_cloudwatch_metric_alarm",
+        {"insufficient_data_actions": [f"arn:aws:sns:eu-west-1:{FOREIGN}:x"]},
+    ),
+    f"its image {FOREIGN}.dkr.ecr": (
+        "aws_emrserverless_application",
+        {"image_configuration": [{"image_uri": f"{FOREIGN}.dkr.ecr.eu-west-1.amazonaws.com/x:1"}]},
+    ),
+    "its image public.ecr.aws/x/y:1": (
+        "aws_emrserverless_application",
+        {"image_configuration": {"image_uri": "public.ecr.aws/x/y:1"}},
+    ),
+    "its setting spark.jars.packages brings code": (
+        "aws_emrserverless_application",
+        {
+            "runtime_configuration": [
+                {"classification": "spark-defaults", "properties": {"spark.jars.packages": "a:b:1"}}
+            ]
+        },
+    ),
+    "its setting spark.driver.extraClassPath brings code": (
+        "aws_emrserverless_application",
+        {"runtime_configuration": {"properties": {"spark.driver.extraClassPath": "s3://x/y.jar"}}},
+    ),
+    "its replica copies elsewhere": ("aws_dynamodb_table", {"replica": [{"region_name": "us-east-1"}]}),
+    "its replication_configuration copies elsewhere": (
+        "aws_s3_bucket",
+        {"replication_configuration": [{"role": "x", "rules": []}]},
+    ),
+    "x: replicates elsewhere": ("aws_s3_bucket_replication_configuration", {"bucket": "x"}),
+    "its role is Admin, which neither the stack": ("aws_iam_instance_profile", {"role": "Admin"}),
+    "its roles is Admin, which neither": ("aws_iam_policy_attachment", {"roles": ["Admin"], "policy_arn": "x"}),
+    "its role is Admin, which neither the stack declares nor": ("aws_iam_role_policy_attachment", {"role": "Admin"}),
+    "its user is root-like, which": ("aws_iam_user_policy", {"user": "root-like"}),
+    f"its role_arn is arn:aws:iam::{ACCOUNT}:role/Admin, which": (
+        "aws_eks_pod_identity_association",
+        {"role_arn": f"arn:aws:iam::{ACCOUNT}:role/Admin", **POD},
+    ),
+    "lets pods of analytics/attacker/etl in": (
+        "aws_eks_pod_identity_association",
+        {"role_arn": "${aws_iam_role.x.arn}", **POD, "namespace": "attacker"},
+    ),
+    "lets everybody in, from 0.0.0.0/0": (
+        "aws_security_group",
+        {"ingress": [{"cidr_blocks": ["10.0.0.0/8", "0.0.0.0/0"], "from_port": 0}]},
+    ),
+    "lets everybody in, from ::/0": ("aws_vpc_security_group_ingress_rule", {"cidr_ipv6": "::/0"}),
+    "everybody in, from 0.0.0.0/0": ("aws_security_group_rule", {"type": "ingress", "cidr_blocks": ["0.0.0.0/0"]}),
 }
 
 
@@ -93,7 +234,7 @@ def plan_of(kind: str, body: Json) -> Json:
 
 @pytest.mark.parametrize("said", PLANTED)
 def test_what_grants_more_is_found_in_stacks_and_in_plans(said: str, load: Load) -> None:
-    named = named_by(load(pipeline=PIPELINE))
+    named = named_by(with_pods(load))
     for found in (granted.in_stack(stack_of(*PLANTED[said]), named), granted.in_plan(plan_of(*PLANTED[said]), named)):
         (fault,) = found
         assert said in fault
@@ -115,7 +256,8 @@ def test_every_stack_of_ours_passes(tmp_path_factory: pytest.TempPathFactory) ->
             assert granted.in_stack(stack, named) == []
         # The pipeline's own roles, in another stack.
         found = granted.in_stack(stack, named_by(environment))
-        assert {each.partition(":")[0] for each in found} == {"aws_iam_role.plan", "aws_iam_role.apply"}
+        trusts = {f"data.aws_iam_policy_document.{each}_trust" for each in ("plan", "apply")}
+        assert {each.partition(":")[0] for each in found} == {"aws_iam_role.plan", "aws_iam_role.apply", *trusts}
 
 
 def test_accounts_and_boundaries_that_the_file_names_pass(load: Load) -> None:
@@ -138,6 +280,55 @@ def test_accounts_and_boundaries_that_the_file_names_pass(load: Load) -> None:
         assert granted.in_stack(stack_of("aws_iam_role", role(permissions_boundary=each)), named) == []
     third = let_in["policy"].replace(FOREIGN, "000000000000")
     assert len(granted.in_stack(stack_of("aws_kms_key", {"policy": third}), named)) == 1
+
+
+def test_workloads_topics_images_and_roles_that_the_file_or_the_stack_names_pass(
+    load: Load, synth: Callable[..., Json]
+) -> None:
+    topic = f"arn:aws:sns:eu-west-1:{FOREIGN}:oncall"
+    applications = {key: {"streams": ["orders"], "access": access} for key, access in PODS.items()}
+    applications["ec2"] = {"streams": ["orders"], "access": {"kind": "emr-ec2"}}
+    changes: Json = {
+        "pipeline": PIPELINE,
+        "alarms": {"sns_topic": topic},
+        "streams": {"orders": {}},
+        "applications": applications,
+    }
+    stack, named = synth(**changes), named_by(load(**changes))
+    assert granted.in_stack(stack, named) == []
+    assert stack["resource"].keys() >= {"aws_eks_pod_identity_association", "aws_iam_instance_profile"}
+    # What the stack declares is known by its name in a plan.
+    declares = [("aws_iam_role", "lake", role(name="lake")), ("aws_iam_instance_profile", "x", {"role": "lake"}),
+                ("aws_emrserverless_application", "x", {"image_configuration": [{"image_uri": f"{ACCOUNT}.dkr.ecr.eu-west-1.amazonaws.com/x:1"}]}),
+                ("aws_cloudwatch_metric_alarm", "x", {"alarm_actions": [topic, None], "ok_actions": []})]  # fmt: skip
+    plan = {"resource_changes": [plan_of(kind, body)["resource_changes"][0] for kind, _, body in declares]}
+    assert granted.in_plan(plan, named) == []
+
+
+def test_an_app_names_workloads_and_roles_in_its_environment_file() -> None:
+    head = {"environment": "dev", "region": "eu-west-1", "account_id": ACCOUNT, "state_bucket": "acme-state"}
+    profile, trusting = (
+        stack_of("aws_iam_role_policy", {"role": "etl"}),
+        stack_of("aws_iam_role", role(**trusts("repo:acme/x:y"))),
+    )
+    for change, faults in (
+        ({}, 1),
+        ({"identities": [f"{GITHUB}:repo:acme/x:*"], "roles": ["etl"], "boundaries": [BOUNDARY]}, 0),
+    ):
+        named = AppEnvironment.model_validate({**head, "boundaries": [BOUNDARY], **change}).deployment.named
+        for stack in (profile, trusting):
+            assert len(granted.in_stack(stack, named)) == faults
+
+
+def test_the_bootstrap_trusts_its_own_repository_only(load: Load) -> None:
+    named = named_by_bootstrap_of(load(pipeline=PIPELINE))
+    for subject, faults in (
+        ("repo:acme/lake:pull_request", 0),
+        ("repo:acme/lake2:pull_request", 1),
+        ("repo:acme/*", 1),
+    ):
+        stack = stack_of("aws_iam_role", role(path="/kinesis-efo-pipeline/", **trusts(subject)))
+        assert len(granted.in_stack(stack, named)) == faults
 
 
 def test_a_boundary_of_aws_is_none_even_if_the_file_names_it(load: Load) -> None:

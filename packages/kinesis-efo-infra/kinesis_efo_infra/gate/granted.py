@@ -1,14 +1,14 @@
 """What a stack, or a plan of it, may grant, and to whom: what the settings name, whatever is in it besides.
 
-checkov's checks see one resource at a time, and nothing of the settings. These see which boundaries and which accounts an
-environment's file names.
+checkov's checks see one resource at a time, and nothing of the settings. These see which boundaries, accounts and workloads an
+environment's file names. Beside policies, they look at what grants something without one: profiles, images, actions of alarms.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -27,11 +27,29 @@ _ARN = re.compile(
 )
 """What a resource may refer to: the provider tells it, so that it can be no pattern; and IAM's variables, as `${aws:username}`."""
 _DOCUMENT = re.compile(r"\$\{data\.aws_iam_policy_document\.[\w-]+\.(minified_)?json\}")
-_PRINCIPALS = ("principal", "principals", "grantee_principal")
+_PRINCIPALS = (
+    "allowed_principals", "grantee_principal", "principal", "principal_arn", "principal_org_id", "principals", "retiring_principal"
+)  # fmt: skip
 """Arguments of resources that a team adds, as permissions of Lambda and grants of KMS have them. A document's are in its statements."""
 _INCLUDED = ("source_json", "override_json", "source_policy_documents", "override_policy_documents")
 """Arguments of a policy document that bring in statements of other policies."""
-_POLICIES = ("policy", "assume_role_policy")
+_POLICIES = ("access_policies", "access_policy", "assume_role_policy", "policy", "policy_document")
+_POLICY_KEYS = frozenset({"Id", "Statement", "Version"})
+_STATEMENT_KEYS = frozenset(
+    {"Action", "Condition", "Effect", "NotAction", "NotPrincipal", "NotResource", "Principal", "Resource", "Sid"}
+)
+_RECEIVERS = ("group", "groups", "role", "role_arn", "roles", "user", "users")
+"""Arguments of IAM's resources, and of EKS' associations: who gets a policy, or whose rights a profile or pod gets."""
+_OURS = re.compile(r"\$\{aws_iam_(?:group|role|user)\.[\w-]+\.(?:arn|id|name)\}")
+_ALARM_ACTIONS = ("alarm_actions", "insufficient_data_actions", "ok_actions")
+_OUR_TOPIC, _TOPIC = (
+    re.compile(r"\$\{aws_sns_topic\.[\w-]+\.(?:arn|id)\}"),
+    re.compile(r"arn:[\w-]+:sns:[\w-]+:(\d{12}):[\w.-]+"),
+)
+_OUR_IMAGE = re.compile(r"\$\{aws_ecr_repository\.[\w-]+\.repository_url\}[:@][\w.:-]+")
+_IMAGE = re.compile(r"(\d{12})\.dkr\.ecr\.[\w.-]+/[\w./@:-]+")
+_CLOSED_ACLS = ("bucket-owner-full-control", "bucket-owner-read", "log-delivery-write", "private")
+_BRINGS_CODE = re.compile(r"spark\.(?:archives|extraListeners|files|jars|plugins|submit\.pyFiles)(?:\..*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +63,10 @@ class Named:
         declared: Addresses of what declares a boundary in the stack itself; a boundary grants nothing.
         reserved: Names of resources that the gate takes for a boundary's, and that nothing here may have.
         unbounded: The IAM path of roles that need no boundary; empty if all need one.
+        identities: Workloads that may assume roles, as patterns: `<issuer>:<subject>` of an OIDC provider, as
+            `token.actions.githubusercontent.com:repo:acme/lake:*`, and `<cluster>/<namespace>/<service account>` of EKS Pod Identity.
+        roles: Names of roles that others declare, which may get policies.
+        topics: ARNs of topics of whatever account, which alarms may notify.
     """
 
     account: str
@@ -53,6 +75,13 @@ class Named:
     declared: frozenset[str] = frozenset()
     reserved: frozenset[str] = frozenset()
     unbounded: str = ""
+    identities: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
+    topics: frozenset[str] = frozenset()
+
+    def has(self, account: str | None) -> bool:
+        """Whether an account is its own, or a named one."""
+        return account == self.account or account in self.accounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +92,7 @@ class _Statement:
     but_actions: Sequence[str]
     resources: Sequence[str]
     principals: Sequence[tuple[str, str]]
+    conditions: Sequence[tuple[str, str, Sequence[str]]] = ()
 
     def allows(self, action: str) -> bool:
         """Whether it may allow an action."""
@@ -74,10 +104,16 @@ class _Statement:
 def in_stack(stack: Mapping[str, Any], named: Named) -> list[str]:
     """What a stack's Terraform JSON grants that it may not grant; its form is that of `allowed.in_stack`."""
     found: list[str] = []
+    declared = {
+        body["name"]
+        for receiver in ("group", "role", "user")
+        for body in stack.get("resource", {}).get(f"aws_iam_{receiver}", {}).values()
+        if body.get("name")
+    }
     for section, prefix in (("resource", ""), ("data", "data.")):
         for kind, entries in stack.get(section, {}).items():
             for name, body in entries.items():
-                found += _faults(f"{prefix}{kind}.{name}", kind, body, named)
+                found += _faults(f"{prefix}{kind}.{name}", kind, body, named, declared)
     return found
 
 
@@ -86,22 +122,25 @@ def in_plan(plan: Mapping[str, Any], named: Named) -> list[str]:
     root = plan.get("configuration", {}).get("root_module", {})
     refers = {each["address"]: each.get("expressions", {}) for each in root.get("resources", [])}
     found: list[str] = []
-    for each in plan.get("resource_changes", []):
-        after = each["change"].get("after")
-        if after is None:
-            continue
+    changes = [each for each in plan.get("resource_changes", []) if each["change"].get("after") is not None]
+    declared = {
+        each["change"]["after"]["name"]
+        for each in changes
+        if each["type"] in ("aws_iam_group", "aws_iam_role", "aws_iam_user") and each["change"]["after"].get("name")
+    }
+    for each in changes:
         unknown = each["change"].get("after_unknown") or {}
-        known = dict(after)
-        for attribute in ("permissions_boundary", *_POLICIES):
-            expressions = refers.get(_as_declared(each["address"]))
-            if expressions is not None and attribute not in expressions:
-                # Nobody sets it; AWS tells the provider.
-                known.pop(attribute, None)
-            elif unknown.get(attribute) is True:
+        expressions = refers.get(_as_declared(each["address"]))
+        # What the stack does not set, AWS tells the provider.
+        known = {
+            name: value for name, value in each["change"]["after"].items() if expressions is None or name in expressions
+        }
+        for attribute in ("permissions_boundary", *_POLICIES, *_RECEIVERS):
+            if unknown.get(attribute) is True and (expressions is None or attribute in expressions):
                 # What only AWS knows yet, by what it refers to.
                 references = (expressions or {}).get(attribute, {}).get("references") or ["?"]
                 known[attribute] = f"${{{references[0]}}}"
-        found += _faults(each["address"], each["type"], known, named)
+        found += _faults(each["address"], each["type"], known, named, declared)
     return found
 
 
@@ -111,8 +150,12 @@ def allows(policy: str | None, action: str) -> bool:
     return any(not isinstance(each, str) and each.allows(action) for each in statements)
 
 
-def _faults(address: str, kind: str, body: Mapping[str, Any], named: Named) -> Iterator[str]:
+def _faults(
+    address: str, kind: str, body: Mapping[str, Any], named: Named, receivers: Collection[str]
+) -> Iterator[str]:
     declared = _as_declared(address)
+    yield from _received(address, kind, body, named, receivers)
+    yield from _given(address, kind, body, named)
     if declared.removeprefix("data.").partition(".")[2] in named.reserved:
         yield f"{address}: has the name of the boundary that environments without a pipeline declare; use another"
     if kind == "aws_iam_role":
@@ -141,6 +184,8 @@ def _faults(address: str, kind: str, body: Mapping[str, Any], named: Named) -> I
         for principal_kind, principal in statement.principals:
             if principal == "*":
                 yield f"{address}: lets everybody in"
+            elif principal_kind == "Federated":
+                yield from _federated(address, principal, statement, named)
             elif told := _outsider(principal_kind, principal, named):
                 yield f"{address}: lets {told} in, which the environment's file does not name"
 
@@ -171,11 +216,16 @@ def _statements(address: str, kind: str, body: Mapping[str, Any]) -> Iterator[_S
                     for name in _many(group.get("identifiers"))
                 ]
                 everybody = [("AWS", "*")] if each.get("not_principals") else []
+                conditions = [
+                    (str(test.get("test")), str(test.get("variable")), _many(test.get("values")))
+                    for test in _blocks(each.get("condition"))
+                ]
                 yield _Statement(
                     _many(each.get("actions")),
                     _many(each.get("not_actions")),
                     _many(each.get("resources")) or (["*"] if each.get("not_resources") else []),
                     principals + everybody,
+                    conditions,
                 )
         policies: list[Any] = [policy for attribute in _INCLUDED for policy in _many(body.get(attribute))]
     else:
@@ -185,11 +235,32 @@ def _statements(address: str, kind: str, body: Mapping[str, Any]) -> Iterator[_S
         if policy is None or _DOCUMENT.fullmatch(str(policy)):
             continue
         try:
-            written = json.loads(policy)["Statement"]
-            statements = written if isinstance(written, list) else [written]
-            yield from [_written(each) for each in statements if each.get("Effect") != "Deny"]
-        except (ValueError, TypeError, KeyError, AttributeError):
-            yield f"{address}: its policy cannot be read: it must be JSON, or refer to a policy document"
+            written = json.loads(policy, object_pairs_hook=_once)
+            statements = written["Statement"]
+            statements = statements if isinstance(statements, list) else [statements]
+            _only(written, _POLICY_KEYS)
+            for each in statements:
+                _only(each, _STATEMENT_KEYS)
+                if each["Effect"] not in ("Allow", "Deny"):
+                    raise ValueError(f"Effect {each['Effect']!r} is neither Allow nor Deny")
+            yield from [_written(each) for each in statements if each["Effect"] == "Allow"]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            yield (
+                f"{address}: its policy cannot be read: it must be JSON, or refer to a policy document ({type(error).__name__}: {error})"
+            )
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, in which no key is written twice: of two, AWS may take the other one."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"a key is written twice among {', '.join(name for name, _ in pairs)}")
+    return found
+
+
+def _only(written: Mapping[str, Any], keys: Collection[str]) -> None:
+    if unknown := sorted(written.keys() - keys):
+        raise ValueError(f"unknown keys: {', '.join(unknown)}")
 
 
 def _written(statement: Mapping[str, Any]) -> _Statement:
@@ -202,7 +273,99 @@ def _written(statement: Mapping[str, Any]) -> _Statement:
         _many(statement.get("NotAction")),
         _many(statement.get("Resource")) or (["*"] if "NotResource" in statement else []),
         principals + ([("AWS", "*")] if "NotPrincipal" in statement else []),
+        [
+            (test, variable, _many(values))
+            for test, variables in (statement.get("Condition") or {}).items()
+            for variable, values in variables.items()
+        ],
     )
+
+
+def _received(
+    address: str, kind: str, body: Mapping[str, Any], named: Named, declared: Collection[str]
+) -> Iterator[str]:
+    """Faults of what gives a policy to somebody else's role, or the rights of such a role to an instance or a pod."""
+    if kind.startswith("aws_iam_") or kind == "aws_eks_pod_identity_association":
+        for attribute in _RECEIVERS:
+            for each in _many(body.get(attribute)):
+                account, _, path = each.removeprefix("arn:").partition(":role/")
+                arn = not path or (account.partition(":iam::")[2] == named.account)
+                receiver = path.rpartition("/")[2] or each
+                known = receiver in declared or ("role" in attribute and receiver in named.roles)
+                if not (_OURS.fullmatch(each) or (arn and known)):
+                    yield (
+                        f"{address}: its {attribute} is {each}, which neither the stack declares nor the environment's file names"
+                    )
+    if kind == "aws_eks_pod_identity_association":
+        workload = "/".join(str(body.get(each)) for each in ("cluster_name", "namespace", "service_account"))
+        if not _is_named(workload, named):
+            yield f"{address}: lets pods of {workload} in, which the environment's file does not name"
+
+
+def _given(address: str, kind: str, body: Mapping[str, Any], named: Named) -> Iterator[str]:
+    """Faults of what lets others in, or acts or copies elsewhere, without a policy."""
+    if "replica" in kind or kind == "aws_dynamodb_global_table":
+        yield f"{address}: replicates elsewhere, which no environment's file names"
+    if kind.startswith("aws_s3"):
+        closed = body.get("acl") is None or body["acl"] in _CLOSED_ACLS
+        listed = [each for each in ("access_control_policy", "grant") if body.get(each)]
+        yield from (
+            f"{address}: lets others in by its {each}; only policies may" for each in listed + ["acl"] * (not closed)
+        )
+    for name, value in _entries(body):
+        if name in _ALARM_ACTIONS:
+            for each in _many(value):
+                topic = _TOPIC.fullmatch(each)
+                if not (each in named.topics or _OUR_TOPIC.fullmatch(each) or (topic and named.has(topic[1]))):
+                    yield f"{address}: its action {each} is no topic of an account that the environment's file names"
+        elif name == "image_uri" and value is not None:
+            image = _IMAGE.fullmatch(str(value))
+            if not (_OUR_IMAGE.fullmatch(str(value)) or (image and named.has(image[1]))):
+                yield f"{address}: its image {value} is of no account that the environment's file names"
+        elif name in ("replica", "replication_configuration") and value:
+            yield f"{address}: its {name} copies elsewhere, which no environment's file names"
+        elif name == "runtime_configuration":
+            for setting, text in _entries(value):
+                if _BRINGS_CODE.fullmatch(setting) or (isinstance(text, str) and "://" in text):
+                    yield f"{address}: its setting {setting} brings code or names a place that every job has; leave it to a job"
+        elif name == "ingress" or ("cidr" in name and ("ingress" in kind or body.get("type") == "ingress")):
+            open_to = {"0.0.0.0/0", "::/0"} & {str(each) for _, each in _entries({"": value})}
+            yield from (f"{address}: lets everybody in, from {each}" for each in sorted(open_to))
+
+
+def _entries(value: Any) -> Iterator[tuple[str, Any]]:
+    """The entries of objects at any depth, and those of lists under the name of the list."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield name, each
+            for inner in each if isinstance(each, list) else [each]:
+                if isinstance(each, list) and not isinstance(inner, Mapping | list):
+                    yield "", inner
+                else:
+                    yield from _entries(inner)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _entries(each)
+
+
+def _federated(address: str, provider: str, statement: _Statement, named: Named) -> Iterator[str]:
+    """Faults of trust in an identity provider: it vouches for all of GitHub, or for every pod of a cluster, unless `sub` says for whom."""
+    told = [
+        f"{variable.removesuffix(':sub')}:{each}"
+        for test, variable, values in statement.conditions
+        if test in ("StringEquals", "StringLike") and variable.endswith(":sub")
+        for each in values
+    ]
+    outsiders = [each for each in told if not _is_named(each, named)]
+    if account := _outsider("Federated", provider, named):
+        yield f"{address}: lets {account} in, which the environment's file does not name"
+    elif not told or outsiders:
+        whom = ", ".join(outsiders) or f"all for whom {provider} vouches"
+        yield f"{address}: lets {whom} in, which the environment's file does not name"
+
+
+def _is_named(workload: str, named: Named) -> bool:
+    return any(fnmatchcase(workload, each) for each in named.identities)
 
 
 def _blocks(value: Any) -> list[Mapping[str, Any]]:
@@ -245,4 +408,4 @@ def _outsider(kind: str, principal: str, named: Named) -> str | None:
     if found is None:
         return f"account of {principal}" if _is_computed(principal) else f"{kind} {principal}"
     account = found[1] or found[2]
-    return None if account == named.account or account in named.accounts else f"account {account}"
+    return None if named.has(account) else f"account {account}"

@@ -78,6 +78,9 @@ class Environment(Settings):
         on_demand_advantage: The account uses Kinesis On-demand Advantage.
         accounts: Other accounts that its policies may let in.
         boundaries: More permissions boundaries that its roles may have.
+        identities: Workloads that may assume its roles: `<issuer>:<subject>` of an OIDC provider, `<cluster>/<namespace>/<service
+            account>` of EKS Pod Identity; `*` stands for any characters.
+        roles: Names of roles that others declare, to which it grants something.
         other_consumers: Names of consumers on its streams that others declare, and somebody here answers for.
         imports: Terraform addresses of what it takes over.
         scaled_elsewhere: Terraform addresses of streams that others scale.
@@ -93,6 +96,8 @@ class Environment(Settings):
     on_demand_advantage: bool = False
     accounts: list[_Account] = []
     boundaries: list[_Arn] = []
+    identities: list[Annotated[str, StringConstraints(pattern=r"^[\w.-]+[:/][^\s\[\]?]+$")]] = []
+    roles: list[Annotated[str, StringConstraints(pattern=r"^[\w+=,.@-]{1,64}$")]] = []
     other_consumers: list[str] = []
     imports: list[str] = []
     scaled_elsewhere: list[str] = []
@@ -127,7 +132,13 @@ class Environment(Settings):
             state_bucket=self.state_bucket,
             state_key=self.state_key,
             record_key=f"{_PROJECT}/{self.environment}.deployed.json",
-            named=Named(self.account_id, frozenset(self.accounts), frozenset({self.boundary, *self.boundaries})),
+            named=Named(
+                self.account_id,
+                frozenset(self.accounts),
+                frozenset({self.boundary, *self.boundaries}),
+                identities=frozenset(self.identities),
+                roles=frozenset(self.roles),
+            ),
             state_region=self.state_region or "",
             repository=pipeline.repository if pipeline else "",
             branch=pipeline.branch if pipeline else "main",

@@ -1,7 +1,8 @@
-"""Rules of where applications write: each has a place of its own, of which no other keeps anything."""
+"""Rules of where applications write: each has a place of its own, of which no other keeps anything; and of what jobs' roles reach."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations, product
 
@@ -49,6 +50,7 @@ def within(applications: Mapping[str, Application], jobs: Mapping[int, Job], hea
         if job.application in applications:
             yield from _references(f"jobs.{number}", job, applications[job.application])
             yield from _out_of_reach(f"jobs.{number}", job, applications[job.application], head)
+            yield from _assumed(f"jobs.{number}", job, applications[job.application], head)
 
 
 def _texts(path: str, job: Job) -> Iterator[tuple[str, str]]:
@@ -76,6 +78,19 @@ def _out_of_reach(path: str, job: Job, application: Application, head: Head | No
                 rule = (
                     f"is out of reach of the job: its role may use what lies below output and checkpoint of {there}; say one "
                     f"of them there, and $output or $checkpoint here, or name a policy that allows it in {there}.access.policies"
+                )
+                yield Fault(place, text, rule)
+
+
+def _assumed(path: str, job: Job, application: Application, head: Head | None) -> Iterator[Fault]:
+    """Faults of roles that a job would assume within the pipeline's boundary, which allows it for none."""
+    bounded = isinstance(application.access, RoleAccess) and not application.access.permissions_boundary
+    if head and head.pipeline and bounded:
+        for place, text in _texts(path, job):
+            if re.search(r"\broleArn=", text, re.IGNORECASE):
+                rule = (
+                    "needs sts:AssumeRole, which the pipeline's boundary does not allow; name a boundary of your own that does, in "
+                    f"applications.{job.application}.access.permissions_boundary"
                 )
                 yield Fault(place, text, rule)
 

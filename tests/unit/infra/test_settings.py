@@ -87,6 +87,13 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
         job(spark={"spark.app.name": "${aws_kms_key.key.arn}"}),
         r"jobs.0.spark.spark.app.name: must have no \$\{ or %\{, which",
     ),
+    (
+        {
+            **job(arguments=["--option", "rolearn=arn:aws:iam::777788889999:role/x"]),
+            "pipeline": {"repository": "acme/lake"},
+        },
+        "jobs.0.arguments: needs sts:AssumeRole, .* name a boundary .* applications.lake.access.permissions_boundary; got 'rolearn",
+    ),
     (job(arguments=["%{ if true }x%{ endif }"]), r"jobs.0.arguments.0: must have no \$\{ or %\{"),
     (
         {"tags": {"team": '${file("/proc/self/environ")}'}},
@@ -579,6 +586,13 @@ def test_settings_do_not_change(write: Write) -> None:
     environment = load_environment(write())
     with pytest.raises(ValueError, match="frozen"):
         environment.region = "us-east-1"
+
+
+def test_a_job_may_assume_a_role_within_a_boundary_of_its_own_or_without_a_pipeline(write: Write) -> None:
+    assumes: dict[str, Any] = job(arguments=["roleArn=arn:aws:iam::777788889999:role/x"])
+    load_environment(write(**assumes))
+    access = {"kind": "emr-serverless", "permissions_boundary": "arn:aws:iam::111122223333:policy/bound"}
+    load_environment(write(**assumes | {"applications": apps(access=access), "pipeline": {"repository": "acme/lake"}}))
 
 
 @pytest.mark.parametrize("path", [*sorted(DIRECTORY.glob("*.yaml")), EXAMPLE], ids=lambda path: path.stem)

@@ -62,6 +62,13 @@ def load_environments(
         first = next(iter(only), "dev")
         rule = f"holds no environment file; write a first one with `make new ENV={first}`, and change it"
         faults.append(Fault("", None, rule, there))
+    for ledger in sorted(directory.glob("*.declared")):
+        if ledger.stem not in files:
+            rule = (
+                f"lists what {ledger.stem} declared, whose file is gone: it would stay, be billed and be watched by nothing. Bring "
+                f"{ledger.stem}.yaml back; or destroy it (docs/gitops.md#remove-an-environment), and remove this file"
+            )
+            faults.append(Fault("", None, rule, shown(ledger)))
     environments: dict[str, Environment] = {}
     for name, path in files.items():
         try:

@@ -15,7 +15,7 @@ from infra.errors import AwsError, PipelineError
 from infra.pipeline.deployments import deployment_of
 from infra.settings.model import Environment
 from kinesis_efo.local import LocalAws, Settings
-from kinesis_efo_infra.pipeline.foreign import foreign_consumers
+from kinesis_efo_infra.pipeline.foreign import beyond_quota, foreign_consumers
 from kinesis_efo_infra.pipeline.report import foreign_section
 from tests.unit.infra.conftest import load, write
 
@@ -60,6 +60,48 @@ def test_what_another_environment_declares_is_not_foreign(aws: LocalAws, load: L
     )
     assert names(foreign_consumers(aws.client("kinesis"), deployment_of(environment, [neighbour]))) == ["expected"]
     assert foreign_consumers(aws.client("kinesis"), deployment_of(neighbour)) == [], "the stream of somebody else"
+
+
+def planned(*consumers: tuple[str | None, str]) -> Any:
+    """A plan that registers or removes consumers of streams, and what it says of streams whose ARN only AWS knows yet."""
+    changes = [
+        {
+            "address": f"aws_kinesis_stream_consumer.x[{number}]",
+            "type": "aws_kinesis_stream_consumer",
+            "change": {"actions": [action], "before": {"stream_arn": arn}, "after": {"stream_arn": arn}},
+        }
+        for number, (arn, action) in enumerate(consumers)
+    ]
+    refers = {"stream_arn": {"references": ["aws_kinesis_stream.new.arn", "aws_kinesis_stream.new"]}}
+    resources = [{"address": "aws_kinesis_stream_consumer.x", "expressions": refers}]
+    return {"resource_changes": changes, "configuration": {"root_module": {"resources": resources}}}
+
+
+def test_more_consumers_than_aws_allows_are_refused_before_the_first_is_registered(
+    aws: LocalAws, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinesis, deployment = aws.client("kinesis"), deployment_of(load(account_id=ACCOUNT))
+    sixteen = [(ARN, "create")] * 16  # beside four
+    assert beyond_quota(kinesis, deployment, planned(*sixteen)) == []
+    (refused,) = beyond_quota(kinesis, deployment, planned(*sixteen, (ARN, "create")))
+    assert refused.startswith(
+        f"{ARN}: has 4 consumers; this plan registers 17 and removes 0, and AWS allows 20: it would fail"
+    )
+    assert beyond_quota(kinesis, deployment, planned(*sixteen, (ARN, "create"), (ARN, "delete"))) == []
+    assert beyond_quota(kinesis, replace(deployment, on_demand_advantage=True), planned(*sixteen, *sixteen)) == []
+    new = [(None, "create")] * 20
+    assert beyond_quota(kinesis, deployment, planned(*new, *sixteen)) == []
+    (refused,) = beyond_quota(kinesis, deployment, planned(*new, (None, "create")))
+    assert refused.startswith("aws_kinesis_stream.new.arn: has 0 consumers; this plan registers 21")
+
+    def denied(*_: Any, **__: Any) -> Any:
+        answer: Any = {"Error": {"Code": "AccessDeniedException", "Message": "no"}}
+        raise ClientError(answer, "ListStreamConsumers")
+
+    monkeypatch.setattr(kinesis, "get_paginator", denied)
+    assert beyond_quota(kinesis, deployment, planned(*sixteen, (ARN, "create"))) == [], (
+        "what is not known refuses nothing"
+    )
 
 
 def test_what_cannot_be_seen_is_an_error_and_no_all_clear(load: Load) -> None:

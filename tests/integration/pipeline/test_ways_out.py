@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from kinesis_efo.local import LocalAws
 from kinesis_efo_infra.pipeline.bundle import read_meta
 from kinesis_efo_infra.pipeline.drift import look_for_drift
 from kinesis_efo_infra.pipeline.record import Deployed
-from tests.integration.pipeline.conftest import Repository
+from kinesis_efo_infra.pipeline.terraform import Terraform
+from tests.integration.pipeline.conftest import REGION, Repository
 
 Checkout = Callable[[str], Repository]
 ORDERS: dict[str, Any] = {"orders": {"mode": "provisioned", "shards": 1}}
@@ -167,3 +169,37 @@ def hours(kinesis: Any) -> int:
     return int(
         kinesis.describe_stream_summary(StreamName="repair-orders")["StreamDescriptionSummary"]["RetentionPeriodHours"]
     )
+
+
+def test_a_plan_that_registers_one_consumer_too_many_is_refused(
+    aws: LocalAws, checkout: Checkout, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinesis, repository = aws.client("kinesis"), checkout("quota")
+    kinesis.create_stream(StreamName="full", ShardCount=1)
+    kinesis.get_waiter("stream_exists").wait(StreamName="full")
+    arn = kinesis.describe_stream_summary(StreamName="full")["StreamDescriptionSummary"]["StreamARN"]
+    for number in range(20):
+        kinesis.register_stream_consumer(StreamARN=arn, ConsumerName=f"theirs-{number}")
+    repository.commit(account_id=arn.split(":")[4], streams={"orders": {"existing_arn": arn}})
+    assert repository.step("plan", "--commit", "one") == 1
+    assert f"{arn}: has 20 consumers; this plan registers 1 and removes 0, and AWS allows 20" in caplog.text
+
+
+def test_a_lock_that_something_killed_has_left_says_how_it_is_removed(
+    aws: LocalAws, checkout: Checkout, tmp_path: Path
+) -> None:
+    checkout("locked")
+    s3, key = aws.client("s3"), "kinesis-efo/locked.tfstate"
+    backend = {"bucket": "terraform-state", "key": key, "region": REGION, "use_lockfile": True}
+    stack = {"terraform": {"backend": {"s3": backend}}, "resource": {"terraform_data": {"x": {"input": "y"}}}}
+    (tmp_path / "cdk.tf.json").write_text(json.dumps(stack), encoding="utf-8")
+    terraform = Terraform(tmp_path)
+    terraform.init()
+    lock = {"ID": "0a1b", "Operation": "OperationTypeApply", "Who": "runner@ci", "Created": "2026-01-01T00:00:00Z",
+            "Path": f"terraform-state/{key}"}  # fmt: skip
+    s3.put_object(Bucket="terraform-state", Key=f"{key}.tflock", Body=json.dumps(lock))
+    with pytest.raises(PipelineError, match="Error acquiring the state lock") as caught:
+        terraform.destroy()
+    assert f"delete the lock (`aws s3 rm s3://terraform-state/{key}.tflock`), and deploy again" in str(caught.value)
+    s3.delete_object(Bucket="terraform-state", Key=f"{key}.tflock")
+    terraform.destroy()

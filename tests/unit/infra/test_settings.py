@@ -464,6 +464,15 @@ def test_the_file_is_called_as_its_environment(write: Write, tmp_path: Path) -> 
     assert faults(path) == ["environment: must be 'other', as the file is called; got 'test'"]
 
 
+def test_a_protected_environment_does_not_disappear_with_its_file(write: Write) -> None:
+    path = write()
+    path.with_name("prod.declared").write_text("aws_kinesis_stream.orders prod-orders\n", encoding="utf-8")
+    with pytest.raises(
+        SettingsError, match=r"prod\.declared: lists what prod declared, whose file is gone: .* Bring prod\.yaml back"
+    ):
+        load_environments(path.parent)
+
+
 def test_faults_of_all_files_come_together(write: Write, tmp_path: Path) -> None:
     write(environment="one", region="x")
     write(environment="two", region="y")

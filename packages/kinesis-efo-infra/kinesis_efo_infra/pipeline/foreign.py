@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,9 +13,11 @@ from botocore.exceptions import ClientError
 from kinesis_efo_infra.errors import PipelineError
 from kinesis_efo_infra.pipeline.aws import asking
 from kinesis_efo_infra.pipeline.bill import HOURS
-from kinesis_efo_infra.pipeline.deployment import Deployment
+from kinesis_efo_infra.pipeline.deployment import Deployment, consumers_at_most
 from kinesis_efo_infra.pipeline.limits import Plan
 from kinesis_efo_infra.pipeline.prices import Prices, prices_of
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,46 @@ def foreign_consumers(kinesis: Any, deployment: Deployment) -> Sequence[Foreign]
         for each in foreign:
             since = each["ConsumerCreationTimestamp"].date().isoformat()
             found.append(Foreign(name, each["ConsumerARN"], since, len(there), usd))
+    return found
+
+
+def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
+    """Streams on which a plan registers more consumers than AWS allows, with those that others have registered.
+
+    Args:
+        kinesis: A boto3 client.
+        deployment: Whose plan it is.
+        plan: The plan.
+
+    Raises:
+        AwsError: There are no credentials, or AWS cannot be reached.
+    """
+    root = plan.get("configuration", {}).get("root_module", {})
+    refers = {each["address"]: each.get("expressions", {}) for each in root.get("resources", [])}
+    added, gone = Counter[str](), Counter[str]()
+    for each in plan.get("resource_changes", []):
+        change = each["change"]
+        if each["type"] == "aws_kinesis_stream_consumer":
+            written = refers.get(each["address"].partition("[")[0], {}).get("stream_arn", {}).get("references") or ["?"]
+            # Only AWS knows the ARN of a stream that the plan creates.
+            if "create" in change["actions"]:
+                added[change["after"].get("stream_arn") or written[0]] += 1
+            if "delete" in change["actions"]:
+                gone[change["before"]["stream_arn"]] += 1
+    quota, found = consumers_at_most(advantage=deployment.on_demand_advantage), []
+    for stream, more in added.items():
+        try:
+            with asking(deployment.account_id):
+                present = len(_consumers(kinesis, stream)) if stream.startswith("arn:") else 0
+        except PipelineError as error:
+            logger.warning("not known whether %s has room for %s more consumers: %s", stream, more, error)
+            continue
+        if present - gone[stream] + more > quota:
+            found.append(
+                f"{stream}: has {present} consumers; this plan registers {more} and removes {gone[stream]}, and AWS allows {quota}: it "
+                "would fail half way. Deregister one that nobody needs (`aws kinesis list-stream-consumers`), let the application "
+                "poll, or raise the quota (docs/gitops.md#when-it-is-stuck)"
+            )
     return found
 
 

@@ -15,11 +15,12 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from kinesis_efo_infra.errors import PipelineError
+from kinesis_efo_infra.gate.excuses import FILE as EXCUSES
 from kinesis_efo_infra.pipeline.bundle import read_meta
 from kinesis_efo_infra.pipeline.deployment import WORKFLOW, Deployment
 
@@ -137,6 +138,30 @@ def put_comment(api: Api, pull_request: int, body: str, place: str = "") -> None
             api.call("PATCH", f"issues/comments/{comment['id']}", {"body": text})
             return
     api.call("POST", f"issues/{pull_request}/comments", {"body": text})
+
+
+def removed_environments(api: Api, pull_request: int, directory: str) -> str:
+    """A warning of environment files that a pull request removes or renames, as Markdown; empty if there are none.
+
+    Args:
+        api: GitHub.
+        pull_request: Its number.
+        directory: Directory of the environment files, as a path in the repository.
+    """
+    removed = [
+        before
+        for each in api.pages(f"pulls/{pull_request}/files?per_page=100")
+        if each["status"] in ("removed", "renamed")
+        and PurePosixPath(before := each.get("previous_filename") or each["filename"]).parent
+        == PurePosixPath(directory)
+        and before.endswith(".yaml")
+        and PurePosixPath(before).name != EXCUSES
+    ]
+    return "".join(
+        f"**Removing `{each}` destroys nothing**: what it declares stays and is billed, and no deployment or nightly check looks at "
+        "it any more. Destroy it first (docs/gitops.md, *Remove an environment*).\n\n"
+        for each in removed
+    )
 
 
 def fetch_plans(api: Api, run: int, plans: Path) -> None:

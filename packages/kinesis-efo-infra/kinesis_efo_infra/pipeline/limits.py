@@ -8,6 +8,13 @@ from typing import Any
 from kinesis_efo_infra.gate import granted
 
 _APPLICATION, _STREAM, _TABLE = "aws_emrserverless_application", "aws_kinesis_stream", "aws_dynamodb_table"
+_CONSUMER = "aws_kinesis_stream_consumer"
+_LOST = {
+    _STREAM: "stream {name} is destroyed, and its records are lost: jobs that read or write it fail; stop them first (`kinesis-efo emr stop`)",
+    _CONSUMER: "consumer {name} is deregistered: a job that reads with it fails; stop it first (`kinesis-efo emr stop`)",
+    _TABLE: "table {name} is destroyed, which says how far its application has read: only checkpoints of its queries still do",
+}
+"""What reviewers must know of what is destroyed."""
 _FIXED = ("name", "stream_arn", "hash_key", "range_key")
 """Attributes of streams, consumers and tables that AWS cannot change."""
 _TAGS = {"tags", "tags_all"}
@@ -65,11 +72,16 @@ def of_another_account(plan: Plan, accounts: Collection[str]) -> list[str]:
 
 def notes(plan: Plan) -> list[str]:
     """What reviewers must know, because it loses records, stops jobs or lets them do more."""
-    told = [*_imported(plan), *_forgotten(plan), *_widened(plan)]
+    told = [*_imported(plan), *_forgotten(plan), *_widened(plan), *_destroyed(plan), *_gone(plan)]
     for stream, before, after in _updates(plan, _STREAM):
         present, wanted = before.get("retention_period") or 0, after.get("retention_period") or 0
         if wanted < present:
             told.append(f"{stream}: retention falls from {present} to {wanted} hours: records that are older are lost")
+        if _mode(before) != _mode(after):
+            told.append(
+                f"{stream}: changes its mode, which AWS allows twice in 24 hours: if it was changed already, AWS refuses this half "
+                "way or the way back; wait until then"
+            )
         if _mode(before) == "ON_DEMAND" and _mode(after) == "PROVISIONED":
             told.append(
                 f"{stream}: becomes provisioned: AWS refuses `shards` that are more than double, or less than half, of "
@@ -123,6 +135,27 @@ def _protected(plan: Plan) -> Iterator[str]:
                 f"{each['address']}: table {before.get('name')} is protected from deletion, and would be destroyed. Removing an "
                 "application takes two deployments: keep it, say `retired: true` for it and deploy that, which ends the protection "
                 "and nothing else; then remove it"
+            )
+
+
+def _destroyed(plan: Plan) -> Iterator[str]:
+    """Streams, consumers and tables that are destroyed, or replaced."""
+    for each in plan.get("resource_changes", []):
+        if each["type"] in _LOST and "delete" in each["change"]["actions"]:
+            told = _LOST[each["type"]].format(name=(each["change"].get("before") or {}).get("name"))
+            anew = ". One of the same name is made, with a new ARN" * ("create" in each["change"]["actions"])
+            yield f"{each['address']}: {told}{anew}"
+
+
+def _gone(plan: Plan) -> Iterator[str]:
+    """Streams that were deleted without Terraform, which would make them anew as if they had never been there."""
+    for each in plan.get("resource_drift", []):
+        if each.get("type") == _STREAM and each["change"]["actions"] == ["delete"]:
+            name = (each["change"].get("before") or {}).get("name")
+            yield (
+                f"{each['address']}: stream {name} was deleted without Terraform, with its records and consumers, and is made anew, "
+                "empty: jobs with a checkpoint of the former one fail until they start with a new checkpoint. If it must not be, "
+                "remove it from the file"
             )
 
 

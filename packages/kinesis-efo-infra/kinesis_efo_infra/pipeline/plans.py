@@ -104,6 +104,7 @@ class Planner:
         terraform: Makes a `Terraform` for a directory.
         providers: A lock file of Terraform, which need not exist.
         extra: Types of resources that the team has added to those that a stack may have.
+        asks: Asks AWS whether it would refuse a plan; gives the reasons.
     """
 
     synthesized: Path
@@ -113,6 +114,7 @@ class Planner:
     terraform: Callable[[Path], Terraform] = Terraform
     providers: Path = PROVIDERS
     extra: Collection[str] = ()
+    asks: Callable[[Plan], Sequence[str]] = lambda _: ()
 
     def is_deployed(self, deployment: Deployment) -> bool:
         """Whether the synthesized configuration is the one that was applied last, and no deployment has ended half way since."""
@@ -147,7 +149,7 @@ class Planner:
         with TemporaryDirectory(prefix="kinesis-efo-plan-") as scratch:
             made = self._make(deployment, Path(scratch))
             if to_apply:
-                _refuse(deployment, made.json)
+                _refuse(deployment, made.json, self.asks)
             bundle.mkdir(parents=True)
             (bundle / PLAN_JSON).write_text(json.dumps(made.json), encoding="utf-8")
             (bundle / PLAN_TEXT).write_text(made.terraform.show_text(made.path) + "\n", encoding="utf-8")
@@ -207,7 +209,7 @@ class Planner:
                     "be able to read: use the same version, or plan again"
                 )
             self._compare(deployment, shown, made, approved)
-            _refuse(deployment, made.json)
+            _refuse(deployment, made.json, self.asks)
             scanned = Path(scratch) / PLAN_JSON
             scanned.write_text(json.dumps(made.json), encoding="utf-8")
             self._scan(scanned)
@@ -332,9 +334,9 @@ def _only_granted(what: str, faults: Sequence[str]) -> None:
         raise PipelineError(f"{what} grants what the settings do not name:\n{listing}")
 
 
-def _refuse(deployment: Deployment, plan: Plan) -> None:
+def _refuse(deployment: Deployment, plan: Plan, asks: Callable[[Plan], Sequence[str]]) -> None:
     accounts = (deployment.account_id, *deployment.named.accounts)
-    if refused := [*of_another_account(plan, accounts), *refusals(plan, deployment.imports)]:
+    if refused := [*of_another_account(plan, accounts), *refusals(plan, deployment.imports), *asks(plan)]:
         listing = "\n".join(f"  {each}" for each in refused)
         raise PipelineError(f"{deployment.stack} cannot be applied as planned:\n{listing}")
 

@@ -26,7 +26,7 @@ from kinesis_efo_infra.pipeline.aws import client
 from kinesis_efo_infra.pipeline.bundle import PLAN_TEXT, Changes, read_meta, read_plan, tree_digest
 from kinesis_efo_infra.pipeline.deployment import WORKFLOW, Deployment, deployment_order, job_parameters
 from kinesis_efo_infra.pipeline.drift import look_for_drift
-from kinesis_efo_infra.pipeline.foreign import Foreign, as_planned, foreign_consumers
+from kinesis_efo_infra.pipeline.foreign import Foreign, as_planned, beyond_quota, foreign_consumers
 from kinesis_efo_infra.pipeline.github import (
     Gh,
     fetch_plan,
@@ -34,6 +34,7 @@ from kinesis_efo_infra.pipeline.github import (
     put_comment,
     put_findings,
     put_issue,
+    removed_environments,
     reviewers_of,
     running,
 )
@@ -166,7 +167,11 @@ def _drift(options: argparse.Namespace) -> int:
 def _github_comment(options: argparse.Namespace) -> int:
     github = _github()
     fetch_plans(github, options.run_id, options.plans)
-    put_comment(github, options.pull_request, _markdown(options, all_planned=True), place())
+    text = _markdown(options, all_planned=True)
+    directory = os.path.relpath(options.directory.resolve(), os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+    put_comment(
+        github, options.pull_request, removed_environments(github, options.pull_request, directory) + text, place()
+    )
     return 0
 
 
@@ -252,6 +257,7 @@ def _one(options: argparse.Namespace) -> tuple[Deployment, Planner]:
         extra=extra.types(project.directory),
         prepare=project.prepare(options.environment),
         providers=project.providers,
+        asks=lambda plan: beyond_quota(client("kinesis", deployment.region, deployment.account_id), deployment, plan),
     )
 
 

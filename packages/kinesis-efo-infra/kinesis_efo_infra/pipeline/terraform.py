@@ -142,7 +142,7 @@ class Terraform:
         if ran.returncode:
             raise PipelineError(
                 f"{self._name} apply failed; part of the plan may have been applied, so that a new one is needed:\n"
-                + _readable(ran.stderr)
+                f"{_readable(ran.stderr)}{_locked(ran.stderr)}"
             )
 
     def apply_now(self, *, approve: bool) -> None:
@@ -170,7 +170,9 @@ class Terraform:
             env=self._environment(),
         )
         if ran.returncode not in ok:
-            raise PipelineError(f"{self._name} {arguments[0]} failed in {self._directory}:\n{_readable(ran.stderr)}")
+            raise PipelineError(
+                f"{self._name} {arguments[0]} failed in {self._directory}:\n{_readable(ran.stderr)}{_locked(ran.stderr)}"
+            )
         return ran
 
     @property
@@ -200,6 +202,18 @@ def missing_binary() -> str:
     return (
         f"there is no {binary_name()} on the PATH: install Terraform or OpenTofu, 1.10 or later; "
         "TERRAFORM_BINARY_NAME says which of them is run (default: terraform)"
+    )
+
+
+def _locked(text: str) -> str:
+    """What to do about a lock on the state, which is left by whatever was killed while it applied."""
+    if "Error acquiring the state lock" not in text:
+        return ""
+    found = re.search(r"^[│ ]*Path:\s*(\S+)", _readable(text), re.MULTILINE)
+    lock = f"s3://{found[1]}.tflock" if found else "the lock, <state_key>.tflock beside the state"
+    return (
+        "\nThe state is locked. If the deployment that *Who* and *Created* name still runs, wait for it. If it was killed, "
+        f"delete the lock (`aws s3 rm {lock}`), and deploy again: what it did half way, the next plan shows (docs/gitops.md#when-it-is-stuck)"
     )
 
 

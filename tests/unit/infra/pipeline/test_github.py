@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from kinesis_efo_infra.pipeline.github import (
     put_comment,
     put_findings,
     put_issue,
+    removed_environments,
     reviewers_of,
 )
 
@@ -42,6 +44,7 @@ class FakeGitHub:
         self.findings: list[Json] = []
         self.downloaded: list[tuple[int, str]] = []
         self.environments: dict[str, Json] = {}
+        self.files: list[Json] = []
         # The branches that the changes of runs are merged into, if it is another.
         self.bases: dict[int, str] = {}
 
@@ -79,6 +82,8 @@ class FakeGitHub:
                 return iter(self.comments)
             case ["commits", _, "pulls"]:
                 return iter(self.pulls)
+            case ["pulls", _, "files"]:
+                return iter(self.files)
             case ["pulls"]:
                 branch = unquote(path.partition("head=acme:")[2].partition("&")[0])
                 return (each for each in self.pulls if each["head"]["ref"] == branch)
@@ -278,6 +283,23 @@ def test_a_comment_is_about_all_plans_of_its_run_and_about_nothing_else(github: 
     github.planned("another")
     fetch_plans(github, 1, tmp_path)
     assert github.downloaded == [(1, "plan-kinesis-efo-test-head"), (1, "plan-prod-head")]
+
+
+def test_a_pull_request_that_removes_an_environment_file_says_that_nothing_is_destroyed(github: FakeGitHub) -> None:
+    github.files = [
+        {"status": "removed", "filename": "infra/environments/prod.yaml"},
+        {"status": "renamed", "previous_filename": "infra/environments/dev.yaml", "filename": "old/dev.yaml"},
+        {"status": "removed", "filename": "infra/environments/excuses.yaml"},
+        {"status": "removed", "filename": "infra/environments/prod.declared"},
+        {"status": "removed", "filename": "infra/environments/checks/x.yaml"},
+        {"status": "modified", "filename": "infra/environments/test.yaml"},
+    ]
+    told = removed_environments(github, 7, "infra/environments")
+    assert re.findall(r"Removing `(\S+)` destroys nothing", told) == [
+        f"infra/environments/{each}.yaml" for each in ("prod", "dev")
+    ]
+    github.files = []
+    assert removed_environments(github, 7, "infra/environments") == ""
 
 
 def test_findings_are_packed_as_code_scanning_wants_them(github: FakeGitHub) -> None:

@@ -54,7 +54,7 @@ def test_a_new_stream_and_one_of_another_mode_have_no_number_to_compare_with() -
     assert refusals(shards(None, 20, ("ON_DEMAND", "PROVISIONED"))) == []
     assert refusals(shards(20, None, ("PROVISIONED", "ON_DEMAND"))) == []
     assert refusals(plan("aws_kinesis_stream", {}, {"shard_count": 20}, "create")) == []
-    (note,) = notes(shards(None, 20, ("ON_DEMAND", "PROVISIONED")))
+    (_, note) = notes(shards(None, 20, ("ON_DEMAND", "PROVISIONED")))
     assert "becomes provisioned: AWS refuses `shards` that are more than double" in note
 
 
@@ -102,7 +102,8 @@ def test_what_is_imported_is_never_replaced(state: str) -> None:
         "aws_dynamodb_table.x exists, is to be imported and would be replaced (hash_key is 'id' and "
     )
     assert "not 'leaseKey'; range_key is 'n' and not None): what is in it would be lost" in refused
-    assert notes(replaced) == []
+    (note,) = notes(replaced)
+    assert "is destroyed" in note, "and nothing of an import"
 
 
 def test_what_is_declared_may_be_replaced_where_terraform_allows_it() -> None:
@@ -222,3 +223,39 @@ def test_who_may_get_records_from_now_on_is_told(kind: str, before: str, after: 
 
 def test_a_policy_that_only_aws_knows_yet_says_nothing() -> None:
     assert notes(plan("aws_iam_policy", {"policy": LISTING}, {}, policy=True)) == []
+
+
+def test_a_mode_that_changes_says_that_aws_allows_that_twice_a_day() -> None:
+    for modes in (("PROVISIONED", "ON_DEMAND"), ("ON_DEMAND", "PROVISIONED")):
+        assert any(
+            "changes its mode, which AWS allows twice in 24 hours" in each for each in notes(shards(4, 4, modes))
+        )
+    assert notes(shards(4, 8)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("aws_kinesis_stream", "stream orders is destroyed, and its records are lost: jobs that read or write it fail"),
+        ("aws_kinesis_stream_consumer", "consumer orders is deregistered: a job that reads with it fails"),
+        ("aws_dynamodb_table", "table orders is destroyed, which says how far its application has read"),
+    ],
+)
+def test_what_a_job_reads_is_not_destroyed_without_a_word(kind: str, said: str) -> None:
+    (destroyed,) = notes(plan(kind, {"name": "orders"}, {}, "delete"))
+    (replaced,) = notes(plan(kind, {"name": "orders"}, {"name": "orders"}, "delete", "create"))
+    assert destroyed.startswith(f"{kind}.x: {said}")
+    assert replaced == f"{destroyed}. One of the same name is made, with a new ARN"
+    assert notes(plan("aws_iam_policy", {"name": "orders"}, {}, "delete")) == []
+
+
+def test_a_stream_that_was_deleted_by_hand_is_not_made_anew_without_a_word() -> None:
+    made = plan("aws_kinesis_stream", {}, {"name": "orders"}, "create")
+    gone = {"address": "aws_kinesis_stream.x", "type": "aws_kinesis_stream",
+            "change": {"actions": ["delete"], "before": {"name": "orders"}}}  # fmt: skip
+    (note,) = notes({**made, "resource_drift": [gone]})
+    assert note.startswith(
+        "aws_kinesis_stream.x: stream orders was deleted without Terraform, with its records and consumers"
+    )
+    changed = {**gone, "change": {"actions": ["update"], "before": {"name": "orders"}, "after": {}}}
+    assert notes({**made, "resource_drift": [changed, {**gone, "type": "aws_iam_role"}]}) == []

@@ -68,6 +68,7 @@ def test_a_pull_request_without_plans_gets_a_comment_that_says_so(
     assert asked[0][-1] == "repos/acme/lake/actions/runs/5/artifacts?per_page=100"
     assert posted[:4] == ["api", "--method", "POST", "repos/acme/lake/issues/7/comments"]
     assert "Deployed as it is here: `kinesis-efo-test`." in sent["body"]
+    assert "repos/acme/lake/pulls/7/files?per_page=100" in [each[0][-1] for each in gh()], "for environment files"
 
 
 def test_a_directory_of_the_repository_gets_a_comment_that_names_it(

@@ -76,6 +76,7 @@ def apply_bootstrap(
         if pipeline is not None:
             _provider_is_ours(iam, environment, pipeline)
             _name_is_ours(iam, environment)
+            _warn_of_untagged(iam, environment)
         elif there and not state.exists() and not _has_state(s3, environment):
             logger.info("bucket %s is there already, made by somebody else: nothing to do", environment.state_bucket)
             return
@@ -134,6 +135,21 @@ def _provider_is_ours(iam: Any, environment: Environment, pipeline: Pipeline) ->
             f"account {environment.account_id} has an OIDC provider for GitHub already, that of {whose}, and can have no second "
             f"one; say `oidc_provider_arn: {arn}` under pipeline in {environment.environment}.yaml"
         )
+
+
+def _warn_of_untagged(iam: Any, environment: Environment) -> None:
+    """IAM cannot tell a role without tags from a new one: the role that applies could tag it, and with that take it over."""
+    prefix = f"{Names(environment).prefix}-"
+    for page in iam.get_paginator("list_roles").paginate():
+        for name in (str(role["RoleName"]) for role in page["Roles"]):
+            if name.startswith(prefix):
+                tags = {each["Key"] for each in iam.list_role_tags(RoleName=name)["Tags"]}
+                if not tags & set(OWNER_TAGS):
+                    logger.warning(
+                        "warning: role %s has a name like those of %s and neither tag %s: whoever deploys %s could take it over; "
+                        "tag it, or rename it (docs/gitops.md#who-may-do-what)",
+                        name, environment.environment, " nor ".join(OWNER_TAGS), environment.environment,
+                    )  # fmt: skip
 
 
 def _name_is_ours(iam: Any, environment: Environment) -> None:

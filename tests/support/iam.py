@@ -61,6 +61,11 @@ def _holds(test: str, values: list[str], actual: str | None) -> bool:
             return actual in values
         case "StringNotEquals":
             return actual not in values  # holds as well where the request has no such key
+        case "ForAllValues:StringLike":
+            # Several values of a request are separated by commas here. Without any, it holds.
+            return all(
+                any(fnmatchcase(each, pattern) for pattern in values) for each in (actual or "").split(",") if each
+            )
         case "StringLike" | "ArnLike":
             return actual is not None and any(fnmatchcase(actual, each) for each in values)
         case _:

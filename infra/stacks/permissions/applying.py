@@ -25,30 +25,42 @@ def change_data(environment: Environment) -> list[Statement]:
             scope.state_keys,
             conditions=iam.through(environment.state_region or environment.region, "s3"),
         ),
+        # What creates a stream goes by its name, and the rest by its tags as well, which it has from the first (CreateStream). Source:
+        # Service Authorization Reference, Amazon Kinesis Data Streams.
         Statement(
-            "WriteStreams",
+            "CreateStreams",
             (
-                "kinesis:AddTagsToStream",
                 "kinesis:CreateStream",
-                "kinesis:DecreaseStreamRetentionPeriod",
-                "kinesis:DeleteResourcePolicy",
-                "kinesis:DeleteStream",
-                "kinesis:DisableEnhancedMonitoring",
                 "kinesis:EnableEnhancedMonitoring",
                 "kinesis:IncreaseStreamRetentionPeriod",
                 "kinesis:PutResourcePolicy",
                 "kinesis:RegisterStreamConsumer",
-                "kinesis:RemoveTagsFromStream",
                 "kinesis:StartStreamEncryption",
+                *(("kinesis:UpdateStreamWarmThroughput",) if _warmed(environment) else ()),
+            ),
+            scope.streams,
+        ),
+        Statement("TagNewStreams", ("kinesis:AddTagsToStream",), scope.streams, conditions=tags_new(environment)),
+        # What the file takes over may have such tags already.
+        *([Statement("TagImported", ("kinesis:AddTagsToStream",), scope.imported)] if scope.imported else []),
+        Statement(
+            "WriteStreams",
+            (
+                "kinesis:AddTagsToStream",
+                "kinesis:DecreaseStreamRetentionPeriod",
+                "kinesis:DeleteResourcePolicy",
+                "kinesis:DeleteStream",
+                "kinesis:DisableEnhancedMonitoring",
+                "kinesis:RemoveTagsFromStream",
                 "kinesis:StopStreamEncryption",
                 "kinesis:TagResource",
                 "kinesis:UntagResource",
                 "kinesis:UpdateMaxRecordSize",
                 "kinesis:UpdateShardCount",
                 "kinesis:UpdateStreamMode",
-                *(("kinesis:UpdateStreamWarmThroughput",) if _warmed(environment) else ()),
             ),
             scope.streams,
+            conditions=tagged("aws:ResourceTag", environment),
         ),
         Statement(
             "WriteConsumers",
@@ -82,13 +94,15 @@ def change_data(environment: Environment) -> list[Statement]:
         *_write_manifest_objects(environment, scope),
         Statement(
             "WriteAlarms",
-            (
-                "cloudwatch:DeleteAlarms",
-                "cloudwatch:PutMetricAlarm",
-                "cloudwatch:TagResource",
-                "cloudwatch:UntagResource",
-            ),
+            ("cloudwatch:DeleteAlarms", "cloudwatch:TagResource", "cloudwatch:UntagResource"),
             scope.alarms,
+        ),
+        # An alarm could stop or terminate any instance. Source: CloudWatch user guide, "Using condition keys to limit alarm actions".
+        Statement(
+            "PutNotifyingAlarms",
+            ("cloudwatch:PutMetricAlarm",),
+            scope.alarms,
+            conditions=(Condition("ForAllValues:StringLike", "cloudwatch:AlarmActions", scope.topics),),
         ),
         Statement("WriteDashboards", ("cloudwatch:DeleteDashboards", "cloudwatch:PutDashboard"), scope.dashboards),
         *(set_schedules(environment) if environment.emr else []),

@@ -30,6 +30,10 @@ class Scope:
             [self._arn("kinesis", f"stream/{names.qualified}-*")],
             (names.stream_arn(key) for key in own),
         )
+        streams = environment.streams.items()
+        self.imported = tuple(
+            names.stream_arn(key) for key, each in streams if isinstance(each, OwnStream) and each.import_existing
+        )
         # Streams of other accounts come with their consumers: nothing is declared on them.
         self.adopted = tuple(
             names.stream_arn(key) for key in environment.streams if key not in own and names.is_ours(key)
@@ -46,6 +50,9 @@ class Scope:
         self.manifest_bucket = (names.bucket_arn(manifests),) if manifests else ()
         self.manifest_objects = tuple(f"{each}/{self.manifest_prefix}" for each in self.manifest_bucket)
         self.alarms = (self._arn("cloudwatch", f"alarm:{path}/*"),)
+        self.topics = _covered(
+            [self._arn("sns", "*")], [environment.alarms.sns_topic] if environment.alarms.sns_topic else []
+        )
         self.dashboards = (self._iam_like("cloudwatch", f"dashboard/{prefix}"),)
         self.policies = (self._iam_like("iam", f"policy/{prefix}-*"),)
         self.roles = _covered(

@@ -204,6 +204,24 @@ def test_a_name_that_begins_like_that_of_another_pipeline_in_the_account_is_refu
         with pytest.raises(Reached):
             apply()
         assert f"warning: {told}" in caplog.text
+        # A role of somebody else that IAM cannot tell from a new one.
+        for name, tags in {
+            "kinesis-efo-alike-2-theirs": {},
+            "kinesis-efo-alike-2-lake": {"environment": "alike-2"},
+        }.items():
+            iam.create_role(
+                RoleName=name,
+                AssumeRolePolicyDocument="{}",
+                Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
+            )
+            made.append(name)
+        with pytest.raises(Reached):
+            apply()
+        assert (
+            "role kinesis-efo-alike-2-theirs has a name like those of alike-2 and neither tag environment nor managed-by"
+            in caplog.text
+        )
+        assert "role kinesis-efo-alike-2-lake" not in caplog.text
     finally:
         for role in made:
             iam.delete_role(RoleName=role)

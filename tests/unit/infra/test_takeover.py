@@ -116,6 +116,58 @@ def test_what_is_another_projects_cannot_be_taken_over_by_tags(
         assert taken(role(us), own, default_tags(us)) == list(MANAGING[arn])
 
 
+def test_an_alarm_notifies_and_does_nothing_to_instances(declare: Callable[..., Environment]) -> None:
+    alarm, topic = (
+        f"arn:aws:cloudwatch:eu-west-1:{ACCOUNT}:alarm:kinesis-efo/test/x",
+        "arn:aws:sns:eu-west-1:777788889999:oncall",
+    )
+    ours = f"arn:aws:sns:eu-west-1:{ACCOUNT}:team"
+    for environment, theirs in ((declare(), False), (declare(alarms={"sns_topic": topic}), True)):
+        for actions, may in (
+            ("", True),
+            (ours, True),
+            (topic, theirs),
+            (f"arn:aws:automate:eu-west-1:ec2:terminate,{ours}", False),
+            (f"arn:aws:swf:eu-west-1:{ACCOUNT}:action/actions/AWS_EC2.InstanceId.Stop/1.0", False),
+            (f"arn:aws:lambda:eu-west-1:{ACCOUNT}:function:x", False),
+        ):
+            context = {**Thing(alarm, OURS).context(), "cloudwatch:AlarmActions": actions}
+            assert allowed(role(environment), "cloudwatch:PutMetricAlarm", alarm, context) is may, actions
+
+
+@pytest.mark.parametrize("foreign", [{}, {"team": "billing"}, {"environment": "billing"}, {"managed-by": "somebody"}])
+def test_a_stream_with_a_name_like_ours_is_not_changed_without_our_tags(
+    foreign: dict[str, str], applies: list[Statement]
+) -> None:
+    stream, ours = (
+        Thing(f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/test-billing", foreign),
+        {"environment": "test", "managed_by": "kinesis-efo"},
+    )
+    for action in (
+        "DeleteStream",
+        "DecreaseStreamRetentionPeriod",
+        "UpdateStreamMode",
+        "StopStreamEncryption",
+        "TagResource",
+    ):
+        assert not allowed(applies, f"kinesis:{action}", stream.arn, stream.context(**ours)), action
+        assert allowed(applies, f"kinesis:{action}", stream.arn, Thing(stream.arn, OURS).context()), action
+    # AWS cannot tell a new stream from an old one that has neither tag: the page says so.
+    untagged = not foreign.keys() & OURS.keys()
+    assert allowed(applies, "kinesis:AddTagsToStream", stream.arn, stream.context(**ours)) is untagged
+    assert not allowed(applies, "kinesis:AddTagsToStream", stream.arn, stream.context(environment="test"))
+    assert allowed(applies, "kinesis:CreateStream", stream.arn, stream.context(**ours))
+
+
+def test_a_stream_that_the_file_takes_over_may_have_anybodys_tags(declare: Callable[..., Environment]) -> None:
+    theirs = Thing(f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/test-orders", {"environment": "billing"})
+    asked = theirs.context(environment="test", managed_by="kinesis-efo")
+    for imported in (False, True):
+        statements = role(declare(streams={"orders": {"import_existing": True} if imported else {}}))
+        assert allowed(statements, "kinesis:AddTagsToStream", theirs.arn, asked) is imported
+        assert not allowed(statements, "kinesis:DeleteStream", theirs.arn, asked)
+
+
 def test_the_buckets_of_states_are_not_managed(applies: list[Statement]) -> None:
     bucket = "arn:aws:s3:::state"
     for action in ("PutBucketPolicy", "DeleteBucket", "PutBucketVersioning", "PutLifecycleConfiguration"):

@@ -334,7 +334,7 @@ def _only_granted(what: str, faults: Sequence[str]) -> None:
         raise PipelineError(f"{what} grants what the settings do not name:\n{listing}")
 
 
-def _refuse(deployment: Deployment, plan: Plan, asks: Callable[[Plan], Sequence[str]]) -> None:
+def _refuse(deployment: Deployment, plan: Plan, asks: Callable[[Plan], Sequence[str]] = lambda _: ()) -> None:
     accounts = (deployment.account_id, *deployment.named.accounts)
     if refused := [*of_another_account(plan, accounts), *refusals(plan, deployment.imports), *asks(plan)]:
         listing = "\n".join(f"  {each}" for each in refused)

@@ -178,6 +178,11 @@ PLANTED: dict[str, tuple[str, Json]] = {
         "aws_emrserverless_application",
         {"image_configuration": [{"image_uri": f"{FOREIGN}.dkr.ecr.eu-west-1.amazonaws.com/x:1"}]},
     ),
+    f"its image {ACCOUNT}.dkr.ecr.evil.com": (
+        "aws_emrserverless_application",
+        {"image_configuration": [{"image_uri": f"{ACCOUNT}.dkr.ecr.evil.com/x:1"}]},
+    ),
+    "its role_name is Admin, which": ("aws_iam_role_policy_attachments_exclusive", {"role_name": "Admin"}),
     "its image public.ecr.aws/x/y:1": (
         "aws_emrserverless_application",
         {"image_configuration": {"image_uri": "public.ecr.aws/x/y:1"}},

@@ -38,7 +38,9 @@ _POLICY_KEYS = frozenset({"Id", "Statement", "Version"})
 _STATEMENT_KEYS = frozenset(
     {"Action", "Condition", "Effect", "NotAction", "NotPrincipal", "NotResource", "Principal", "Resource", "Sid"}
 )
-_RECEIVERS = ("group", "groups", "role", "role_arn", "roles", "user", "users")
+_RECEIVERS = (
+    "group", "group_name", "groups", "role", "role_arn", "role_name", "roles", "user", "user_name", "users"
+)  # fmt: skip
 """Arguments of IAM's resources, and of EKS' associations: who gets a policy, or whose rights a profile or pod gets."""
 _OURS = re.compile(r"\$\{aws_iam_(?:group|role|user)\.[\w-]+\.(?:arn|id|name)\}")
 _ALARM_ACTIONS = ("alarm_actions", "insufficient_data_actions", "ok_actions")
@@ -47,7 +49,7 @@ _OUR_TOPIC, _TOPIC = (
     re.compile(r"arn:[\w-]+:sns:[\w-]+:(\d{12}):[\w.-]+"),
 )
 _OUR_IMAGE = re.compile(r"\$\{aws_ecr_repository\.[\w-]+\.repository_url\}[:@][\w.:-]+")
-_IMAGE = re.compile(r"(\d{12})\.dkr\.ecr\.[\w.-]+/[\w./@:-]+")
+_IMAGE = re.compile(r"(\d{12})\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.(?:com(?:\.cn)?|eu)/[\w./@:-]+")
 _CLOSED_ACLS = ("bucket-owner-full-control", "bucket-owner-read", "log-delivery-write", "private")
 _BRINGS_CODE = re.compile(r"spark\.(?:archives|extraListeners|files|jars|plugins|submit\.pyFiles)(?:\..*)?")
 

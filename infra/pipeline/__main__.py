@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 drift was found.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 from infra.gate.scan import ACCEPTED
 from infra.pipeline.deployments import deployment_of
-from infra.pipeline.jobs import Commands, SystemTime, keep_running
+from infra.pipeline.jobs import PACKED, Commands, SystemTime, keep_running, pack
 from infra.pipeline.pausing import Pause
 from infra.settings.budget import idle
 from infra.settings.load import DIRECTORY, load_environments
@@ -26,7 +27,7 @@ from kinesis_efo_infra.pipeline.bill import commitment, table
 from kinesis_efo_infra.pipeline.deployment import Deployment
 from kinesis_efo_infra.pipeline.limits import Plan
 from kinesis_efo_infra.pipeline.prices import prices_of, told
-from kinesis_efo_infra.pipeline.steps import add_steps, run, say
+from kinesis_efo_infra.pipeline.steps import add_steps, check_handed, run, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,10 @@ class Environments:
     Attributes:
         directory: Where they are.
         accepted: What the gate accepts of their stacks.
-        providers: A lock file of Terraform, which need not exist.
     """
 
     directory: Path
     accepted: Accepted = ACCEPTED
-    providers: Path = DIRECTORY.parent / "providers.lock.hcl"
 
     def deployments(self) -> Sequence[Deployment]:
         """All deployments."""
@@ -95,17 +94,43 @@ def _cost(options: argparse.Namespace) -> int:
 def _jobs(options: argparse.Namespace) -> int:
     (environment,) = load_environments(options.directory, [options.environment], options.project)
     filled_in.refuse(environment)
-    keep_running(environment, options.project, Commands(), SystemTime(), options.patience)
+    packed = None
+    if options.handed:
+        check_handed(options)
+        packed = options.synthesized / PACKED
+    keep_running(environment, options.project, Commands(), SystemTime(), options.patience, packed)
+    return 0
+
+
+def _package(options: argparse.Namespace) -> int:
+    # Of an earlier synthesis.
+    shutil.rmtree(options.synthesized / PACKED, ignore_errors=True)
+    for environment in load_environments(options.directory, project=options.project):
+        pack(environment, options.project, options.synthesized / PACKED, Commands())
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m infra.pipeline", description=__doc__)
     steps: Any = add_steps(parser, Environments, DIRECTORY)
-    jobs = steps.add_parser("jobs", help="start the jobs that changed, one after the other, each until it is healthy")
+    packing = argparse.ArgumentParser(add_help=False)
+    packing.add_argument("--synthesized", type=Path, default=Path("cdktf.out"), help="default: %(default)s")
+    packing.add_argument(
+        "--project", type=Path, default=Path(), help="directory of the project to pack (default: %(default)s)"
+    )
+    packed = steps.add_parser(
+        "package",
+        parents=[packing],
+        help="pack the project for all jobs, beside the stacks, before there are credentials",
+    )
+    packed.set_defaults(run=_package)
+
+    jobs = steps.add_parser(
+        "jobs", parents=[packing], help="start the jobs that changed, one after the other, each until it is healthy"
+    )
     jobs.add_argument("environment")
     jobs.add_argument(
-        "--project", type=Path, default=Path(), help="directory of the project to pack (default: %(default)s)"
+        "--handed", metavar="DIGEST", help="what `digest` said of the stacks; jobs get the archive that is beside them"
     )
     jobs.add_argument(
         "--patience", type=float, default=1800, metavar="SECONDS", help="time to catch up (default: %(default)s)"

@@ -20,10 +20,12 @@ from infra.pipeline.deployments import deployment_of
 from infra.settings.model import Environment, Pipeline
 from infra.settings.names import GITHUB_ISSUER, PIPELINE_MANAGED_BY, Names
 from infra.settings.values import OWNER_TAGS
+from kinesis_efo_infra.gate.allowed import in_state
 from kinesis_efo_infra.pipeline import comparison
 from kinesis_efo_infra.pipeline.aws import asking
 from kinesis_efo_infra.pipeline.deployers import DEPLOY, check_rules
 from kinesis_efo_infra.pipeline.github import Api
+from kinesis_efo_infra.pipeline.record import Records, read_object
 from kinesis_efo_infra.pipeline.terraform import Terraform
 
 logger = logging.getLogger(__name__)
@@ -81,9 +83,12 @@ def apply_bootstrap(
             logger.info("bucket %s is there already, made by somebody else: nothing to do", environment.state_bucket)
             return
     if there and not state.exists():
+        _only_ours(s3, environment)
         runner.init(reconfigure=True)
         _tell(runner, names.bootstrap_stack_name)
         runner.apply_now(approve=approve)
+        # The pipeline's roles may read it, and not write it.
+        Records(s3).key(deployment_of(environment))
         return
     if pipeline is not None and pipeline.adopt_state_bucket:
         raise PipelineError(
@@ -102,6 +107,19 @@ def apply_bootstrap(
     runner.init(migrate=True)
     for leftover in (state, state.with_suffix(".tfstate.backup")):
         leftover.unlink(missing_ok=True)
+    Records(s3).key(deployment_of(environment))
+
+
+def _only_ours(s3: Any, environment: Environment) -> None:
+    """Refuse a state that names another provider than that of AWS: it would be run with an administrator's credentials."""
+    bucket, key = environment.state_bucket, Names(environment).bootstrap_state_key
+    text = read_object(s3, bucket, key, environment.account_id)
+    if text and (faults := in_state(text)):
+        listing = "\n".join(f"  {each}" for each in faults)
+        raise PipelineError(
+            f"s3://{bucket}/{key} is no state of this stack; nothing was run. Find out who wrote it, and restore the version "
+            f"before:\n{listing}"
+        )
 
 
 def _tell(runner: Terraform, stack: str) -> None:

@@ -28,6 +28,8 @@ _OK, _BEHIND = 0, 4
 _READ = ("reading", "ended", "waiting")
 """States of shards that are read, or need not be read now."""
 _LOOK_SECONDS = 15.0
+PACKED = "packed"
+"""Directory of archives beside the stacks: what hands them on hands on both, and one digest is of both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,38 @@ class Commands:
         return Answer(ran.returncode, data)
 
 
-def keep_running(environment: Environment, project: Path, run: Runner, clock: Time, patience: float) -> None:
+def pack(environment: Environment, project: Path, packed: Path, run: Runner) -> None:
+    """Pack the project for the jobs of an environment: this runs the project's build backend, and wants no credentials nearby.
+
+    Args:
+        environment: The environment.
+        project: Directory of the project.
+        packed: Where archives are put.
+        run: Runs `kinesis-efo`.
+
+    Raises:
+        PipelineError: It cannot be packed.
+    """
+    emr = environment.emr
+    if emr is None or not environment.jobs or archives(environment, packed):
+        return
+    platform = ("--python", emr.python, "--architecture", emr.architecture)
+    answer = run("emr", "package", "--project", str(project), "--out", str(packed), *platform)
+    if answer.code != _OK:
+        raise PipelineError(
+            f"{project} was not packed for {environment.environment} (exit code {answer.code}; its message is above)"
+        )
+
+
+def archives(environment: Environment, packed: Path) -> list[Path]:
+    """The archives that `pack` made for an environment: one, or none."""
+    emr = environment.emr
+    return sorted(packed.glob(f"environment-py{emr.python}-{emr.architecture}-*.tar.gz")) if emr else []
+
+
+def keep_running(
+    environment: Environment, project: Path, run: Runner, clock: Time, patience: float, packed: Path | None = None
+) -> None:
     """Start the jobs of an environment that changed, and wait until each is healthy before the next one is touched.
 
     Args:
@@ -105,6 +138,7 @@ def keep_running(environment: Environment, project: Path, run: Runner, clock: Ti
         run: Runs `kinesis-efo`.
         clock: The clock to wait by.
         patience: Seconds that a job has to catch up.
+        packed: Where the project's archive is; None to pack it here.
 
     Raises:
         PipelineError: A job was refused; the jobs after it were not touched.
@@ -113,10 +147,17 @@ def keep_running(environment: Environment, project: Path, run: Runner, clock: Ti
     if not environment.jobs:
         logger.info("%s declares no jobs", environment.environment)
         return
+    archive: Sequence[Path] = ()
+    if packed is not None and len(archive := archives(environment, packed)) != 1:
+        raise PipelineError(
+            f"{packed} has {len(archive)} archives for the jobs of {environment.environment}, and one is needed, which `make synth "
+            "PACKED=1` makes before there are credentials; nothing was started"
+        )
     for job in environment.jobs:
         settings = environment.applications[job.application]
         name = application_name(job.application, settings)
-        _submit(environment, job, name, project, run)
+        given = ["--project", str(project), *(part for each in archive for part in ("--archive", str(each)))]
+        _submit(environment, job, name, given, run)
         _until_healthy(environment, job, name, run, clock, patience)
 
 
@@ -125,8 +166,8 @@ def which(environment: Environment, name: str) -> tuple[str, ...]:
     return "--environment", Names(environment).qualified, "--application", name, "--region", environment.region
 
 
-def _submit(environment: Environment, job: Job, name: str, project: Path, run: Runner) -> None:
-    answer = run("emr", "submit", *which(environment, name), "--project", str(project), "--if-changed")
+def _submit(environment: Environment, job: Job, name: str, project: Sequence[str], run: Runner) -> None:
+    answer = run("emr", "submit", *which(environment, name), *project, "--if-changed")
     if answer.code != _OK:
         raise PipelineError(
             f"{name} was not started in {environment.environment} (exit code {answer.code}; its message is above); "

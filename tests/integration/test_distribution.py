@@ -186,6 +186,7 @@ def test_the_constructs_are_a_package_of_their_own(constructs: Path, built_const
         "gate/checkov/uv.lock",
         "lazy_provider.cjs",
         "pipeline/prices.json",
+        "pipeline/providers.tfrc",
         "py.typed",
     }
     data |= {str(path.relative_to(package)) for path in package.rglob("*.template")}

@@ -33,6 +33,7 @@ DEPLOY_STACKS = ROOT / ".github" / "workflows" / "deploy-stacks.yml"
 DEPLOY_ENVIRONMENT = ROOT / ".github" / "workflows" / "deploy-environment.yml"
 SYNTHESIZE = ROOT / ".github" / "workflows" / "synthesize.yml"
 ACTIONS = sorted((ROOT / ".github" / "actions").glob("*/action.yml"))
+CONSTRUCTS = ROOT / "packages" / "kinesis-efo-infra" / "kinesis_efo_infra" / "pipeline"
 CREDENTIALS = "aws-actions/configure-aws-credentials"
 """The action that gets credentials of AWS for the identity of a job."""
 
@@ -93,6 +94,17 @@ def restart() -> str:
     return str(step["run"])
 
 
+def no_way_back() -> str:
+    """The step that refuses a deployment that is started again, if it is not of the head of its branch any more."""
+    jobs = document(DEPLOY_ENVIRONMENT)["jobs"]
+    plan, deploy = (jobs[name]["steps"] for name in ("plan", "deploy"))
+    assert plan[1] == deploy[1], "GitHub starts single jobs again, too"
+    assert plan[1]["if"] == "${{ github.run_attempt > 1 }}"
+    # Whether a commit is older than what is deployed is a question to the whole history.
+    assert deploy[0]["with"]["fetch-depth"] == 0
+    return str(deploy[1]["run"])
+
+
 def started_by(workflow: str, script: str, at: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a script as GitHub does, in a run of a workflow of `acme/lake`."""
     given = {"GITHUB_REPOSITORY": "acme/lake", "GITHUB_WORKFLOW_REF": f"acme/lake/{workflow}@refs/heads/a@b"}
@@ -143,6 +155,30 @@ def test_what_is_started_again_is_the_workflow_that_was_started(tmp_path: Path) 
     (tmp_path / "gh").chmod(0o755)
     ran = started_by(".github/workflows/deploy-lake.yml", restart(), tmp_path, GITHUB_REF_NAME="a@b", REPAIR="true")
     assert ran.stdout == "workflow run deploy-lake.yml --repo acme/lake --ref a@b -f repair=true\n", ran.stderr
+
+
+@pytest.mark.parametrize("head", ["c0ffee", "revert"])
+def test_what_is_not_the_head_of_its_branch_any_more_is_not_deployed_by_starting_its_run_again(
+    head: str, tmp_path: Path
+) -> None:
+    (tmp_path / "gh").write_text(
+        f'#!/bin/sh\n[ "$*" = "api repos/acme/lake/git/ref/heads/main --jq .object.sha" ] && echo {head}\n',
+        encoding="utf-8",
+    )
+    (tmp_path / "gh").chmod(0o755)
+    ran = started_by("deploy.yml", no_way_back(), tmp_path, GITHUB_REF_NAME="main", GITHUB_SHA="c0ffee")
+    assert (ran.returncode, ran.stderr) == (int(head != "c0ffee"), "")
+    assert ("c0ffee is not the head of main any more; revert is" in ran.stdout) is (head != "c0ffee")
+
+
+def test_a_pull_request_that_is_merged_into_another_branch_is_checked_and_planned_again() -> None:
+    template = CONSTRUCTS / "template" / "github" / "workflows" / "pull-request.yml.template"
+    for path in (PULL_REQUEST, template):
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8").replace("@@", ""))
+        assert workflow[True]["pull_request"]["types"] == ["opened", "synchronize", "reopened", "edited"]
+        # GitHub counts a job that is left out as a success of the check.
+        assert [job for job in workflow["jobs"].values() if "if" in job] == [workflow["jobs"]["checks"]]
+        assert workflow["jobs"]["checks"]["if"] == "${{ always() }}"
 
 
 def test_an_issue_names_the_workflow_that_its_caller_says_deploys() -> None:
@@ -212,7 +248,7 @@ def test_a_job_that_calls_a_workflow_permits_what_its_jobs_ask_for_and_no_more()
 
 def test_a_workflow_that_other_repositories_call_uses_none_of_their_actions() -> None:
     """A path of an action is one of the repository that is checked out; its Makefile is all that is asked of it."""
-    checking = [line.strip() for step in (refusal(), restart()) for line in step.splitlines()]
+    checking = [line.strip() for step in (refusal(), restart(), no_way_back()) for line in step.splitlines()]
     for path in WORKFLOWS:
         if "workflow_call" in document(path)[True]:  # type: ignore[index]
             steps = [step for job in document(path)["jobs"].values() for step in job.get("steps", ())]
@@ -238,6 +274,22 @@ def test_a_job_that_may_ask_for_an_identity_runs_nothing_that_a_stack_is_synthes
             assert variables["HANDED"] in ("${{ needs.synth.outputs.digest }}", "${{ inputs.handed }}"), name
             checked += 1
     assert checked == 4
+
+
+def test_what_a_job_with_keys_starts_was_packed_in_the_one_that_has_none() -> None:
+    """A build backend is code that no lock names. Its own environment has no keys, but that of its parents has."""
+    synth = SYNTHESIZE.read_text(encoding="utf-8")
+    assert "id-token" not in synth
+    assert synth.index("PACKED=1") < synth.index("make -s digest") < synth.index("upload-artifact")
+    asked = subprocess.run(
+        [make(), "-n", "synth", "jobs", "PACKED=1", "HANDED=c0ffee"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert re.search(r"infra\.pipeline .* package", asked)
+    assert re.search(r"infra\.pipeline .* jobs 'dev' .*--handed 'c0ffee'", asked)
 
 
 def test_the_small_environment_has_what_plans_and_applies_and_neither_spark_nor_cdktf() -> None:
@@ -361,19 +413,17 @@ def test_what_is_planned_is_deployed_from_the_branch_that_is_merged_into() -> No
     workflow = document(PLAN_STACKS)
     branch = "${{ github.base_ref || github.ref_name }}"
     assert workflow["env"]["BRANCH"] == workflow["jobs"]["synth"]["with"]["branch"] == branch
-    assert 'make plan BASE="$BRANCH"' in PLAN_STACKS.read_text(encoding="utf-8")
     asked = subprocess.run(
-        [make(), "-n", "environments", "tell", "plan", "BASE=main"],
+        [make(), "-n", "environments", "tell"],
         cwd=ROOT,
         env={**os.environ, "BRANCH": "main"},
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert re.findall(r"--directory \S+ (environments|github-comment|plan) .*?(--b\w+ \S+)", asked, re.DOTALL) == [
+    assert re.findall(r"--directory \S+ (environments|github-comment) .*?(--b\w+ \S+)", asked, re.DOTALL) == [
         ("environments", '--branch "$BRANCH"'),
         ("github-comment", '--branch "$BRANCH"'),
-        ("plan", "--base 'main'"),
     ]
 
 

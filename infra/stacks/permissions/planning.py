@@ -22,7 +22,7 @@ def read_data(environment: Environment) -> list[Statement]:
     mine = tagged("aws:ResourceTag", environment)
     state_region = environment.state_region or environment.region
     return [
-        Statement("ReadState", ("s3:GetObject",), scope.state + scope.record),
+        Statement("ReadState", ("s3:GetObject",), scope.state + scope.record + scope.hmac_key),
         Statement("FindState", ("s3:ListBucket",), scope.bucket),
         Statement("DecryptState", ("kms:Decrypt",), scope.state_keys, conditions=iam.through(state_region, "s3")),
         Statement(

@@ -10,6 +10,7 @@ from infra.settings.names import MANAGED_BY, Names
 from infra.settings.values import OWNER_TAGS
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
+from kinesis_efo_infra.pipeline.deployment import hmac_key
 from kinesis_efo_infra.regions import partition
 
 
@@ -83,6 +84,7 @@ class Scope:
         self.state = (f"{bucket}/{names.state_key}",)
         self.lock = (f"{bucket}/{names.state_key}.tflock",)
         self.record = (f"{bucket}/{names.record_key}",)
+        self.hmac_key = (f"{bucket}/{hmac_key(names.state_key)}",)
 
     @property
     def manifest_prefix(self) -> str:

@@ -16,7 +16,7 @@ from infra.settings.load import load_environment
 from infra.settings.model import Environment
 from infra.settings.names import Names
 from kinesis_efo.local import LocalAws, Settings
-from kinesis_efo_infra.pipeline.plans import Gate, Planner
+from kinesis_efo_infra.pipeline.plans import PROVIDERS, Gate, Planner
 from kinesis_efo_infra.pipeline.record import Records
 from tests.support.missing import terraform
 from tests.support.terraform.harness import stand_in
@@ -56,6 +56,11 @@ class Repository:
         self.directory, self.name = directory, name
         self.environments = directory / "environments"
         self.environments.mkdir()
+        self.providers = directory / PROVIDERS
+        # The stand-in for the provider is not installed.
+        self.providers.write_text(
+            'provider "registry.terraform.io/hashicorp/aws" {\n  version = "6.25.0"\n}\n', encoding="utf-8"
+        )
         self.synthesized, self.plans = directory / "cdktf.out", directory / "plans"
         self.document: Document = {
             "environment": name,
@@ -90,7 +95,7 @@ class Repository:
 
     def planner(self, aws: LocalAws, gate: Gate = lambda _: []) -> Planner:
         """Makes and applies plans, without checkov, which takes seconds."""
-        return Planner(self.synthesized, Records(aws.client("s3")), gate)
+        return Planner(self.synthesized, Records(aws.client("s3")), self.providers, gate)
 
     def step(self, name: str, *arguments: str, plans: Path | None = None, scanned: bool = False) -> int:
         """Run a step of the pipeline on the environment; without checkov, unless its plan is to be scanned."""

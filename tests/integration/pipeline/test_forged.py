@@ -129,12 +129,36 @@ def test_a_stack_keeps_its_state_and_takes_over_what_its_environment_says(aws: L
             repository.planner(aws).plan(deployment_of(repository.environment), "one", repository.plans)
 
 
-def test_an_approval_is_of_one_digest(aws: LocalAws, checkout: Checkout) -> None:
+def test_an_approval_is_of_one_digest_that_was_scanned_where_it_was_made(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("approved")
     repository.commit()
-    planner, environment = repository.planner(aws), repository.environment
+    scanned: list[object] = []
+    planner = repository.planner(aws, lambda plans: [*map(scanned.append, plans)][:0])
+    environment = repository.environment
     meta = planner.plan(deployment_of(environment), "one", repository.plans)
     with pytest.raises(StalePlanError, match="and sha256:0000 was approved"):
         planner.apply(deployment_of(environment), ["one"], repository.plans, "0000")
+    assert len(scanned) == 1
     planner.apply(deployment_of(environment), ["one"], repository.plans, meta.plan)
     assert planner.is_deployed(deployment_of(environment))
+    assert len(scanned) == 1, "checkov does not run beside the credentials that apply"
+
+
+def test_another_program_has_another_digest_though_it_refers_to_the_same(aws: LocalAws, checkout: Checkout) -> None:
+    repository = checkout("forms")
+    repository.commit()
+    planner, deployment = repository.planner(aws), deployment_of(repository.environment)
+    arn = "${aws_kinesis_stream.orders.arn}"
+    forms: list[Json] = [
+        {"for_each": {"a": arn}, "description": "${each.value}"},
+        {"for_each": {"a": f"{arn}/*"}, "description": "${each.value}"},
+        {"for_each": {"a": "b"}, "description": arn},
+        {"for_each": {"a": "b"}, "description": f"{arn}/*"},
+    ]
+    for form in forms:
+        document = json.loads(configuration(repository).read_text(encoding="utf-8"))
+        parameter = {"name": "/kinesis-efo/forms/${each.key}", "type": "String", "insecure_value": "x", **form}
+        document["resource"]["aws_ssm_parameter"]["form"] = parameter
+        configuration(repository).write_text(json.dumps(document), encoding="utf-8")
+        form["digest"] = planner.plan(deployment, "one", repository.plans).plan
+    assert len({form["digest"] for form in forms}) == len(forms)

@@ -64,11 +64,13 @@ def test_a_repository_goes_from_an_empty_folder_to_a_deployed_stack(
     succeeds(synthesized)
     assert "checkov: 0 failed, none excused" in synthesized.stderr
     (matrix,) = json.loads(succeeds(repository("environments", "BRANCH=main")))
+    # The stand-in for the provider is not installed.
+    (tmp_path / "providers.lock.hcl").write_text("", encoding="utf-8")
     assert matrix["environment"] == matrix["github_environment"] == matrix["stack"] == "streaming-dev"
     assert json.loads(succeeds(repository("environments", "BRANCH=other"))) == []
     handed = f"HANDED={succeeds(repository('digest'))}"
 
-    succeeds(repository("plan", "COMMIT=one", "BASE=main", handed))
+    succeeds(repository("plan", "COMMIT=one", handed))
     shown = succeeds(repository("comment", "ONLY=streaming-dev"))
     assert "| `streaming-dev` | 11 | 0 | 0 | 0 |" in shown
     assert "**The bill of `streaming-dev`:**" in shown

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,6 +22,7 @@ from kinesis_efo_infra.pipeline.drift import look_for_drift
 from kinesis_efo_infra.pipeline.foreign import foreign_consumers
 from kinesis_efo_infra.pipeline.limits import Plan
 from kinesis_efo_infra.pipeline.record import Deployed, Records
+from kinesis_efo_infra.pipeline.steps import is_before
 from kinesis_efo_infra.pipeline.terraform import LOCK_FILE, Terraform
 from tests.integration.pipeline.conftest import Repository
 from tests.support.isolated import ROOT
@@ -50,7 +53,7 @@ def test_a_reviewed_plan_is_applied_once_and_then_counts_as_deployed(
     assert repository.step("apply", "--commit", "merge", "--reviewed", "head") == 0
     assert "dev-orders" in aws.client("kinesis").list_streams()["StreamNames"]
     record = Records(aws.client("s3")).load(deployment_of(repository.environment))
-    assert record.commit == "head"
+    assert record.commit == "merge", "what is on the branch, and not what was reviewed"
     # A run that is repeated changes nothing, and a later pull request has nothing to plan.
     shutil.rmtree(repository.plans)
     assert repository.step("apply", "--commit", "merge") == 0
@@ -241,13 +244,11 @@ def test_the_bundle_holds_what_the_plan_was_made_of(aws: LocalAws, checkout: Che
 
 
 def test_the_lock_file_of_the_provider_is_the_committed_one_for_plans_and_deployments(
-    aws: LocalAws, checkout: Checkout, tmp_path: Path
+    aws: LocalAws, checkout: Checkout
 ) -> None:
     repository = checkout("locked")
     repository.commit()
-    locked = tmp_path / "providers.lock.hcl"
-    locked.write_text('provider "registry.terraform.io/hashicorp/aws" {\n  version = "6.25.0"\n}\n', encoding="utf-8")
-    planner = replace(repository.planner(aws), providers=locked)
+    planner = repository.planner(aws)
     planner.plan(deployment_of(repository.environment), "one", repository.plans)
     used: list[bytes] = []
 
@@ -259,7 +260,12 @@ def test_the_lock_file_of_the_provider_is_the_committed_one_for_plans_and_deploy
     # Whatever the bundle brings.
     (repository.plans / repository.stack / LOCK_FILE).write_text("provider {", encoding="utf-8")
     replace(planner, terraform=Watched).apply(deployment_of(repository.environment), ["one"], repository.plans)
-    assert used == [locked.read_bytes()]
+    assert used == [repository.providers.read_bytes()]
+    repository.providers.unlink()
+    with pytest.raises(
+        PipelineError, match=r"providers\.lock\.hcl is missing, .*: `make providers ENV=locked` writes it"
+    ):
+        planner.plan(deployment_of(repository.environment), "two", repository.plans)
 
 
 @pytest.mark.slow
@@ -275,3 +281,102 @@ def test_an_environment_does_not_go_on_with_the_state_of_one_in_another_account(
     repository.commit(account_id="444455556666")
     with pytest.raises(PipelineError, match="its state is that of an environment in account 111122223333, "):
         planner.plan(deployment_of(repository.environment), "two", repository.plans)
+
+
+def test_an_old_run_that_is_started_again_does_not_undo_what_came_after_it(
+    aws: LocalAws, checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plan was reviewed, and would do exactly that again once it was reverted."""
+    monkeypatch.chdir(tmp_path)
+    one, more, revert = commits("one", "more", "revert")
+    repository = checkout("again")
+    repository.commit()
+    deployment, streams = deployment_of(repository.environment), repository.document["streams"]
+    planner = replace(repository.planner(aws), is_before=is_before)
+    planner.plan(deployment, one, repository.plans)
+    planner.apply(deployment, [one], repository.plans)
+    repository.commit(streams=MORE)
+    reviewed = tmp_path / "reviewed"
+    planner.plan(deployment, more, reviewed)
+    # The revert comes first. It has nothing to apply, and counts all the same.
+    repository.commit(streams=streams)
+    planner.apply(deployment, [revert], repository.plans)
+    assert planner.records.load(deployment).commit == revert
+    repository.commit(streams=MORE)
+    older = rf"commit {more} is older than {revert}, which was deployed; nothing was applied\. Deploy the head of main;"
+    with pytest.raises(PipelineError, match=older):
+        planner.apply(deployment, [more], reviewed)
+    # Nor does it if the later one failed half way.
+    planner.records.save(deployment, Deployed(commit=one, under_way=revert))
+    with pytest.raises(PipelineError, match=older):
+        planner.apply(deployment, [more, "head of the pull request"], reviewed)
+    assert "again-clicks" not in aws.client("kinesis").list_streams()["StreamNames"]
+
+
+def test_whether_a_commit_is_older_is_asked_of_the_whole_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole := tmp_path / "whole").mkdir()
+    monkeypatch.chdir(whole)
+    first, second, third = commits("first", "second", "third")
+    assert [is_before(first, third), is_before(third, first), is_before(second, second)] == [True, False, False]
+    with pytest.raises(PipelineError, match=r"gone is older than .*cannot be told: .*; fetch the whole history"):
+        is_before("gone", first)
+    git("clone", "--quiet", "--depth=1", f"file://{whole}", str(tmp_path / "shallow"))
+    monkeypatch.chdir(tmp_path / "shallow")
+    with pytest.raises(PipelineError, match=rf"{third} is older than {first}, which was deployed, cannot be told"):
+        is_before(third, first)
+    git("fetch", "--quiet", "--depth=1", "origin", first)
+    with pytest.raises(PipelineError, match="this clone is shallow; fetch the whole history"):
+        is_before(first, third)
+
+
+def git(*arguments: str) -> str:
+    told = ["git", "-c", "user.name=x", "-c", "user.email=x@example.com", *arguments]
+    return subprocess.run(told, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commits(*messages: str) -> list[str]:
+    """Make a repository with these commits in the working directory, the first one first."""
+    git("init", "--quiet", "--initial-branch=main")
+    git("config", "uploadpack.allowAnySHA1InWant", "true")
+    for each in messages:
+        git("commit", "--quiet", "--allow-empty", "--no-gpg-sign", "--message", each)
+    return git("log", "--reverse", "--format=%H").split()
+
+
+def test_no_secret_is_in_a_plan_that_is_handed_on(aws: LocalAws, checkout: Checkout) -> None:
+    """Who reads the repository reads the artifact."""
+    repository = checkout("secret")
+    repository.commit()
+
+    class Watched(Terraform):
+        def show(self, plan: Path) -> dict[str, Any]:
+            assert self._directory.stat().st_mode & 0o077 == 0, "other users of the host read it"
+            return super().show(plan)
+
+    deployment = deployment_of(repository.environment)
+    planner = replace(repository.planner(aws), terraform=Watched)
+
+    def plan(value: str) -> tuple[str, Meta]:
+        path = repository.synthesized / "stacks" / repository.stack / "cdk.tf.json"
+        document = json.loads(path.read_text(encoding="utf-8"))
+        parameter = {"name": "/kinesis-efo/secret/password", "type": "SecureString", "value": value}
+        document["resource"]["aws_ssm_parameter"]["password"] = parameter
+        path.write_text(json.dumps(document), encoding="utf-8")
+        meta = planner.plan(deployment, "one", repository.plans)
+        files = [each.read_text(encoding="utf-8") for each in (repository.plans / repository.stack).iterdir()]
+        return "\n".join(files), meta
+
+    texts, first = plan("hunter1")
+    assert "hunter" not in texts
+    assert planner.records.key(deployment) not in texts
+    planner.apply(deployment, ["one"], repository.plans)
+    state = planner.records.state(deployment)
+    assert state is not None
+    assert b"hunter1" in state
+    texts, second = plan("hunter2")
+    assert "hunter" not in texts
+    assert "aws_ssm_parameter.password" in texts
+    assert plan("hunter3")[1].plan != second.plan != first.plan, "another secret is another plan"
+    assert plan("hunter2")[1].plan == second.plan

@@ -15,6 +15,7 @@ from infra.pipeline.__main__ import main as pipeline
 from infra.pipeline.deployments import deployment_of
 from kinesis_efo.emr.packing import find_uv
 from kinesis_efo.local import LocalAws
+from kinesis_efo_infra.pipeline.bundle import tree_digest
 from tests.integration.pipeline.conftest import Repository
 from tests.support.emr import APPLICATION, FakeEmr, FakeRun, fake_emr
 
@@ -120,7 +121,8 @@ def test_from_a_pull_request_to_a_running_job_and_on(
     repository = checkout("seq")
     planner = repository.planner(aws)
     environments = ["--directory", str(repository.environments)]
-    jobs = [*environments, "jobs", "seq", "--project", str(project), "--patience", "120"]
+    packing = ["--project", str(project), "--synthesized", str(repository.synthesized)]
+    jobs = [*environments, "jobs", "seq", *packing, "--patience", "120"]
 
     def review(commit: str) -> None:
         """Plan, as for a pull request."""
@@ -131,7 +133,13 @@ def test_from_a_pull_request_to_a_running_job_and_on(
         """Deploy, as after merging; no step asks a person."""
         planner.apply(deployment_of(repository.environment), [f"merge of {commit}", commit], repository.plans)
         shutil.rmtree(repository.plans, ignore_errors=True)
-        return pipeline(jobs)
+        assert pipeline([*environments, "package", *packing]) == 0
+        # From here on, nothing is built.
+        pyproject = (project / "pyproject.toml").rename(project / "gone")
+        try:
+            return pipeline([*jobs, "--handed", tree_digest(repository.synthesized)])
+        finally:
+            pyproject.rename(project / "pyproject.toml")
 
     with reading(aws, emr, "shop-seq-lake", shards=2):
         # The first pull request declares everything.

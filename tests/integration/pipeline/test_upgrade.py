@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,6 @@ from infra.settings.names import Names
 from infra.stacks.app import synthesize_bootstrap
 from kinesis_efo.local import LocalAws
 from kinesis_efo_infra.pipeline.bundle import PLAN_JSON, Meta
-from kinesis_efo_infra.pipeline.plans import Planner
-from kinesis_efo_infra.pipeline.record import Records
 from tests.integration.pipeline.conftest import BACKEND, Repository
 from tests.integration.pipeline.test_apply_bootstrap import reach, state_of
 
@@ -104,7 +103,7 @@ class Account:
         """Apply a version's stack; what was said of the plan, what there is afterwards, and what changed, by address."""
         self.monkeypatch.setenv("TF_CLI_ARGS_init", " ".join(f"-backend-config={each}=true" for each in BACKEND))
         s3, plans = self.aws.client("s3"), self.repository.plans
-        planner = Planner(synthesized, Records(s3), lambda _: [])
+        planner = replace(self.repository.planner(self.aws), synthesized=synthesized)
         meta = planner.plan(deployment_of(self.environment), version, plans)
         plan = json.loads((plans / self.names.stack_name / PLAN_JSON).read_text(encoding="utf-8"))
         changes = {each["address"]: each["change"] for each in plan["resource_changes"]}

@@ -84,6 +84,7 @@ def test_the_plan_role_reads_declared_resources_and_no_data(environment: Environ
     assert objects == [
         "arn:aws:s3:::state/kinesis-efo/test.tfstate",
         "arn:aws:s3:::state/kinesis-efo/test.deployed.json",
+        "arn:aws:s3:::state/kinesis-efo/test.hmac-key",
     ]
 
 

@@ -7,6 +7,7 @@ can be added here.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -50,6 +51,8 @@ DATA = frozenset(
 
 _SOURCES = ("aws", "hashicorp/aws", "registry.terraform.io/hashicorp/aws")
 _PROVIDERS = ("registry.terraform.io/hashicorp/aws", "registry.opentofu.org/hashicorp/aws")
+_OF_STATE = re.compile(rf'provider\["({"|".join(map(re.escape, _PROVIDERS))})"\](\.\w+)?')
+"""How a state names the provider of a resource."""
 _BLOCKS = {"//", "terraform", "provider", "resource", "data", "output", "moved", "import", "removed"}
 _TERRAFORM = {"backend", "required_providers", "required_version"}
 _BACKEND = {"bucket", "encrypt", "key", "region", "use_lockfile"}
@@ -107,6 +110,31 @@ def in_plan(plan: Mapping[str, Any], *, bootstrap: bool = False, extra: Collecti
         if each.get("provisioners"):
             faults.append(f"{each['address']}: a provisioner runs commands, and is not allowed")
     return faults
+
+
+def in_state(state: str | bytes) -> list[str]:
+    """What a state of Terraform names that may not run: Terraform installs the providers of the state as well as those of the stack.
+
+    Args:
+        state: The state's text.
+    """
+    # Of names that are written twice, Terraform takes the last, and capital letters for small ones.
+    try:
+        root = json.loads(state, object_pairs_hook=lambda pairs: [(name.casefold(), value) for name, value in pairs])
+        found = [] if _all(root, "version") == [4] else ["it is not of version 4, which alone can be looked at"]
+        for each in (one for resources in _all(root, "resources") for one in resources):
+            providers = _all(each, "provider")
+            if not providers or not all(map(_OF_STATE.fullmatch, providers)):
+                named = ".".join(str(one) for name in ("type", "name") for one in _all(each, name))
+                found.append(f"{named}: only the provider of AWS is allowed, and not {', '.join(map(str, providers))}")
+        return found
+    except (ValueError, TypeError) as error:
+        return [f"it cannot be read: {error}"]
+
+
+def _all(pairs: Any, name: str) -> list[Any]:
+    """All values of a name in an object that was read as pairs."""
+    return [value for each, value in pairs if each == name]
 
 
 def _resources(extra: Collection[str], *, bootstrap: bool) -> frozenset[str]:

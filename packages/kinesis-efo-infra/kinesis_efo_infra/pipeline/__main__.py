@@ -34,12 +34,10 @@ class Own:
     Attributes:
         directory: Directory of the environment files.
         accepted: What the gate accepts of its stacks.
-        providers: A lock file of Terraform, which need not exist.
     """
 
     directory: Path
     accepted: Accepted = NOTHING
-    providers: Path = Path("providers.lock.hcl")
 
     def deployments(self) -> Sequence[Deployment]:
         """All deployments."""

@@ -76,7 +76,6 @@ class Meta:
         notes: What reviewers must know, because it loses records or stops jobs.
         cost: What changes in the bill for Enhanced Fan-Out, as lines of Markdown.
         repair: Whether it undoes drift: its configuration was deployed already.
-        base: The branch that the change is merged into, if it is known.
     """
 
     environment: str
@@ -91,7 +90,6 @@ class Meta:
     notes: Sequence[str] = ()
     cost: Sequence[str] = ()
     repair: bool = False
-    base: str = ""
 
     @property
     def state(self) -> StateVersion:
@@ -174,8 +172,10 @@ def read_meta(bundle: Path) -> Meta:
         )
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+        # Versions before say in a plan what it is merged into; that is asked of GitHub.
+        document.pop("base", None)
         parts = {"changes": Changes(**document["changes"])}
         told = {name: tuple(document.get(name, ())) for name in ("notes", "cost")}
         return Meta(**{**document, **parts, **told})
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise PipelineError(f"{path} was not written by the step `plan`: {error}; plan again") from None

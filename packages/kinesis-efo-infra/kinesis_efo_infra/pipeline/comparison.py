@@ -3,35 +3,109 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
-_OF_A_CHANGE = ("actions", "before", "after", "after_unknown", "importing", "replace_paths")
+from kinesis_efo_infra.errors import PipelineError
+
+_OF_A_CHANGE = ("actions", "before", "after", "after_unknown", "importing", "replace_paths", "declared")
+_KNOWN = {
+    *_OF_A_CHANGE, "after_identity", "after_sensitive", "before_identity", "before_sensitive", "generated_config",
+}  # fmt: skip
+_KNOWN_OF_A_RESOURCE = {
+    "action_reason", "address", "change", "deposed", "index", "mode", "module_address", "name", "previous_address",
+    "provider_name", "type",
+}  # fmt: skip
+_META = ("count", "for_each")
+"""Arguments that decide what others mean."""
+
+
+def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """What of a plan is shown and compared: what changes, without what is secret.
+
+    Of sensitive values, there is an HMAC instead: those who do not have the key can tell neither the value, nor whether it is one
+    that they guess. What only AWS knows yet has no value: of that, there is what the stack says.
+
+    Args:
+        plan: As `terraform show -json` writes it.
+        stack: The stack's Terraform JSON, of which the plan was made.
+        key: The key of the HMACs.
+
+    Raises:
+        PipelineError: The plan says something that this version does not know, so that it would not be compared.
+    """
+    changes = []
+    for each in plan.get("resource_changes", []):
+        if new := (each.keys() - _KNOWN_OF_A_RESOURCE) | (each["change"].keys() - _KNOWN):
+            _unknown(each["address"], ", ".join(sorted(new)))
+        section = {"managed": "resource", "data": "data"}.get(each.get("mode", ""), "")
+        body = stack.get(section, {}).get(each["type"], {}).get(each.get("name"))
+        changes.append({**each, "change": _shown(each["address"], each["change"], body, key)})
+    outputs = {
+        name: _shown(f"output.{name}", change, {"": stack.get("output", {}).get(name)}, key)
+        for name, change in plan.get("output_changes", {}).items()
+    }
+    return {"resource_changes": changes, "output_changes": outputs}
+
+
+def _shown(address: str, change: Mapping[str, Any], body: Mapping[str, Any] | None, key: str) -> dict[str, Any]:
+    unknown, sensitive = change.get("after_unknown"), change.get("after_sensitive")
+    if unknown is True:
+        # An output is one value.
+        unknown, sensitive = {"": True}, {"": sensitive}
+    hidden = {
+        name: _hidden(change[name], change.get(f"{name}_sensitive"), (address,), key)
+        for name in ("before", "after")
+        if name in change
+    }
+    kept = {name: value for name, value in change.items() if not name.endswith("_sensitive")} | hidden
+    names = {name for name, value in unknown.items() if _any(value)} if isinstance(unknown, Mapping) else set()
+    if names:
+        if body is None:
+            _unknown(address, "values that are not in the stack")
+        declared = {name: body[name] for name in (*sorted(names), *_META) if name in body}
+        marks = {name: _any(value) for name, value in sensitive.items()} if isinstance(sensitive, Mapping) else {}
+        # What a secret is made of may be in them.
+        marks |= dict.fromkeys(_META, _any(sensitive))
+        kept["declared"] = _hidden(declared, marks, (address, "declared"), key)
+    return kept
+
+
+def _unknown(address: str, what: str) -> NoReturn:
+    raise PipelineError(
+        f"{address}: its plan has {what}, which this version of kinesis-efo-infra does not know and would not compare; use the version "
+        "of Terraform that the workflows name, or a newer kinesis-efo-infra"
+    )
+
+
+def _hidden(value: Any, sensitive: Any, at: tuple[str, ...], key: str) -> Any:
+    """A value with HMACs in the places that Terraform marks. Values that are alike have different ones in different places."""
+    if sensitive is True:
+        said = json.dumps([at, value], sort_keys=True).encode()
+        return f"hmac-sha256:{hmac.digest(key.encode(), said, 'sha256').hex()}"
+    if isinstance(value, Mapping) and isinstance(sensitive, Mapping):
+        return {name: _hidden(each, sensitive.get(name), (*at, name), key) for name, each in value.items()}
+    if isinstance(value, list) and isinstance(sensitive, list):
+        marks = [*sensitive, *[False] * len(value)]
+        return [_hidden(each, marks[n], (*at, str(n)), key) for n, each in enumerate(value)]
+    return value
 
 
 def normalised(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a plan does, by address: actions, values before and after, what unknown ones refer to, and the same of outputs.
+    """What a plan does, by address: actions, values before and after, what unknown ones are declared as, and the same of outputs.
 
     The state's serial, times, and what is not changed are left out.
 
     Args:
-        plan: As `terraform show -json` writes it.
+        plan: As `shown` returns it.
     """
-    expressions = {
-        each["address"]: each.get("expressions", {})
-        for each in plan.get("configuration", {}).get("root_module", {}).get("resources", [])
-    }
     done = {}
     for each in plan.get("resource_changes", []):
         kept = {name: value for name in _OF_A_CHANGE if (value := each["change"].get(name)) is not None}
         if "previous_address" in each:
             kept["previous_address"] = each["previous_address"]
-        # Of what only AWS knows yet, the values say nothing.
-        declared = expressions.get(each["address"].partition("[")[0], {})
-        unknown = {name for name, value in (each["change"].get("after_unknown") or {}).items() if _any(value)}
-        if refers := {name: declared[name] for name in sorted(unknown & declared.keys())}:
-            kept["refers"] = refers
         # Moves and imports change the state, even if they change nothing in AWS.
         if kept["actions"] != ["no-op"] or kept.keys() & {"importing", "previous_address"}:
             # A replacement that failed more than once leaves more than one.

@@ -66,6 +66,20 @@ class Deployment:
     consumers: frozenset[tuple[str, str]] = frozenset()
     expected: frozenset[str] = frozenset()
 
+    @property
+    def hmac_key(self) -> str:
+        """Key, in the state bucket, of what plans hide secrets by."""
+        return hmac_key(self.state_key)
+
+
+def hmac_key(state_key: str) -> str:
+    """Where in the state bucket the key of HMACs is.
+
+    >>> hmac_key("kinesis-efo/dev.tfstate")
+    'kinesis-efo/dev.hmac-key'
+    """
+    return f"{state_key.removesuffix('.tfstate')}.hmac-key"
+
 
 def github_repository(given: str) -> tuple[str, str]:
     """A repository of GitHub as `owner/name`, and its id, which is empty if it is not given.

@@ -56,10 +56,13 @@ def look_for_drift(
             "find out why that failed"
         )
     meta = planner.plan(deployment, commit, out, to_apply=False)
-    undeclared = foreign(read_plan(out / stack))
+    plan = read_plan(out / stack)
+    undeclared = foreign(plan)
     if not meta.any_changes and not undeclared and not under_way:
         logger.info("%s: no drift", stack)
         return None
     text = (out / stack / PLAN_TEXT).read_text(encoding="utf-8").strip()
     told = foreign_section(undeclared, deployment)
-    return drift_body(stack, meta, text, links, told, branch=deployment.branch, under_way=under_way, workflow=workflow)
+    return drift_body(
+        stack, meta, text, links, told, plan=plan, branch=deployment.branch, under_way=under_way, workflow=workflow
+    )

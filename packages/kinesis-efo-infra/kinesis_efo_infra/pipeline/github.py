@@ -11,7 +11,6 @@ import gzip
 import json
 import logging
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from urllib.parse import quote
 
 from kinesis_efo_infra.errors import PipelineError
 from kinesis_efo_infra.gate.excuses import FILE as EXCUSES
-from kinesis_efo_infra.pipeline.bundle import read_meta
 from kinesis_efo_infra.pipeline.deployment import WORKFLOW, Deployment
 
 logger = logging.getLogger(__name__)
@@ -30,6 +28,8 @@ _COMMENT = "<!-- kinesis-efo: plans{of} -->"
 _DRIFT = "<!-- kinesis-efo: drift of {stack} -->"
 _LABEL = "drift"
 _PLANNED_BY = ".github/workflows/pull-request.yml"
+_BASE_CHANGED = ("automatic_base_change_succeeded", "base_ref_changed")
+"""GitHub's events of a pull request that is merged into another branch than before (docs.github.com, "Issue event types")."""
 _NO_CODE_SCANNING = (403, 404)
 """How GitHub answers where a repository has no code scanning, as private ones without GitHub's paid Code Security."""
 
@@ -195,12 +195,8 @@ def fetch_plan(api: Api, deployment: Deployment, commit: str, plans: Path) -> st
         if (run := _run_that_planned(api, artifact, candidate)) is None:
             continue
         api.download(run, artifact, plans / stack)
-        base = read_meta(plans / stack).base
-        if base in ("", branch):
-            logger.info("%s: the plan of %s, made by run %s", stack, candidate.commit, run)
-            return candidate.commit
-        logger.warning("warning: the plan of %s was made to be merged into %s, and not into %s", stack, base, branch)
-        shutil.rmtree(plans / stack)
+        logger.info("%s: the plan of %s, made by run %s", stack, candidate.commit, run)
+        return candidate.commit
     wanted = " or ".join(each.commit for each in candidates) or f"a pull request that {commit} merged"
     logger.info("%s: no plan was made for %s", stack, wanted)
     return commit
@@ -208,10 +204,18 @@ def fetch_plan(api: Api, deployment: Deployment, commit: str, plans: Path) -> st
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """Of what a run must have been, so that its plan is taken for the reviewed one."""
+    """Of what a run must have been, so that its plan is taken for the reviewed one.
+
+    Attributes:
+        commit: The head of the pull request.
+        branch: The branch of that head.
+        since: When the base of the pull request was changed last; empty if it never was. A run before that ran the workflow and
+            the code of another base, which may say anything of its plan.
+    """
 
     commit: str
     branch: str
+    since: str
 
 
 def _planned_for(api: Api, pull: Mapping[str, Any]) -> Iterator[_Planned]:
@@ -237,7 +241,9 @@ def _planned_for(api: Api, pull: Mapping[str, Any]) -> Iterator[_Planned]:
             pull["number"],
         )
         return
-    yield _Planned(str(head["sha"]), str(head["ref"]))
+    events = api.pages(f"issues/{pull['number']}/events?per_page=100")
+    since = max((str(each["created_at"]) for each in events if each["event"] in _BASE_CHANGED), default="")
+    yield _Planned(str(head["sha"]), str(head["ref"]), since)
 
 
 def _run_that_planned(api: Api, artifact: str, wanted: _Planned) -> int | None:
@@ -254,7 +260,11 @@ def _run_that_planned(api: Api, artifact: str, wanted: _Planned) -> int | None:
             and run["conclusion"] == "success"
             and (run["event"], run["head_branch"]) == ("pull_request", wanted.branch)
         ):
-            return int(run["id"])
+            # A run that is started again keeps the time, and the base, of its first attempt.
+            if str(run["created_at"]) > wanted.since:
+                return int(run["id"])
+            logger.warning("warning: run %s planned before the pull request's base was changed", run["id"])
+            continue
         logger.warning("warning: an artifact called %s of run %s is no plan of ours", artifact, run["id"])
     return None
 

@@ -39,8 +39,8 @@ from kinesis_efo_infra.pipeline.terraform import LOCK_FILE, StateVersion, Terraf
 
 logger = logging.getLogger(__name__)
 
-PROVIDERS = Path("providers.lock.hcl")
-"""Terraform's lock file. If it is committed, `init` installs exactly the provider that it names. See docs/gitops.md."""
+PROVIDERS = "providers.lock.hcl"
+"""Terraform's lock file, beside the directory of the environment files: `init` installs exactly the provider that it names."""
 _PLAN = "plan.tfplan"
 _MOST_DIFFERENCES = 50
 
@@ -76,6 +76,7 @@ class Made:
         terraform: What made it, and can apply it.
         path: Terraform's own file of it.
         json: The plan, as `terraform show -json` writes it.
+        shown: What of it is shown and compared.
         state: The state that it was made on.
         any_changes: Whether applying it changes anything, outputs included.
     """
@@ -83,13 +84,14 @@ class Made:
     terraform: Terraform
     path: Path
     json: Plan
+    shown: Plan
     state: StateVersion
     any_changes: bool
 
     @property
     def digest(self) -> str:
         """Digest of what it does."""
-        return comparison.digest(self.json)
+        return comparison.digest(self.shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +101,24 @@ class Planner:
     Attributes:
         synthesized: Directory to which `python -m infra` wrote the stacks.
         records: Records of what is deployed.
+        providers: The lock file of Terraform.
         gate: Scans a plan.
         prepare: Called with a plan before it is applied.
         terraform: Makes a `Terraform` for a directory.
-        providers: A lock file of Terraform, which need not exist.
         extra: Types of resources that the team has added to those that a stack may have.
         asks: Asks AWS whether it would refuse a plan; gives the reasons.
+        is_before: Whether the first of two commits is an ancestor of the second.
     """
 
     synthesized: Path
     records: Records
+    providers: Path
     gate: Gate = checkov
     prepare: Callable[[Plan], None] = lambda *_: None
     terraform: Callable[[Path], Terraform] = Terraform
-    providers: Path = PROVIDERS
     extra: Collection[str] = ()
     asks: Callable[[Plan], Sequence[str]] = lambda _: ()
+    is_before: Callable[[str, str], bool] = lambda *_: False
 
     def is_deployed(self, deployment: Deployment) -> bool:
         """Whether the synthesized configuration is the one that was applied last, and no deployment has ended half way since."""
@@ -128,7 +132,6 @@ class Planner:
         *,
         to_apply: bool = True,
         repair: bool = False,
-        base: str = "",
     ) -> Meta:
         """Plan a stack and write the bundle `<out>/<stack>`.
 
@@ -138,7 +141,6 @@ class Planner:
             out: Directory for bundles.
             to_apply: Whether somebody may apply it; else what AWS would refuse does not matter.
             repair: Whether it undoes drift, so that it may be applied although its configuration is deployed already.
-            base: The branch that the change is merged into.
 
         Raises:
             PipelineError: The stack or the plan holds what it may not, Terraform fails, AWS would refuse something, or checkov
@@ -151,7 +153,7 @@ class Planner:
             if to_apply:
                 _refuse(deployment, made.json, self.asks)
             bundle.mkdir(parents=True)
-            (bundle / PLAN_JSON).write_text(json.dumps(made.json), encoding="utf-8")
+            (bundle / PLAN_JSON).write_text(json.dumps(made.shown), encoding="utf-8")
             (bundle / PLAN_TEXT).write_text(made.terraform.show_text(made.path) + "\n", encoding="utf-8")
             meta = Meta(
                 environment=deployment.environment,
@@ -166,35 +168,43 @@ class Planner:
                 notes=tuple(notes(made.json)),
                 cost=_cost(deployment, made.json),
                 repair=repair,
-                base=base,
             )
-        write_meta(bundle, meta)
-        self._scan(bundle / PLAN_JSON)
+            write_meta(bundle, meta)
+            self._scan(made)
         for note in meta.notes:
             logger.warning("note: %s", note)
         logger.info("%s: %s; plan sha256:%s on %s", deployment.stack, meta.changes, meta.plan, made.state)
         return meta
 
-    def apply(self, deployment: Deployment, commits: Collection[str], plans: Path, approved: str | None = None) -> None:
+    def apply(self, deployment: Deployment, commits: Sequence[str], plans: Path, approved: str | None = None) -> None:
         """Plan, and apply that plan if it does what the shown one does; nothing, if its configuration is deployed already.
 
         Args:
             deployment: The stack and where it is deployed.
-            commits: The commit to deploy, and the one that was reviewed, if that is another.
+            commits: The commit to deploy, and then the one that was reviewed, if that is another.
             plans: Directory of bundles: what was shown.
-            approved: Digest of the plan that was approved; None for that of the bundle.
+            approved: Digest of the plan that was scanned and approved; None for that of the bundle, which is scanned again.
 
         Raises:
             StalePlanError: No plan was shown, or it is of another commit, or the plan of now does something else.
-            PipelineError: The stack or the plan holds what it may not or does not pass checkov, AWS would refuse it, or applying
-                it fails.
+            PipelineError: A later commit is deployed already, the stack or the plan holds what it may not or does not pass
+                checkov, AWS would refuse it, or applying it fails.
         """
-        stack = deployment.stack
+        stack, commit = deployment.stack, commits[0]
         deployed = self.records.load(deployment)
+        for later in {deployed.commit, deployed.under_way} - {"", *commits}:
+            # A run of an old commit that is started again would undo what came after it, and its plan was reviewed.
+            if self.is_before(commit, later):
+                raise PipelineError(
+                    f"{stack}: commit {commit} is older than {later}, which was deployed; nothing was applied. Deploy the head of "
+                    f"{deployment.branch}; to go back, revert the later commit there"
+                )
         bundle = plans / stack
         repair = bundle.exists() and read_meta(bundle).repair
         if self._is(deployed, deployment) and not repair:
             logger.info("%s: this configuration was applied with commit %s already", stack, deployed.commit)
+            # Else a commit between the two could still be deployed.
+            self.records.save(deployment, replace(deployed, commit=commit))
             return
         meta, shown = read_meta(bundle), read_plan(bundle)
         _verify(deployment, meta, bundle, commits)
@@ -202,6 +212,7 @@ class Planner:
             made = self._make(deployment, Path(scratch))
             if repair and self._is(deployed, deployment) and not made.any_changes:
                 logger.info("%s: there is nothing to repair any more", stack)
+                self.records.save(deployment, replace(deployed, commit=commit))
                 return
             if made.terraform.version != meta.terraform:
                 raise StalePlanError(
@@ -210,20 +221,20 @@ class Planner:
                 )
             self._compare(deployment, shown, made, approved)
             _refuse(deployment, made.json, self.asks)
-            scanned = Path(scratch) / PLAN_JSON
-            scanned.write_text(json.dumps(made.json), encoding="utf-8")
-            self._scan(scanned)
+            # A plan with a digest was scanned where it was made: checkov could read the credentials here.
+            if approved is None:
+                self._scan(made)
             self.prepare(made.json)
             logger.info("%s\n%s", made.terraform.show_text(made.path), _counted(stack, "applying", made))
             # Whatever happens from here on, the next run must look, whatever it is about to deploy.
-            self.records.save(deployment, replace(deployed, under_way=meta.commit))
+            self.records.save(deployment, replace(deployed, under_way=commit))
             made.terraform.apply(made.path)
-        self.records.save(deployment, Deployed(commit=meta.commit, stack=self._digest(deployment)))
+        self.records.save(deployment, Deployed(commit=commit, stack=self._digest(deployment)))
 
     def _compare(self, deployment: Deployment, shown: Plan, made: Made, approved: str | None) -> None:
         """Refuse a plan that does something else than the one that was shown or approved."""
         stack = deployment.stack
-        differing = comparison.differences(shown, made.json)
+        differing = comparison.differences(shown, made.shown)
         if differing:
             more = len(differing) - _MOST_DIFFERENCES
             listing = [f"  {each}" for each in differing[:_MOST_DIFFERENCES]] + [f"  and {more} more"] * (more > 0)
@@ -242,32 +253,57 @@ class Planner:
         Raises:
             PipelineError: The stack or the plan holds what it may not, or Terraform fails.
         """
-        stack = deployment.stack
-        document = read_configuration(self._configuration(deployment))
-        # Before `init`, which installs what the stack names, and before `plan`, which runs data sources.
-        named = deployment.named
+        stack, key = deployment.stack, self.records.key(deployment)
+        document = self._write_stack(deployment, scratch)
+        # Before `init`, which installs what the stack and the state name.
+        if state := self.records.state(deployment):
+            _only_allowed(f"the state of {stack}", allowed.in_state(state), "run")
+        # The state may change until then.
+        if not self.providers.exists():
+            raise PipelineError(
+                f"{self.providers} is missing, which says by hashes which provider may run: `make providers "
+                f"ENV={deployment.environment}` writes it; look at it, and commit it"
+            )
+        shutil.copy(self.providers, scratch / LOCK_FILE)
+        terraform = self.terraform(scratch)
+        terraform.init()
+        # Before planning: if the state moves in between, the plan counts as made on the older one.
+        version = terraform.state_version()
+        any_changes = terraform.plan(scratch / _PLAN)
+        plan = terraform.show(scratch / _PLAN)
+        _only_allowed(f"the plan of {stack}", allowed.in_plan(plan, extra=self.extra), "applied")
+        _only_granted(f"the plan of {stack}", granted.in_plan(plan, deployment.named))
+        return Made(terraform, scratch / _PLAN, plan, comparison.shown(plan, document, key), version, any_changes)
+
+    def _write_stack(self, deployment: Deployment, scratch: Path) -> Mapping[str, Any]:
+        """Write a stack, if it holds what it may: `init` installs what it names, and planning runs its data sources."""
+        stack, document = deployment.stack, read_configuration(self._configuration(deployment))
         _only_allowed(
             f"{stack}, as it is synthesized,",
             [*allowed.in_stack(document, extra=self.extra), *_elsewhere(deployment, document)],
             "run",
         )
-        _only_granted(stack, granted.in_stack(document, named))
+        _only_granted(stack, granted.in_stack(document, deployment.named))
         # What was looked at, and not the file, in which a key could be written twice.
         (scratch / CONFIGURATION).write_text(json.dumps(document), encoding="utf-8")
-        if self.providers.exists():
-            shutil.copy(self.providers, scratch / LOCK_FILE)
-        terraform = self.terraform(scratch)
-        terraform.init()
-        # Before planning: if the state moves in between, the plan counts as made on the older one.
-        state = terraform.state_version()
-        any_changes = terraform.plan(scratch / _PLAN)
-        plan = terraform.show(scratch / _PLAN)
-        _only_allowed(f"the plan of {stack}", allowed.in_plan(plan, extra=self.extra), "applied")
-        _only_granted(f"the plan of {stack}", granted.in_plan(plan, named))
-        return Made(terraform, scratch / _PLAN, plan, state, any_changes)
+        return document
 
-    def _scan(self, plan: Path) -> None:
-        if failed := self.gate([plan]):
+    def lock(self, deployment: Deployment) -> None:
+        """Write the lock file anew, for the provider that the stack names.
+
+        Raises:
+            PipelineError: The stack holds what it may not, or the provider's registry is out of reach.
+        """
+        with TemporaryDirectory(prefix="kinesis-efo-lock-") as directory:
+            scratch = Path(directory)
+            self._write_stack(deployment, scratch)
+            self.providers.write_text(self.terraform(scratch).lock(), encoding="utf-8")
+        logger.info("wrote %s", self.providers)
+
+    def _scan(self, made: Made) -> None:
+        scanned = made.path.with_name(PLAN_JSON)
+        scanned.write_text(json.dumps(made.json), encoding="utf-8")
+        if failed := self.gate([scanned]):
             raise PipelineError(
                 "checkov finds in what Terraform evaluated:\n" + "\n".join(f"  {each}" for each in failed)
             )

@@ -8,6 +8,7 @@ need no record: each run carries a fingerprint of what it was started with.
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,6 +34,29 @@ class Deployed:
     under_way: str = ""
 
 
+def read_object(s3: Any, bucket: str, key: str, account_id: str) -> bytes | None:
+    """An object of the state bucket, such as a state: Terraform would first install what that names. None if there is none.
+
+    Args:
+        s3: A boto3 client.
+        bucket: The bucket.
+        key: The object's key.
+        account_id: The account whose credentials are needed.
+
+    Raises:
+        AwsError: There are no credentials, or AWS cannot be reached.
+        PipelineError: The object cannot be read.
+    """
+    try:
+        with asking(account_id):
+            body: bytes = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "NoSuchKey":
+            return None
+        raise PipelineError(f"s3://{bucket}/{key} cannot be read: {error}") from error
+    return body
+
+
 class Records:
     """The records in the state bucket.
 
@@ -43,6 +67,10 @@ class Records:
     def __init__(self, s3: Any) -> None:
         self._s3 = s3
         self._tags: dict[str, str | None] = {}
+
+    def state(self, deployment: Deployment) -> bytes | None:
+        """The state of a deployment; None if there is none yet. For what it raises, see `read_object`."""
+        return read_object(self._s3, deployment.state_bucket, deployment.state_key, deployment.account_id)
 
     def load(self, deployment: Deployment) -> Deployed:
         """Read the record of a deployment; an empty one where there is none yet.
@@ -68,6 +96,27 @@ class Records:
                 f"s3://{deployment.state_bucket}/{key} is no record of a deployment ({error}); delete it, and "
                 "everything counts as changed"
             ) from error
+
+    def key(self, deployment: Deployment) -> str:
+        """Key of the HMACs that plans have instead of secrets: beside the state, and made if there is none yet.
+
+        Raises:
+            AwsError: There are no credentials, or AWS cannot be reached.
+            PipelineError: There is none, and none can be written.
+        """
+        bucket, name = deployment.state_bucket, deployment.hmac_key
+        try:
+            if there := read_object(self._s3, bucket, name, deployment.account_id):
+                return there.decode()
+            made = secrets.token_hex(32)
+            with asking(deployment.account_id):
+                self._s3.put_object(Bucket=bucket, Key=name, Body=made.encode(), IfNoneMatch="*")
+            return made
+        except (ClientError, PipelineError) as error:
+            raise PipelineError(
+                f"s3://{bucket}/{name}, the key by which plans hide secrets, can be neither read nor written: {error}; run `make "
+                f"bootstrap ENV={deployment.environment}`, which writes it and lets the pipeline's roles read it"
+            ) from None
 
     def save(self, deployment: Deployment, deployed: Deployed) -> None:
         """Write a record that was loaded before.

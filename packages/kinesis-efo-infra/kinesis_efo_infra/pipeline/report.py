@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from kinesis_efo_infra.pipeline.bundle import Changes, Meta
+from kinesis_efo_infra.pipeline.comparison import normalised
+from kinesis_efo_infra.pipeline.comparison import told as actions
 from kinesis_efo_infra.pipeline.deployment import WORKFLOW, Deployment, consumers_at_most
 from kinesis_efo_infra.pipeline.foreign import Foreign
 from kinesis_efo_infra.pipeline.prices import prices_of, told
@@ -14,6 +19,8 @@ LIMIT = 60_000
 """Most characters in a comment or issue; GitHub refuses more than 65,536."""
 
 _MOST_ROWS = 100
+_GRANTS = re.compile("access|grant|iam|identity|kms|permission|policy|security_group")
+"""In a type: it says who may do what."""
 _ELSE = (
     "If it does anything else, because something else came first, nothing is applied until somebody has approved that."
 )
@@ -37,11 +44,13 @@ class Planned:
         stack: Its stack.
         meta: What it was made of.
         text: The plan, as Terraform shows it.
+        plan: The plan, as it is compared.
     """
 
     stack: str
     meta: Meta
     text: str
+    plan: Mapping[str, Any] = field(default_factory=dict)
 
 
 def comment(
@@ -94,7 +103,7 @@ def comment(
         ]
     share = (LIMIT - len("\n".join(lines))) // max(len(plans), 1) - 300
     for each in plans:
-        lines += ["", *_details(each.stack, each.text, share)]
+        lines += ["", *_details(each.stack, each.plan, each.text, share)]
     return "\n".join(lines) + "\n"
 
 
@@ -115,6 +124,7 @@ def drift_body(
     links: Mapping[str, str],
     foreign: Sequence[str] = (),
     *,
+    plan: Mapping[str, Any] | None = None,
     branch: str = "main",
     under_way: str = "",
     workflow: str = WORKFLOW,
@@ -127,6 +137,7 @@ def drift_body(
         text: The plan that would undo the drift.
         links: Links for further reading, by name.
         foreign: Lines about consumers that nobody declared.
+        plan: The same plan, as it is compared.
         branch: The branch that is deployed.
         under_way: The commit whose deployment ended half way, if one has.
         workflow: The workflow that deploys.
@@ -153,7 +164,7 @@ def drift_body(
     ]
     if meta.any_changes:
         share = LIMIT - len("\n".join(lines)) - 1_000
-        lines += ["", *_details("What would put it right", text, share)]
+        lines += ["", *_details("What would put it right", plan or {}, text, share)]
     return "\n".join(lines) + "\n"
 
 
@@ -189,11 +200,70 @@ def _dollars(usd: float | None) -> str:
     return "not known" if usd is None else f"{usd:,.2f}"
 
 
-def _details(summary: str, text: str, share: int) -> list[str]:
-    if len(text) > share:
-        text = f"{text[:share]}\n... the rest is in the artifact"
+def _details(summary: str, plan: Mapping[str, Any], text: str, share: int) -> list[str]:
+    """What a plan does: every address with its actions first, and then the text; in both, what loses or grants something first."""
+    pairs = zip(sorted(normalised(plan).items()), actions(plan), strict=True)
+    changes = sorted(pairs, key=lambda each: _rank(*each[0]))
+    kinds = {address: f"{' and '.join(change['actions'])} {_type(address)}" for (address, change), _ in changes}
+    listed = _fitting([(line, kinds[address]) for (address, _), line in changes], "\n", share)
+    head, *blocks = re.split(r"\n\n(?=  # )", text)
+    last, plain, counts = (blocks or [""])[-1].partition("\n\nPlan: ")
+    order = {address: number for number, address in enumerate(kinds)}
+    of = {each: _address(each, order) for each in [*blocks[:-1], last] if each}
+    ordered = sorted(of, key=lambda each: order.get(of[each], -1))
+    room = share - len(listed)
+    if len(head) > room:
+        head = f"{head[: max(room, 0)]}\n... the rest is in the artifact"
+    parts = [(each, kinds.get(of[each], "other")) for each in ordered]
+    told = _fitting(parts, "\n\n", room - len(head) - len(plain) - len(counts))
+    block = _block(f"{summary}, by address", listed, " open") if listed else []
+    return [
+        *block,
+        *_block(summary, "\n\n".join(each for each in (head, told, plain.strip() + " " + counts) if each.strip())),
+    ]
+
+
+def _block(summary: str, text: str, state: str = "") -> list[str]:
     # A fence longer than any in the text, which anybody's names and descriptions may hold.
     fence = "```"
     while fence in text:
         fence += "`"
-    return [f"<details><summary>{summary}</summary>", "", f"{fence}hcl", text, fence, "", "</details>"]
+    return [f"<details{state}><summary>{summary}</summary>", "", f"{fence}hcl", text, fence, "", "</details>"]
+
+
+def _rank(address: str, change: Mapping[str, Any]) -> tuple[int, str]:
+    """What is lost comes first, and then what grants something."""
+    lost = {"delete", "forget"} & set(change["actions"])
+    return (0 if lost else 1 if _GRANTS.search(_type(address)) else 2), address
+
+
+def _type(address: str) -> str:
+    return address.removeprefix("data.").partition(".")[0]
+
+
+def _address(block: str, known: Collection[str]) -> str:
+    """The address that a part of Terraform's text is about; names in it may have spaces. Empty if it is none that is known."""
+    words = block.partition("\n")[0].removeprefix("  # ").split(" ")
+    return next((each for n in range(len(words)) if (each := " ".join(words[: n + 1])) in known), "")
+
+
+def _fitting(parts: Sequence[tuple[str, str]], between: str, room: int) -> str:
+    """The texts that fit, in their order, and how many of each kind do not."""
+    counted = _counted(Counter(kind for _, kind in parts))
+    if sum(len(text) + len(between) for text, _ in parts) > room:
+        room -= len(counted)
+    kept, cut = [], Counter[str]()
+    for text, kind in parts:
+        if len(text) + len(between) <= room:
+            kept.append(text)
+            room -= len(text) + len(between)
+        else:
+            cut[kind] += 1
+    return between.join([*kept, *([_counted(cut)] if cut else [])])
+
+
+def _counted(kinds: Counter[str]) -> str:
+    listing = ", ".join(
+        f"{count} x {kind}" for kind, count in sorted(kinds.items(), key=lambda each: ("delete" not in each[0], each))
+    )
+    return f"... {kinds.total()} more are in the artifact: {listing}"

@@ -39,7 +39,7 @@ from kinesis_efo_infra.pipeline.github import (
     running,
 )
 from kinesis_efo_infra.pipeline.limits import Plan, notes
-from kinesis_efo_infra.pipeline.plans import Planner, checkov_beside
+from kinesis_efo_infra.pipeline.plans import PROVIDERS, Planner, checkov_beside
 from kinesis_efo_infra.pipeline.record import Records
 from kinesis_efo_infra.pipeline.report import Planned, comment
 
@@ -57,10 +57,6 @@ class Project(Protocol):
     @property
     def accepted(self) -> Accepted:
         """What the gate accepts of its stacks."""
-
-    @property
-    def providers(self) -> Path:
-        """A lock file of Terraform, which need not exist."""
 
     def deployments(self) -> Sequence[Deployment]:
         """All deployments."""
@@ -98,7 +94,7 @@ def _plan(options: argparse.Namespace) -> int:
     if planner.is_deployed(deployment) and not options.repair:
         logger.info("%s: deployed as it is here; nothing to plan", deployment.stack)
         return 0
-    planner.plan(deployment, _commit(options), options.plans, repair=options.repair, base=options.base)
+    planner.plan(deployment, _commit(options), options.plans, repair=options.repair)
     return 0
 
 
@@ -127,7 +123,7 @@ def _planned(stack: str, bundle: Path) -> Planned:
     """A plan to report on: counted from the plan itself, and not from what is said beside it."""
     plan = read_plan(bundle)
     meta = replace(read_meta(bundle), changes=Changes.of(plan), plan=comparison.digest(plan), notes=tuple(notes(plan)))
-    return Planned(stack, meta, (bundle / PLAN_TEXT).read_text(encoding="utf-8").strip())
+    return Planned(stack, meta, (bundle / PLAN_TEXT).read_text(encoding="utf-8").strip(), plan)
 
 
 def _digest(options: argparse.Namespace) -> int:
@@ -145,6 +141,12 @@ def _apply(options: argparse.Namespace) -> int:
             with options.outputs.open("a", encoding="utf-8") as outputs:
                 outputs.write("stale=true\n")
         raise
+    return 0
+
+
+def _providers(options: argparse.Namespace) -> int:
+    deployment, planner = _one(options)
+    planner.lock(deployment)
     return 0
 
 
@@ -245,34 +247,65 @@ def _project(options: argparse.Namespace) -> Project:
 def _one(options: argparse.Namespace) -> tuple[Deployment, Planner]:
     project = _project(options)
     deployment = project.deployment(options.environment)
-    if options.handed and (found := tree_digest(options.synthesized)) != options.handed:
-        raise PipelineError(
-            f"{options.synthesized} is not what was handed over: its digest is {found}, and not {options.handed}; start again"
-        )
+    check_handed(options)
     project.refuse(options.environment)
     return deployment, Planner(
         options.synthesized,
         Records(client("s3", deployment.state_region or deployment.region, deployment.account_id)),
+        project.directory.parent / PROVIDERS,
         gate=checkov_beside(project.directory, deployment.environment, project.accepted),
         extra=extra.types(project.directory),
         prepare=project.prepare(options.environment),
-        providers=project.providers,
         asks=lambda plan: beyond_quota(client("kinesis", deployment.region, deployment.account_id), deployment, plan),
+        is_before=is_before,
     )
+
+
+def check_handed(options: argparse.Namespace) -> None:
+    """Refuse what was synthesized if it is not what was handed over.
+
+    Raises:
+        PipelineError: It has another digest.
+    """
+    if options.handed and (found := tree_digest(options.synthesized)) != options.handed:
+        raise PipelineError(
+            f"{options.synthesized} is not what was handed over: its digest is {found}, and not {options.handed}; start again"
+        )
 
 
 def _commit(options: argparse.Namespace) -> str:
     if options.commit:
         return str(options.commit)
-    try:
-        ran = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise PipelineError(
-            f"--commit is missing, and git cannot be asked: {error}; say --commit, or install git"
-        ) from None
+    ran = _git("--commit is missing", "rev-parse", "HEAD")
     if ran.returncode:
         raise PipelineError(f"--commit is missing, and git does not tell it: {ran.stderr.strip()}; say --commit")
     return ran.stdout.strip()
+
+
+def is_before(commit: str, other: str) -> bool:
+    """Whether a commit is an ancestor of another, as the clone of the working directory says.
+
+    Raises:
+        PipelineError: The clone does not have both commits, or not all that is between them.
+    """
+    why = f"whether {commit} is older than {other}, which was deployed, cannot be told"
+    after, before = (_git(why, "merge-base", "--is-ancestor", *pair) for pair in ((other, commit), (commit, other)))
+    if after.returncode == 0:
+        return False
+    shallow = _git(why, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
+    if before.returncode > 1 or (before.returncode and shallow):
+        raise PipelineError(
+            f"{why}: {before.stderr.strip() or 'this clone is shallow'}; fetch the whole history (`git fetch --unshallow`; on "
+            "GitHub, `fetch-depth: 0`). If the branch was rewritten, delete the record of what is deployed (docs/gitops.md)"
+        )
+    return before.returncode == 0
+
+
+def _git(why: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise PipelineError(f"{why}, and git cannot be asked: {error}; say --commit, or install git") from None
 
 
 def say(text: str) -> None:
@@ -316,7 +349,8 @@ def add_steps(parser: argparse.ArgumentParser, open_project: Callable[[Path], Pr
 
     plan = steps.add_parser("plan", parents=[stacks], help="plan a stack if it is not deployed as it is here")
     plan.add_argument("--repair", action="store_true", help="plan it in any case, to undo what was changed by hand")
-    plan.add_argument("--base", default="", metavar="BRANCH", help="the branch that the change is merged into")
+    # Makefiles from before say it.
+    plan.add_argument("--base", help=argparse.SUPPRESS)
     plan.set_defaults(run=_plan)
 
     summary = steps.add_parser("comment", parents=[plans, branched], help="print what the plans do, as Markdown")
@@ -330,6 +364,11 @@ def add_steps(parser: argparse.ArgumentParser, open_project: Callable[[Path], Pr
     applied.add_argument("--approved", metavar="DIGEST", help="digest of the plan that was approved")
     applied.add_argument("--outputs", type=Path, help="file that gets `stale=true` if the plan is not what was shown")
     applied.set_defaults(run=_apply)
+
+    locked = steps.add_parser(
+        "providers", parents=[stacks], help=f"write {PROVIDERS}, which says by hashes which provider may run"
+    )
+    locked.set_defaults(run=_providers)
 
     drift = steps.add_parser(
         "drift", parents=[stacks], help=f"compare AWS with what is deployed; exit code {DRIFT}: drift"

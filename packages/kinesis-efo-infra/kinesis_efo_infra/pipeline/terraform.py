@@ -17,6 +17,9 @@ from kinesis_efo_infra.errors import PipelineError, StalePlanError
 _DECORATION = re.compile(r"\x1b\[[0-9;]*m|[\u2502\u2575\u2577] ?")
 _VERSION = re.compile(r"(Terraform|OpenTofu) v(\S+)")
 LOCK_FILE = ".terraform.lock.hcl"
+_INSTALLATION = Path(__file__).with_name("providers.tfrc")
+_OWN_INSTALLATION = (".terraformrc", ".tofurc")
+"""Where somebody sets up by himself where providers are installed from, such as a mirror."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,11 @@ class Terraform:
     def providers(self) -> Mapping[str, str]:
         """Versions of the providers that `init` installed, by their addresses."""
         return dict(json.loads(self._run("version", "-json")).get("provider_selections") or {})
+
+    def lock(self) -> str:
+        """The text of a lock file: versions and hashes of the providers that the stack names, as their registry has them."""
+        self._run("providers", "lock", "-platform=linux_amd64")
+        return (self._directory / LOCK_FILE).read_text(encoding="utf-8")
 
     def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
         """Connect to the state, and install the provider; with a lock file, exactly the one that it names.
@@ -184,7 +192,11 @@ class Terraform:
 
     def _environment(self) -> Mapping[str, str]:
         # Terraform must not look for newer versions, nor print hints for a person at a terminal.
-        return {**os.environ, "CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", **self._variables}
+        settings = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1"}
+        own = [Path(os.environ.get("TF_CLI_CONFIG_FILE") or "."), *(Path.home() / each for each in _OWN_INSTALLATION)]
+        if not any(each.is_file() for each in own):
+            settings["TF_CLI_CONFIG_FILE"] = str(_INSTALLATION)
+        return {**os.environ, **settings, **self._variables}
 
 
 def binary_name() -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo_infra.pipeline.comparison import differences, digest
+from infra.errors import PipelineError
+from kinesis_efo_infra.pipeline.comparison import differences, digest, shown
 
 Json = dict[str, Any]
 
@@ -55,30 +58,115 @@ def test_differences_name_what_differs_and_tell_no_value() -> None:
     ]
 
 
-def test_what_only_aws_knows_yet_is_known_by_what_it_refers_to() -> None:
-    def consumer(stream: str, *, unknown: bool = True) -> Json:
-        values: Json = {} if unknown else {"stream_arn": "arn:1"}
-        change = changed("aws_kinesis_stream_consumer.a[0]", "create", before=None, after=values)
-        change["change"]["after_unknown"] = {
-            "arn": True,
-            "stream_arn": unknown,
-            "tags": {},
-            "statement": [{"x": unknown}],
-        }
-        expressions = {
-            "stream_arn": {"references": [f"aws_kinesis_stream.{stream}.arn"]},
-            "statement": [{"x": {"references": [stream]}}],
-            "name": {"constant_value": stream},
-        }
-        resources = [{"address": "aws_kinesis_stream_consumer.a", "expressions": expressions}]
-        return plan(change, configuration={"root_module": {"resources": resources}})
+KEY = "k" * 64
 
-    assert differences(consumer("one"), consumer("other")) == [
-        "aws_kinesis_stream_consumer.a[0]: create with other values of statement, stream_arn"
+
+def unknown(body: Json, *, unknown: bool = True, at: str = "[0]", mode: str = "managed", **change: Any) -> Json:
+    """A plan of consumers, as it is shown, whose `stream_arn` only AWS knows yet; and what the stack says of them."""
+    made = changed(f"aws_x.a{at}", "create", before=None, after={} if unknown else {"stream_arn": "arn:1"}, **change)
+    made |= {"mode": mode, "name": "a"}
+    made["change"]["after_unknown"] = {"arn": True, "stream_arn": unknown, "tags": {}, "statement": [{"x": unknown}]}
+    return shown(plan(made), {{"managed": "resource", "data": "data"}[mode]: {"aws_x": {"a": body}}}, KEY)
+
+
+BODY: Json = {"stream_arn": "${aws_s.one.arn}", "statement": {"x": "${aws_s.one.id}"}, "name": "one", "count": 1}
+
+
+def test_what_only_aws_knows_yet_is_known_by_what_the_stack_says() -> None:
+    assert digest(unknown(BODY)) == digest(unknown({**BODY, "name": "other"})), "which is known"
+    other = unknown({**BODY, "stream_arn": "${aws_s.other.arn}", "statement": []})
+    assert differences(unknown(BODY), other) == ["aws_x.a[0]: create with other values of statement, stream_arn"]
+    known = unknown(BODY, unknown=False)
+    assert digest(known) == digest(unknown({**BODY, "stream_arn": "${aws_s.other.arn}"}, unknown=False))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        # All refer to the same, which is all that Terraform says of an expression.
+        {"stream_arn": "${aws_s.one.arn}/*"},
+        {"stream_arn": '${replace(aws_s.one.arn, "one", "prod")}'},
+        {"for_each": {"a": "${aws_s.one.arn}"}, "stream_arn": "${each.value}"},
+        {"for_each": {"a": "${aws_s.other.arn}"}, "stream_arn": "${each.value}"},
+        {"for_each": "${aws_s.one}", "stream_arn": "${each.value}"},
+        {"count": 2},
+        {"count": "${length(aws_s.one.tags)}"},
+    ],
+)
+@pytest.mark.parametrize("mode", ["managed", "data"])
+def test_whatever_decides_what_is_applied_is_in_the_digest(said: Json, mode: str) -> None:
+    others = [{"for_each": {"a": "${aws_s.third.arn}"}, "stream_arn": "${each.value}"}, {}]
+    plain = [unknown({**BODY, **each}, mode=mode) for each in others]
+    assert digest(unknown({**BODY, **said}, mode=mode)) not in {digest(each) for each in plain}
+
+
+def test_an_output_that_only_aws_knows_yet_is_known_by_what_the_stack_says() -> None:
+    def output(value: str, *, secret: bool = False) -> Json:
+        change = {"actions": ["create"], "before": None, "after_unknown": True, "after_sensitive": secret}
+        stack = {"output": {"x": {"value": value}}}
+        return shown(plan(output_changes={"x": change}), stack, KEY)
+
+    assert digest(output("${aws_x.a.arn}")) != digest(output("${aws_x.a.arn}/*"))
+    assert "aws_x.a.id" not in json.dumps(output("${aws_x.a.id}", secret=True))
+
+
+def test_what_this_version_does_not_know_is_an_error() -> None:
+    for change in ({"ephemeral": True}, {"actions_after": []}):
+        with pytest.raises(PipelineError, match=rf"aws_x\.b: its plan has {next(iter(change))}, which this version"):
+            shown(plan(changed("aws_x.b", "update", **change)), {}, KEY)
+    with pytest.raises(PipelineError, match=r"aws_x\.b: its plan has trigger, which"):
+        shown(plan({**UPDATED, "trigger": {}}), {}, KEY)
+    with pytest.raises(PipelineError, match=r"aws_kms_key\.a: its plan has values that are not in the stack"):
+        shown(plan(CREATED), {}, KEY)
+
+
+def test_of_secrets_a_plan_has_what_tells_them_apart_and_nothing_else() -> None:
+    def secret(value: Any, key: str = KEY, name: str = "value") -> Json:
+        marks = {name: True, "block": [{"password": True}], "tags": {}}
+        before = {name: "hunter1", "block": [{"password": "hunter2", "user": "me"}], "tags": {"a": "b"}}
+        change = {
+            "before": before,
+            "before_sensitive": marks,
+            "after": {**before, name: value},
+            "after_sensitive": marks,
+        }
+        sensitive = plan(
+            changed("aws_ssm_parameter.a", "update", **change, after_unknown={}),
+            output_changes={"x": {"actions": ["update"], "before": value, "after": "hunter4", "after_sensitive": True, "before_sensitive": True}},
+            prior_state={"values": before},
+            planned_values=before,
+            resource_drift=[before],
+            variables={"x": {"value": value}},
+            configuration={"root_module": {"resources": [{"expressions": {name: {"constant_value": value}}}]}},
+        )  # fmt: skip
+        return shown(sensitive, {}, key)
+
+    one = secret("hunter3")
+    assert "hunter" not in json.dumps(one)
+    change = one["resource_changes"][0]["change"]
+    assert (change["after"]["block"][0]["user"], change["after"]["tags"]) == ("me", {"a": "b"})
+    assert digest(one) == digest(secret("hunter3"))
+    assert differences(one, secret("hunter4")) == [
+        "aws_ssm_parameter.a: update with other values of value",
+        "output.x: update with other values of before",
     ]
-    assert digest(consumer("one")) == digest(consumer("one")) != digest(consumer("other"))
-    # What is known is compared by its value.
-    assert digest(consumer("one", unknown=False)) == digest(consumer("other", unknown=False))
+    assert digest(one) != digest(secret("hunter3", "another key")), "without the key, no guess can be tried"
+    # What is not changed is told as not changed, and what is alike elsewhere is not.
+    assert (
+        secret("hunter1")["resource_changes"][0]["change"]["before"]["value"]
+        == secret("hunter1")["resource_changes"][0]["change"]["after"]["value"]
+    )
+    hidden = {each["value"] for each in (change["before"], change["after"])} | {
+        change["before"]["block"][0]["password"]
+    }
+    assert len(hidden) == 3
+
+
+def test_an_expression_for_a_secret_is_a_secret() -> None:
+    body = {**BODY, "stream_arn": "hunter${aws_s.one.arn}", "for_each": {"a": "hunter"}}
+    made = json.dumps(unknown(body, after_sensitive={"stream_arn": True, "statement": [{}]}))
+    assert "hunter" not in made
+    assert "${aws_s.one.id}" in made
 
 
 def test_each_object_that_a_failed_replacement_left_behind_counts() -> None:

@@ -45,8 +45,8 @@ class FakeGitHub:
         self.downloaded: list[tuple[int, str]] = []
         self.environments: dict[str, Json] = {}
         self.files: list[Json] = []
-        # The branches that the changes of runs are merged into, if it is another.
-        self.bases: dict[int, str] = {}
+        # Of the pull request.
+        self.events: list[Json] = []
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         match method, path.partition("?")[0].split("/"):
@@ -80,6 +80,8 @@ class FakeGitHub:
                 return (each for each in self.issues if each["state"] == "open")
             case ["issues", _, "comments"]:
                 return iter(self.comments)
+            case ["issues", _, "events"]:
+                return iter(self.events)
             case ["commits", _, "pulls"]:
                 return iter(self.pulls)
             case ["pulls", _, "files"]:
@@ -92,7 +94,7 @@ class FakeGitHub:
     def download(self, run: int, artifact: str, to: Path) -> None:
         self.downloaded.append((run, artifact))
         to.mkdir(parents=True)
-        made = Meta("test", "head", "", "", "", 0, "", True, Changes(), base=self.bases.get(run, "trunk"))
+        made = Meta("test", "head", "", "", "", 0, "", True, Changes())
         write_meta(to, made)
 
     def merged(self, head: str, *, into: str = "trunk", **changes: Any) -> Json:
@@ -114,6 +116,7 @@ class FakeGitHub:
         number = len(self.runs) + 1
         run = {
             "id": number,
+            "created_at": f"2026-01-01T00:00:0{number}Z",
             "path": ".github/workflows/pull-request.yml",
             "event": "pull_request",
             "conclusion": "success",
@@ -243,16 +246,27 @@ def test_a_plan_of_the_same_commit_on_another_branch_is_not_taken(
     assert github.downloaded == [(1, "plan-kinesis-efo-test-head")]
 
 
-def test_a_plan_from_before_a_pull_request_was_retargeted_is_not_taken(
-    github: FakeGitHub, environment: Environment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("event", ["base_ref_changed", "automatic_base_change_succeeded"])
+def test_a_plan_from_before_a_pull_request_was_retargeted_is_not_taken_whatever_it_says_of_itself(
+    event: str, github: FakeGitHub, environment: Environment, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The run on another base ran the workflow and the code of that branch, which wrote the artifact."""
     github.merged("head")
     github.planned("head")
-    github.bases[1] = "mine"
+    github.events = [
+        {"event": "labeled", "created_at": "2026-01-01T00:00:09Z"},
+        {"event": event, "created_at": "2026-01-01T00:00:02Z"},
+    ]
     plans = tmp_path / "plans"
     assert fetch_plan(github, deployment_of(environment), "merge", plans) == "merge"
-    assert list(plans.iterdir()) == []
-    assert "the plan of kinesis-efo-test was made to be merged into mine, and not into trunk" in caplog.text
+    assert not plans.exists()
+    assert "run 1 planned before the pull request's base was changed" in caplog.text
+    # One that began in the same second may be of either base.
+    github.planned("head")
+    assert fetch_plan(github, deployment_of(environment), "merge", plans) == "merge"
+    github.planned("head")
+    assert fetch_plan(github, deployment_of(environment), "merge", plans) == "head"
+    assert [run for run, _ in github.downloaded] == [3]
 
 
 def test_a_pull_request_of_a_fork_or_into_another_branch_brings_no_plan(

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from infra.errors import PipelineError, UnhealthyError
-from infra.pipeline.jobs import Answer, Commands, keep_running
+from infra.pipeline.__main__ import main
+from infra.pipeline.jobs import Answer, Commands, keep_running, pack
 from infra.settings.model import Environment
 
 BEHIND = 4
@@ -94,6 +95,54 @@ def test_each_job_is_healthy_before_the_next_is_touched(environment: Environment
     manifest = ("--manifest", "ssm:///kinesis-efo/test/lake")
     assert emr.arguments[2] == ("lag", *manifest, "--region", "eu-west-1", "--fail-above", "60s")
     assert emr.arguments[-1][-4:] == ("--lease-timeout", "30s", "--fail-above", "300s"), "as its leases are kept"
+
+
+def test_what_was_packed_without_keys_is_submitted_and_nothing_is_built_beside_them(
+    environment: Environment, tmp_path: Path
+) -> None:
+    """Packing runs a build backend, which could read the keys from the environment of its parents."""
+    emr = FakeEmr()
+    with pytest.raises(
+        PipelineError, match=r"has 0 archives for the jobs of test, and one is needed.*; nothing was start"
+    ):
+        keep_running(environment, Path("project"), emr, FakeTime(), 600, tmp_path)
+    assert emr.ran == []
+    packed: list[tuple[str, ...]] = []
+
+    def package(*arguments: str) -> Answer:
+        packed.append(arguments)
+        (tmp_path / "environment-py3.11-arm64-c0ffee.tar.gz").touch()
+        return Answer(0, {})
+
+    for _ in range(2):
+        pack(environment, Path("project"), tmp_path, package)
+    platform = ("--python", "3.11", "--architecture", "arm64")
+    assert packed == [("emr", "package", "--project", "project", "--out", str(tmp_path), *platform)]
+    keep_running(environment, Path("project"), emr, FakeTime(), 600, tmp_path)
+    submitted = [each for each in emr.arguments if each[1] == "submit"]
+    archive = ("--archive", str(tmp_path / "environment-py3.11-arm64-c0ffee.tar.gz"), "--if-changed")
+    assert [each[-3:] for each in submitted] == [archive] * 3
+    (tmp_path / "environment-py3.11-arm64-forged.tar.gz").touch()
+    with pytest.raises(PipelineError, match="has 2 archives"):
+        keep_running(environment, Path("project"), emr, FakeTime(), 600, tmp_path)
+    with pytest.raises(PipelineError, match=r"project was not packed for test \(exit code 1;"):
+        pack(environment, Path("project"), tmp_path / "other", lambda *_: Answer(1, None))
+
+
+def test_what_was_packed_is_what_was_handed_over(
+    write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = {"application": "lake", "program": "jobs/a.py", "target": "cluster:j-1"}
+    lake = {"streams": ["orders"], "access": {"kind": "emr-ec2"}}
+    write(account_id="123456789012", emr={}, applications={"lake": lake}, jobs=[job])
+    packed = tmp_path / "cdktf.out" / "packed"
+    packed.mkdir(parents=True)
+    (packed / "environment-py3.11-arm64-c0ffee.tar.gz").touch()
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "a.py").touch()
+    where = ["--synthesized", str(packed.parent), "--project", str(tmp_path), "--handed", "0" * 64]
+    assert main(["--directory", str(tmp_path), "jobs", "test", *where]) == 1
+    assert "cdktf.out is not what was handed over: its digest is" in caplog.text
 
 
 def test_a_job_with_a_schedule_is_not_waited_for(

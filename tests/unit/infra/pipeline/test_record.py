@@ -8,6 +8,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from infra.errors import PipelineError
@@ -78,3 +79,26 @@ def test_a_mark_is_in_the_record_until_a_deployment_succeeds(s3: Any, load: Call
     records.save(deployment_of(environment), Deployed("two", "other"))
     # Versions that know no mark read it; one with a mark they refuse, as they cannot tell what it left.
     assert json.loads(s3.get_object(Bucket="state", Key=KEY)["Body"].read()) == {"commit": "two", "stack": "other"}
+
+
+def test_a_key_is_made_once_and_kept_beside_the_record(s3: Any, load: Callable[..., Environment]) -> None:
+    deployment, records = deployment_of(load()), Records(s3)
+    key = records.key(deployment)
+    assert len(key) == 64
+    records.load(deployment)
+    # Versions before write the record, too.
+    records.save(deployment, Deployed("one", "digest"))
+    assert Records(s3).key(deployment) == records.key(deployment) == key
+
+
+@pytest.mark.parametrize("refused", ["get_object", "put_object"])
+def test_where_there_is_no_key_and_none_can_be_written_it_says_who_writes_it(
+    refused: str, s3: Any, load: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "any")
+
+    monkeypatch.setattr(s3, refused, refuse)
+    by = r"s3://state/kinesis-efo/test\.hmac-key, the key by which .*AccessDenied.*; run `make bootstrap ENV=test`, which"
+    with pytest.raises(PipelineError, match=by):
+        Records(s3).key(deployment_of(load()))

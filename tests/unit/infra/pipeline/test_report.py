@@ -66,6 +66,61 @@ def test_the_comment_is_never_too_long_for_github() -> None:
     assert len(drift_body("dev", planned("dev").meta, "x" * 100_000, {})) < LIMIT
 
 
+def large(actions: dict[str, str]) -> Planned:
+    """A plan with these actions by address, of which Terraform says far more than a comment holds, in the order of the alphabet."""
+    begin = {"create": "will be created", "delete": "will be destroyed", "update": "will be updated in-place"}
+    blocks = [f"  # {address} {begin[actions[address]]}\n" + f"      + {address}\n" * 40 for address in sorted(actions)]
+    text = "\n\n".join(["Terraform will perform:", *blocks]) + f"\n\nPlan: {len(actions)} to do."
+    changes = [{"address": address, "change": {"actions": [each]}} for address, each in actions.items()]
+    return replace(planned("dev", text, create=len(actions)), plan={"resource_changes": changes})
+
+
+def test_what_is_lost_and_what_grants_something_is_seen_however_large_the_plan() -> None:
+    streams = {f'aws_kinesis_stream.s["a {n:03}"]': "create" for n in range(300)}
+    grants = dict.fromkeys(
+        ("aws_kinesis_resource_policy.z", "aws_kms_key.z", "aws_iam_role.z", "data.aws_iam_policy_document.z"), "update"
+    )
+    planned = large({"aws_cloudwatch_metric_alarm.a": "update", **streams, **grants, "aws_s3_bucket.z": "delete"})
+    assert len(planned.text) > 300_000
+    told = comment([planned], [], all_planned=True)
+    drifted = drift_body("dev", planned.meta, planned.text, {}, plan=planned.plan)
+    for each in (told, drifted):
+        assert len(each) < LIMIT
+        # First all by address, those that matter first, and then their text in the same order.
+        addresses = [
+            line.partition(": ")[0] for line in each.partition("```hcl\n")[2].partition("\n```")[0].splitlines()
+        ]
+        assert addresses[:5] == [
+            "aws_s3_bucket.z",
+            "aws_iam_role.z",
+            "aws_kinesis_resource_policy.z",
+            "aws_kms_key.z",
+            "data.aws_iam_policy_document.z",
+        ]
+        assert len(addresses) == len(streams) + 6
+        shown = [
+            line.split(" will be")[0].removeprefix("  # ") for line in each.splitlines() if line.startswith("  # ")
+        ]
+        assert shown[: len(addresses[:5])] == addresses[:5]
+        assert shown == addresses[: len(shown)]
+        assert (
+            f"... {306 - len(shown)} more are in the artifact: {306 - len(shown)} x create aws_kinesis_stream\n" in each
+        )
+        assert "Plan: 306 to do." in each
+
+
+def test_addresses_that_do_not_fit_are_counted_by_what_is_done_to_what() -> None:
+    streams = {f"aws_kinesis_stream.{'s' * 90}{n:04}": "create" for n in range(1_000)}
+    tables = {f"aws_dynamodb_table.{'t' * 90}{n:04}": "delete" for n in range(50)}
+    told = comment([large({**streams, **tables})], [], all_planned=True)
+    assert len(told) < LIMIT
+    assert all(f"\n{address}: delete\n" in told for address in tables)
+    line, _ = [line for line in told.splitlines() if line.startswith("... ")]
+    cut = 1_000 - sum(f"\n{address}: create\n" in told for address in streams)
+    assert line == f"... {cut} more are in the artifact: {cut} x create aws_kinesis_stream"
+    assert "50 x delete aws_dynamodb_table, 1000 x create aws_kinesis_stream" in told, "of no text there is room"
+
+
 def test_the_text_of_a_plan_cannot_end_its_block() -> None:
     told = comment([planned("dev", 'description = "```"\n@everyone')], [], all_planned=True)
     assert '````hcl\ndescription = "```"\n@everyone\n````' in told

@@ -1,0 +1,194 @@
+"""Whatever the state names, no provider but that of AWS is run: not by planning, by applying, nor by an administrator's bootstrap."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.errors import PipelineError
+from infra.pipeline.apply_bootstrap import apply_bootstrap
+from infra.pipeline.deployments import deployment_of
+from infra.settings.names import Names
+from infra.stacks.app import synthesize_bootstrap
+from kinesis_efo.local import LocalAws
+from kinesis_efo_infra.gate.allowed import in_state
+from kinesis_efo_infra.pipeline.plans import Planner
+from kinesis_efo_infra.pipeline.terraform import Terraform
+from tests.integration.pipeline.conftest import Repository
+
+Checkout = Callable[[str], Repository]
+EVIL = "registry.terraform.io/acme/planted"
+AWS = 'provider["registry.terraform.io/hashicorp/aws"]'
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A planted provider, where Terraform looks for providers first; it writes this file when it is run."""
+    home, ran = tmp_path / "home", tmp_path / "ran"
+    binary = home / ".terraform.d" / "plugins" / EVIL / "1.0.0" / "linux_amd64" / "terraform-provider-planted_v1.0.0"
+    binary.parent.mkdir(parents=True)
+    binary.write_text(f"#!/bin/sh\nenv > {ran}\n", encoding="utf-8")
+    binary.chmod(0o755)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("TF_CLI_CONFIG_FILE", raising=False)
+    return ran
+
+
+def state(provider: str = f'provider["{EVIL}"]', **others: Any) -> str:
+    resource = {"mode": "managed", "type": "planted", "name": "x", "provider": provider}
+    instances = [{"schema_version": 0, "attributes": {"id": "x"}}]
+    resources = [{**resource, "instances": instances}]
+    return json.dumps(
+        {
+            "version": 4,
+            "terraform_version": "1.11.4",
+            "serial": 1,
+            "lineage": "x",
+            "outputs": {},
+            "resources": resources,
+            **others,
+        }
+    )
+
+
+PLANTED = json.loads(state())["resources"]
+
+
+def plant(aws: LocalAws, key: str, text: str) -> None:
+    aws.client("s3").put_object(Bucket="terraform-state", Key=key, Body=text.encode())
+
+
+def test_a_provider_that_the_state_names_is_neither_installed_nor_run(
+    aws: LocalAws, checkout: Checkout, ran: Path, tmp_path: Path
+) -> None:
+    repository = checkout("planted")
+    repository.commit()
+    deployment, planner = deployment_of(repository.environment), repository.planner(aws)
+    planner.plan(deployment, "one", repository.plans)
+    plant(aws, deployment.state_key, state())
+    named = rf"(?s)the state of kinesis-efo-planted holds .*; nothing was run:\n  planted\.x: .* not provider\[\"{EVIL}"
+    for each in (
+        lambda: planner.plan(deployment, "one", tmp_path / "again"),
+        lambda: planner.apply(deployment, ["one"], repository.plans),
+    ):
+        with pytest.raises(PipelineError, match=named):
+            each()
+    assert not ran.exists()
+
+
+def test_a_provider_that_comes_into_the_state_after_the_look_at_it_is_not_run(
+    aws: LocalAws, checkout: Checkout, ran: Path
+) -> None:
+    repository = checkout("late")
+    repository.commit()
+    deployment = deployment_of(repository.environment)
+
+    class Late(Terraform):
+        locked = True
+
+        def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
+            plant(aws, deployment.state_key, state())
+            if not self.locked:
+                (self._directory / ".terraform.lock.hcl").unlink()
+            super().init(reconfigure=reconfigure, migrate=migrate)
+
+    class Unlocked(Late):
+        locked = False
+
+    def plan(terraform: type[Terraform]) -> str:
+        planner: Planner = replace(repository.planner(aws), terraform=terraform)
+        with pytest.raises(PipelineError, match="terraform init failed") as failed:
+            planner.plan(deployment, "one", repository.plans)
+        aws.client("s3").delete_object(Bucket="terraform-state", Key=deployment.state_key)
+        return " ".join(str(failed.value).split())
+
+    assert "acme/planted" in plan(Unlocked), "no source that is set up has it"
+    # Where somebody has set up a source of his own, the lock file decides.
+    (Path.home() / ".terraformrc").write_text(
+        f'provider_installation {{\n  filesystem_mirror {{\n    path = "{Path.home()}/.terraform.d/plugins"\n  }}\n}}\n',
+        encoding="utf-8",
+    )
+    assert "lock" in plan(Late)
+    assert not ran.exists()
+
+
+def test_an_administrator_s_bootstrap_runs_no_provider_that_its_state_names(
+    aws: LocalAws, checkout: Checkout, ran: Path
+) -> None:
+    repository = checkout("boot")
+    repository.commit(pipeline=None)
+    environment = repository.environment
+    plant(aws, Names(environment).bootstrap_state_key, state())
+    out = synthesize_bootstrap([environment], repository.directory / "bootstrap")
+    s3, iam = aws.client("s3"), aws.client("iam")
+    with pytest.raises(PipelineError, match=r"(?s)boot.* is no state of this stack; nothing was run.*planted\.x"):
+        apply_bootstrap(environment, out, s3, iam, approve=True)
+    assert not ran.exists()
+
+
+def test_the_lock_file_that_is_written_lets_one_provider_run_and_no_other_bytes_of_its_name(
+    aws: LocalAws, checkout: Checkout, ran: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = checkout("locks")
+    repository.commit()
+    document = json.loads((repository.synthesized / "stacks" / repository.stack / "cdk.tf.json").read_text())
+    version = document["terraform"]["required_providers"]["aws"]["version"]
+    mirror = Path.home() / ".terraform.d" / "plugins"
+    there = mirror / "registry.terraform.io" / "hashicorp" / "aws" / version / "linux_amd64"
+    there.mkdir(parents=True)
+    binary = there / f"terraform-provider-aws_v{version}"
+    binary.write_text("#!/bin/sh\n", encoding="utf-8")
+    binary.chmod(0o755)
+    # Its registry is out of reach.
+    monkeypatch.setenv("TF_CLI_ARGS_providers_lock", f"-fs-mirror={mirror}")
+    planner, deployment = repository.planner(aws), deployment_of(repository.environment)
+    planner.lock(deployment)
+    written = repository.providers.read_text(encoding="utf-8")
+    assert re.findall(r'provider "(.*)"', written) == ["registry.terraform.io/hashicorp/aws"]
+    assert re.findall(r'version += "(.*)"', written) == [version]
+    assert "h1:" in written
+    monkeypatch.delenv("TF_REATTACH_PROVIDERS")
+    (Path.home() / ".terraformrc").write_text(
+        f'provider_installation {{\n  filesystem_mirror {{\n    path = "{mirror}"\n  }}\n}}\n', encoding="utf-8"
+    )
+    binary.write_text(f"#!/bin/sh\nenv > {ran}\n", encoding="utf-8")
+    with pytest.raises(PipelineError, match="terraform init failed") as failed:
+        planner.plan(deployment, "one", repository.plans)
+    assert "match any of the checksums" in " ".join(str(failed.value).split())
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        state("provider.planted"),
+        state(f'module.x.provider["{EVIL}"]'),
+        state('provider["registry.terraform.io/hashicorp/aws2"]'),
+        state(AWS, Resources=PLANTED),
+        state(AWS, Resources=PLANTED).replace("Resources", "re\\u017fources"),
+        state(AWS).replace('"provider"', '"Provider": "provider.x", "provider"'),
+        state(AWS, version=3),
+        '{"version": 4, "resources": [null]}',
+        '{"version": 4, "resources": [{}]}',
+        "[]",
+        "no state",
+    ],
+)
+def test_what_a_state_hides_from_a_reader_of_json_is_found(text: str) -> None:
+    assert in_state(text)
+
+
+def test_a_state_of_aws_alone_has_no_fault() -> None:
+    for provider in (
+        'terraform.io/hashicorp/aws"]',
+        'terraform.io/hashicorp/aws"].other',
+        'opentofu.org/hashicorp/aws"]',
+    ):
+        assert in_state(state(provider=f'provider["registry.{provider}')) == []
+    assert in_state('{"version": 4, "serial": 1}') == []

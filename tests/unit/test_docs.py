@@ -46,6 +46,19 @@ def test_what_the_guide_for_contributors_names_is_there() -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+def test_each_attack_in_the_table_is_a_test_or_said_to_be_open() -> None:
+    page = (ROOT / "docs" / "gitops.md").read_text()
+    lines = page.partition("## What an attacker can do\n")[2].partition("\n## ")[0].splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")][2:]
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    tests = {name for text in texts for name in re.findall(r"def (test_\w+)", text)}
+    assert len(rows) > 30
+    for tried, happens, tested in rows:
+        named = set(re.findall(r"`(test_\w+)`", tested))
+        assert named <= tests, tried
+        assert named or not happens or "*open*" in happens or "SECURITY.md" in happens, tried
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_lines_of_prose_have_at_most_120_characters(page: Path) -> None:
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -97,12 +97,16 @@ class Repository:
         """Makes and applies plans, without checkov, which takes seconds."""
         return Planner(self.synthesized, Records(aws.client("s3")), self.providers, gate)
 
-    def step(self, name: str, *arguments: str, plans: Path | None = None, scanned: bool = False) -> int:
-        """Run a step of the pipeline on the environment; without checkov, unless its plan is to be scanned."""
+    def step(
+        self, name: str, *arguments: str, plans: Path | None = None, scanned: bool = False, history: bool = False
+    ) -> int:
+        """Run a step of the pipeline on the environment; without checkov and Git, unless a test is about these."""
         where = ["--synthesized", str(self.synthesized), "--plans", str(plans or self.plans)]
         with pytest.MonkeyPatch.context() as patch:
             if not scanned:
                 patch.setattr("kinesis_efo_infra.pipeline.steps.checkov_beside", lambda *_: lambda _: [])
+            if not history:
+                patch.setattr("kinesis_efo_infra.pipeline.steps.is_before", lambda *_: False)
             return pipeline(["--directory", str(self.environments), name, self.name, *where, *arguments])
 
     def comment(self) -> int:

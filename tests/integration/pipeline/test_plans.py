@@ -284,7 +284,11 @@ def test_an_environment_does_not_go_on_with_the_state_of_one_in_another_account(
 
 
 def test_an_old_run_that_is_started_again_does_not_undo_what_came_after_it(
-    aws: LocalAws, checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aws: LocalAws,
+    checkout: Checkout,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its plan was reviewed, and would do exactly that again once it was reverted."""
     monkeypatch.chdir(tmp_path)
@@ -310,6 +314,8 @@ def test_an_old_run_that_is_started_again_does_not_undo_what_came_after_it(
     planner.records.save(deployment, Deployed(commit=one, under_way=revert))
     with pytest.raises(PipelineError, match=older):
         planner.apply(deployment, [more, "head of the pull request"], reviewed)
+    assert repository.step("apply", "--commit", more, plans=reviewed, history=True) == 1
+    assert f"error: kinesis-efo-again: commit {more} is older than {revert}" in caplog.text
     assert "again-clicks" not in aws.client("kinesis").list_streams()["StreamNames"]
 
 

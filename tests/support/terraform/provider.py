@@ -50,15 +50,17 @@ REPLACES = {
     "aws_security_group": ("name", "description", "vpc_id"),
     "aws_ssm_parameter": ("name",),
 }
+# Attributes that the real provider marks ("always marked as sensitive", in its documentation).
+SENSITIVE = {"aws_ssm_parameter": ("value",)}
 SCHEMAS: dict[str, Json] = {}
 CONFIG: Json = {}
 
 
 def schema(kind: str) -> pb.Schema:
-    return pb.Schema(version=0, block=_block(SCHEMAS[kind]))
+    return pb.Schema(version=0, block=_block(SCHEMAS[kind], SENSITIVE.get(kind, ())))
 
 
-def _block(block: Json) -> pb.Schema.Block:
+def _block(block: Json, sensitive: tuple[str, ...] = ()) -> pb.Schema.Block:
     nested = pb.Schema.NestedBlock
     modes = {"list": nested.LIST, "set": nested.SET, "single": nested.SINGLE}
     return pb.Schema.Block(
@@ -69,6 +71,7 @@ def _block(block: Json) -> pb.Schema.Block:
                 required=each["required"],
                 optional=each["optional"],
                 computed=each["computed"],
+                sensitive=each["name"] in sensitive,
             )
             for each in block["attrs"]
         ],

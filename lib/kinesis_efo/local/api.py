@@ -11,6 +11,7 @@ from .shards import MAX_HASH, Shard
 from .state import HOUR, Kinesis
 from .streams import KEYED, Stream
 from .tokens import open_token, seal
+from .traits import warm_throughput
 
 Params = dict[str, Any]
 ON_DEMAND_SHARDS = 4
@@ -32,10 +33,12 @@ def create_stream(kinesis: Kinesis, params: Params) -> Params:
     distribution = params.get("RecordDistributionStrategy")
     if distribution is not None and mode != "ON_DEMAND":
         raise invalid("RecordDistributionStrategy is only supported for a stream with StreamMode ON_DEMAND")
+    warm = warm_throughput(mode, params)
     stream = kinesis.create_stream(
         params["StreamName"], count, mode, params.get("MaxRecordSizeInKiB", 1024) * 1024, dict(params.get("Tags", {}))
     )
     stream.traits.distribution = distribution or KEYED
+    stream.traits.warm_mib = stream.traits.warm_target_mib = warm
     return {}
 
 
@@ -82,6 +85,7 @@ def describe_stream_summary(kinesis: Kinesis, params: Params) -> Params:
         }
         # Only streams on demand have one.
         | ({"RecordDistributionStrategy": stream.traits.distribution} if stream.traits.mode == "ON_DEMAND" else {})
+        | stream.traits.warm_throughput
     }
 
 
@@ -125,7 +129,7 @@ def list_shards(kinesis: Kinesis, params: Params) -> Params:
     if "NextToken" in params:
         clash = [
             name
-            for name in ("StreamName", "StreamARN", "StreamCreationTimestamp", "ExclusiveStartShardId")
+            for name in ("StreamName", "StreamARN", "StreamCreationTimestamp", "ExclusiveStartShardId", "ShardFilter")
             if name in params
         ]
         if clash:

@@ -50,6 +50,8 @@ class Traits:
         tags: Its tags.
         shard_metrics: The metrics of its shards that are reported.
         policy: Its resource policy, if it has one.
+        warm_mib: The throughput in MiB/s that it is scaled to; None if it was never given one.
+        warm_target_mib: The one that it is being scaled to.
         backdated_seconds: By how much records are said to have arrived earlier than they do.
     """
 
@@ -62,6 +64,15 @@ class Traits:
     shard_metrics: list[str] = field(default_factory=list)
     policy: str | None = None
     distribution: str = KEYED
+    warm_mib: int | None = None
+    warm_target_mib: int | None = None
+
+    @property
+    def warm_throughput(self) -> dict[str, dict[str, int | None]]:
+        """Its warm throughput, as in API responses; empty if it was never given one."""
+        if self.warm_target_mib is None:
+            return {}
+        return {"WarmThroughput": {"TargetMiBps": self.warm_target_mib, "CurrentMiBps": self.warm_mib or 0}}
 
     @property
     def distributed(self) -> bool:

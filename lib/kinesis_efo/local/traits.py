@@ -8,7 +8,7 @@ from typing import Any
 from .consumers import Consumer
 from .errors import AwsError, invalid
 from .state import HOUR, Kinesis
-from .streams import KEYED, Stream
+from .streams import KEYED, Moment, Stream
 
 Params = dict[str, Any]
 MAX_RETENTION_HOURS = 8760
@@ -68,10 +68,46 @@ def update_stream_mode(kinesis: Kinesis, params: Params) -> Params:
     """UpdateStreamMode. The shards stay as they are; a provisioned stream has no strategy but its keys'."""
     stream = kinesis.stream(params)
     stream.check_active()
-    stream.traits.mode = params["StreamModeDetails"]["StreamMode"]
-    if stream.traits.mode == "PROVISIONED":
+    mode = params["StreamModeDetails"]["StreamMode"]
+    warm = warm_throughput(mode, params)
+    stream.traits.mode = mode
+    if mode == "PROVISIONED":
         stream.traits.distribution = KEYED
+        stream.traits.warm_mib = stream.traits.warm_target_mib = None
+    if warm is not None:
+        stream.traits.warm_mib = stream.traits.warm_target_mib = warm
     return {}
+
+
+def warm_throughput(mode: str, params: Params) -> int | None:
+    """The warm throughput that a request asks for, in MiB/s.
+
+    Raises:
+        AwsError: `InvalidArgumentException`: the stream is provisioned.
+    """
+    warm: int | None = params.get("WarmThroughputMiBps")
+    if warm is not None and mode != "ON_DEMAND":
+        raise invalid("WarmThroughputMiBps is only supported for a stream with StreamMode ON_DEMAND")
+    return warm
+
+
+def update_stream_warm_throughput(kinesis: Kinesis, params: Params) -> Params:
+    """UpdateStreamWarmThroughput. The number of shards stays as it is."""
+    stream = kinesis.stream(params)
+    stream.check_active()
+    traits, target = stream.traits, warm_throughput(stream.traits.mode, params)
+    traits.warm_target_mib = target
+
+    def reach(_: Moment) -> None:
+        traits.warm_mib = target
+
+    kinesis.update(stream, reach)
+    return {"StreamName": stream.name, "StreamARN": stream.arn, **traits.warm_throughput}
+
+
+def describe_account_settings(kinesis: Kinesis, params: Params) -> Params:  # noqa: ARG001
+    """DescribeAccountSettings. The account has the commitment that warm throughput needs."""
+    return {"MinimumThroughputBillingCommitment": {"Status": "ENABLED"}}
 
 
 def update_record_distribution_strategy(kinesis: Kinesis, params: Params) -> Params:
@@ -184,6 +220,7 @@ def _pairs(tags: list[tuple[str, str]]) -> list[dict[str, str]]:
 OPERATIONS: dict[str, Callable[[Kinesis, Params], Params]] = {
     "AddTagsToStream": add_tags_to_stream,
     "DecreaseStreamRetentionPeriod": decrease_retention,
+    "DescribeAccountSettings": describe_account_settings,
     "DescribeLimits": describe_limits,
     "DisableEnhancedMonitoring": disable_enhanced_monitoring,
     "EnableEnhancedMonitoring": enable_enhanced_monitoring,
@@ -196,4 +233,5 @@ OPERATIONS: dict[str, Callable[[Kinesis, Params], Params]] = {
     "UpdateMaxRecordSize": update_max_record_size,
     "UpdateStreamMode": update_stream_mode,
     "UpdateStreamRecordDistributionStrategy": update_record_distribution_strategy,
+    "UpdateStreamWarmThroughput": update_stream_warm_throughput,
 }

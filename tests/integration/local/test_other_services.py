@@ -244,6 +244,8 @@ def test_a_kinesis_operation_that_nothing_answers_is_a_line_in_the_log(
     aws: LocalAws, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        error = refusal(aws.client("kinesis").describe_account_settings)["Error"]
+        kinesis = aws.client("kinesis")
+        wanted = {"Status": "DISABLED"}
+        error = refusal(lambda: kinesis.update_account_settings(MinimumThroughputBillingCommitment=wanted))["Error"]
     assert error["Code"] == "UnknownOperationException"
-    assert caplog.messages == ["the local Kinesis does not know the operation 'DescribeAccountSettings'"]
+    assert caplog.messages == ["the local Kinesis does not know the operation 'UpdateAccountSettings'"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.integration.local.conftest import until
 from tests.support.raw_kinesis import RawKinesis
 
 ON_DEMAND = {"StreamMode": "ON_DEMAND"}
@@ -110,3 +111,26 @@ def test_what_such_a_stream_refuses_and_what_others_refuse(kinesis: Any) -> None
     entries = [{"Data": b"1", "PartitionKey": "k"}, {"Data": b"2"}]
     assert refusal(kinesis.put_records, StreamName="keyed", Records=entries)[0] == "ValidationException"
     assert len(records(kinesis, "keyed")) == 1
+
+
+def test_warm_throughput_is_kept_and_reached_after_an_update(run: Any) -> None:
+    bench = run(reshard_seconds=0.2)
+    kinesis = RawKinesis(bench.aws)
+    assert kinesis.describe_account_settings()["MinimumThroughputBillingCommitment"] == {"Status": "ENABLED"}
+    kinesis.create_stream(StreamName="orders", StreamModeDetails=ON_DEMAND, WarmThroughputMiBps=100)
+    arn = arn_of(kinesis)
+    assert summary(kinesis)["WarmThroughput"] == {"TargetMiBps": 100, "CurrentMiBps": 100}
+    under_way = {"TargetMiBps": 300, "CurrentMiBps": 100}
+    answer = kinesis.update_stream_warm_throughput(StreamARN=arn, WarmThroughputMiBps=300)
+    assert (answer["StreamName"], answer["WarmThroughput"]) == ("orders", under_way)
+    assert (summary(kinesis)["StreamStatus"], summary(kinesis)["WarmThroughput"]) == ("UPDATING", under_way)
+    until(lambda: summary(kinesis)["StreamStatus"] == "ACTIVE")
+    assert summary(kinesis)["WarmThroughput"] == {"TargetMiBps": 300, "CurrentMiBps": 300}
+    kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "PROVISIONED"})
+    assert "WarmThroughput" not in summary(kinesis)
+    provisioned = refusal(kinesis.update_stream_warm_throughput, StreamARN=arn, WarmThroughputMiBps=1)
+    assert provisioned[0] == "InvalidArgumentException"
+    wanted = {"StreamName": "other", "ShardCount": 1, "WarmThroughputMiBps": 1}
+    assert refusal(kinesis.create_stream, **wanted)[0] == "InvalidArgumentException"
+    kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails=ON_DEMAND, WarmThroughputMiBps=50)
+    assert summary(kinesis)["WarmThroughput"] == {"TargetMiBps": 50, "CurrentMiBps": 50}

@@ -212,6 +212,8 @@ def test_shards_are_listed_in_pages_that_expire(bench: Bench) -> None:
     assert found == list("01234")
     with refused("InvalidArgument", "StreamName cannot be provided together"):
         bench.call("ListShards", NextToken=first, StreamName="orders")
+    with refused("InvalidArgument", "NextToken and ShardFilter cannot be provided together"):
+        bench.call("ListShards", NextToken=first, ShardFilter={"Type": "AT_LATEST"})
     with refused("InvalidArgument", "NextToken"):
         bench.call("ListShards", NextToken="x")
     bench.clock.advance(301)

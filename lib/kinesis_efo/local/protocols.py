@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
+from .cbor import encode
 from .errors import AwsError
 from .http import Answer, Incoming
 
@@ -57,7 +58,7 @@ def error_answer(request: Incoming, service: str, error: AwsError) -> Answer:
         shape = {"__type": error.code, "message": error.message}
         if "cbor" in request.headers.get("Smithy-Protocol", ""):
             headers = [("Content-Type", "application/cbor"), ("smithy-protocol", "rpc-v2-cbor"), *named]
-            return Answer(error.status, headers, _cbor(shape))
+            return Answer(error.status, headers, encode(shape))
         json = "application/x-amz-json-1.1" if "X-Amz-Target" in request.headers else "application/json"
         return Answer(error.status, [("Content-Type", json), *named], msgspec.json.encode(shape))
     elif service == "ec2":
@@ -73,13 +74,3 @@ def _action(request: Incoming) -> str:
     if "form" not in request.headers.get("Content-Type", ""):
         return ""
     return parse_qs(request.body.decode(errors="replace")).get("Action", [""])[0]
-
-
-def _cbor(texts: dict[str, str]) -> bytes:
-    """A short map of texts in CBOR."""
-    return bytes([0xA0 + len(texts)]) + b"".join(_cbor_text(each) for pair in texts.items() for each in pair)
-
-
-def _cbor_text(text: str) -> bytes:
-    data = text.encode()
-    return b"\x79" + len(data).to_bytes(2) + data

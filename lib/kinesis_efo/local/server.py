@@ -14,6 +14,7 @@ import msgspec
 
 from . import api, protecting, traits
 from .bucket_tags import tagging
+from .cbor import CBOR, encode, from_json, to_json
 from .data_directory import KeptAccount
 from .emr_applications import Applications
 from .errors import AwsError
@@ -118,15 +119,10 @@ class Server:
 
     async def _kinesis(self, request: Incoming, operation: str, kinesis: Kinesis) -> Answer:
         request_id = str(uuid.uuid4())
+        cbor = CBOR in request.headers.get("Content-Type", "").lower()
         shown: Mapping[str, Any] = {}
         try:
-            body = request.body
-            if "cbor" in request.headers.get("Content-Type", "").lower():
-                raise AwsError(
-                    "SerializationException",
-                    "The local Kinesis speaks JSON; switch CBOR off in the client: AWS_CBOR_DISABLE=true, or in Java "
-                    "-Daws.cborEnabled=false",
-                )
+            body = to_json(request.body) if cbor else request.body
             self._check_time(request, "kinesis")
             call: Any
             if operation == "PutRecords":
@@ -145,7 +141,8 @@ class Server:
             if operation == "SubscribeToShard":
                 subscription = open_subscription(kinesis, call)
                 kinesis.remember(operation, shown, "ok")
-                return Answer(200, self._headers(EVENT_STREAM, request_id), Push(kinesis, subscription, self._faults))
+                push = Push(kinesis, subscription, self._faults, cbor=cbor)
+                return Answer(200, self._headers(EVENT_STREAM, request_id), push)
             if operation == "PutRecords":
                 answer = put_records(kinesis, call)
             elif operation == "PutRecord":
@@ -160,10 +157,12 @@ class Server:
                 )
         except AwsError as error:
             kinesis.remember(operation, shown, error.code)
-            return self._error_answer(error, request_id)
+            return self._error_answer(error, request_id, cbor=cbor)
         kinesis.remember(operation, shown, "ok")
         self._wake_later(kinesis)
         content = answer if isinstance(answer, bytes) else msgspec.json.encode(answer) if answer else b""
+        if cbor:
+            return Answer(200, self._headers(CBOR, request_id), from_json(operation, content))
         return Answer(200, self._headers(JSON, request_id), content)
 
     def _check_time(self, request: Incoming, service: str) -> None:
@@ -176,12 +175,10 @@ class Server:
             ("x-amzn-RequestId", request_id),
         ]
 
-    def _error_answer(self, error: AwsError, request_id: str) -> Answer:
-        return Answer(
-            error.status,
-            [*self._headers(JSON, request_id), ("x-amzn-ErrorType", error.code)],
-            msgspec.json.encode({"__type": error.code, "message": error.message}),
-        )
+    def _error_answer(self, error: AwsError, request_id: str, *, cbor: bool) -> Answer:
+        shape = {"__type": error.code, "message": error.message}
+        headers = [*self._headers(CBOR if cbor else JSON, request_id), ("x-amzn-ErrorType", error.code)]
+        return Answer(error.status, headers, encode(shape) if cbor else msgspec.json.encode(shape))
 
     def _wake_later(self, kinesis: Kinesis) -> None:
         """Carry out due actions, and set a timer for the next one."""

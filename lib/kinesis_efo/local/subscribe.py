@@ -73,12 +73,16 @@ class Push:
         kinesis: State and settings.
         subscription: From `open_subscription`.
         faults: Called with each frame.
+        cbor: Whether events are in CBOR, not in JSON.
     """
 
-    def __init__(self, kinesis: Kinesis, subscription: Subscription, faults: FaultInjection) -> None:
+    def __init__(
+        self, kinesis: Kinesis, subscription: Subscription, faults: FaultInjection, *, cbor: bool = False
+    ) -> None:
         self._kinesis = kinesis
         self._subscription = subscription
         self._faults = faults
+        self._cbor = cbor
         self._woken = asyncio.Event()
         subscription.wake = self._woken.set
 
@@ -122,11 +126,11 @@ class Push:
         async def send(frame: bytes) -> None:
             await self._send(to, frame)
 
-        await send(wire.INITIAL_RESPONSE)
+        await send(wire.initial_response(cbor=self._cbor))
         while True:
             self._woken.clear()
             if subscription.error is not None:
-                await send(wire.exception_frame(subscription.error))
+                await send(wire.exception_frame(subscription.error, cbor=self._cbor))
                 return
             time = loop.time()
             if time >= ends:
@@ -137,7 +141,8 @@ class Push:
             if page is None:
                 if shard.closed:
                     nowhere = "" if kinesis.wrong.writes_empty else None
-                    await send(wire.event_frame(wire.event_payload((), nowhere, 0, shard.describe_children())))
+                    payload = wire.event_payload((), nowhere, 0, shard.describe_children())
+                    await send(wire.event_frame(payload, cbor=self._cbor))
                     subscription.continuation = None
                     subscription.events += 1
                     return
@@ -172,7 +177,8 @@ class Push:
         if wrong.gives_last_number:
             continuation = subscription.shard.number_before(cursor) or continuation
         children: list[Any] | None = [] if wrong.writes_empty else None
-        await send(wire.event_frame(wire.event_payload(records, continuation, behind, children)))
+        payload = wire.event_payload(records, continuation, behind, children)
+        await send(wire.event_frame(payload, cbor=self._cbor))
         subscription.cursor = cursor
         subscription.continuation = continuation
         subscription.events += 1

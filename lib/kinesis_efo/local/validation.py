@@ -35,7 +35,7 @@ def check(operation: str, params: dict[str, Any]) -> None:
         AwsError: `SerializationException` for a wrong type; `ValidationException` for all other faults together, in the real
             service's words.
     """
-    operations, shapes = _model()["operations"], _model()["shapes"]
+    operations, shapes = model()["operations"], model()["shapes"]
     if operation not in operations or "input" not in operations[operation]:
         return
     faults = list(_faults(shapes, operations[operation]["input"]["shape"], params, ""))
@@ -45,9 +45,10 @@ def check(operation: str, params: dict[str, Any]) -> None:
 
 
 @cache
-def _model() -> Shape:
-    model: Shape = botocore.loaders.create_loader().load_service_model("kinesis", "service-2")
-    return model
+def model() -> Shape:
+    """botocore's service model of Kinesis."""
+    found: Shape = botocore.loaders.create_loader().load_service_model("kinesis", "service-2")
+    return found
 
 
 def _faults(shapes: Shape, name: str, value: Any, path: str) -> Iterator[str]:

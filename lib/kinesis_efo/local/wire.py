@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from .cbor import CBOR, encode
 from .errors import AwsError
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"
+_JSON = "application/json"
 _STRING = 7
 
 
@@ -34,13 +36,13 @@ def encode_frame(headers: bytes, payload: bytes) -> bytes:
     return b"".join((prelude, headers, payload, struct.pack("!I", crc)))
 
 
-_EVENT_HEADERS = encode_headers(
-    {":event-type": "SubscribeToShardEvent", ":content-type": "application/json", ":message-type": "event"}
-)
-_INITIAL_HEADERS = encode_headers(
-    {":event-type": "initial-response", ":content-type": "application/json", ":message-type": "event"}
-)
-INITIAL_RESPONSE = encode_frame(_INITIAL_HEADERS, b"{}")
+def _event_headers(kind: str, content_type: str) -> bytes:
+    return encode_headers({":event-type": kind, ":content-type": content_type, ":message-type": "event"})
+
+
+_EVENT_HEADERS, _CBOR_EVENT_HEADERS = (_event_headers("SubscribeToShardEvent", each) for each in (_JSON, CBOR))
+INITIAL_RESPONSE = encode_frame(_event_headers("initial-response", _JSON), b"{}")
+_CBOR_INITIAL_RESPONSE = encode_frame(_event_headers("initial-response", CBOR), encode({}))
 
 
 def event_payload(
@@ -64,12 +66,20 @@ def event_payload(
     )
 
 
-def event_frame(payload: bytes) -> bytes:
-    """The frame of a SubscribeToShardEvent."""
+def initial_response(*, cbor: bool) -> bytes:
+    """The frame before the first event."""
+    return _CBOR_INITIAL_RESPONSE if cbor else INITIAL_RESPONSE
+
+
+def event_frame(payload: bytes, *, cbor: bool = False) -> bytes:
+    """The frame of a SubscribeToShardEvent, from its JSON."""
+    if cbor:
+        return encode_frame(_CBOR_EVENT_HEADERS, encode(msgspec.json.decode(payload), "SubscribeToShardEvent"))
     return encode_frame(_EVENT_HEADERS, payload)
 
 
-def exception_frame(error: AwsError) -> bytes:
+def exception_frame(error: AwsError, *, cbor: bool = False) -> bytes:
     """The frame of an exception inside the event stream."""
-    headers = {":exception-type": error.code, ":content-type": "application/json", ":message-type": "exception"}
-    return encode_frame(encode_headers(headers), msgspec.json.encode({"message": error.message}))
+    content_type, encoded = (CBOR, encode) if cbor else (_JSON, msgspec.json.encode)
+    headers = {":exception-type": error.code, ":content-type": content_type, ":message-type": "exception"}
+    return encode_frame(encode_headers(headers), encoded({"message": error.message}))

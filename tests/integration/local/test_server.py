@@ -215,18 +215,6 @@ def test_bad_requests_get_a_modelled_error(run: Run, operation: str, body: bytes
     assert bench.aws.kinesis.calls(operation, code) == 1
 
 
-def test_a_client_that_speaks_cbor_is_told_how_to_speak_json(run: Run) -> None:
-    bench = run()
-    status, text = post(
-        bench.aws.endpoint_url,
-        b"\xa0",
-        X_Amz_Target="Kinesis_20131202.ListStreams",
-        Content_Type="application/x-amz-cbor-1.1",
-    )
-    assert status == 400
-    assert "AWS_CBOR_DISABLE=true" in text
-
-
 def test_the_trace_lists_the_calls_in_order(run: Run) -> None:
     bench = run(trace_length=3)
     bench.stream()

@@ -37,11 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
             case "up":
                 from infra.local.up import up
 
-                up(options.directory, options.environment, options.endpoint, through=options.through)
+                up(options.directory, options.environment, options.port)
             case "apply-local":
-                from infra.local.apply_local import apply_local
+                from infra.local.up import apply_local
 
-                apply_local(options.directory, options.environment)
+                apply_local(options.directory, options.environment, options.port)
             case "real-provider":
                 from infra.local.real_provider import real_provider
 
@@ -191,16 +191,15 @@ def _parser() -> argparse.ArgumentParser:
         "doctor", help="ask AWS, with calls that only read, whether what an environment file names is there"
     )
     doctor.add_argument("environment")
-    up = commands.add_parser("up", help="declare an environment in local AWS")
-    up.add_argument("environment")
-    up.add_argument("--endpoint", default="http://127.0.0.1:4566", help="URL of local AWS (default: %(default)s)")
-    up.add_argument("--through", choices=["boto3", "terraform"], default="boto3", help="default: %(default)s")
-    rehearsal = commands.add_parser(
-        "apply-local",
-        help="apply an environment's stacks to local AWS with Terraform and the AWS provider, change and destroy them; "
-        f"exit code {NOT_RUN} where these are out of reach",
-    )
-    rehearsal.add_argument("environment")
+    for name, what in (
+        ("up", "serve local AWS with what an environment file declares, until Ctrl-C"),
+        ("apply-local", "serve local AWS to which Terraform has applied an environment's stack, until Ctrl-C"),
+    ):
+        local = commands.add_parser(name, help=what)
+        local.add_argument("environment")
+        local.add_argument(
+            "--port", type=int, default=4566, help="port of local AWS; 0 picks a free one (default: %(default)s)"
+        )
     real = commands.add_parser(
         "real-provider",
         help="check and plan the examples with the AWS provider of its registry, and record what it said; "

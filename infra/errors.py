@@ -9,7 +9,6 @@ InfraError
 ├── GateError       checkov could not scan, or its scan cannot be trusted
 ├── UpError         an environment cannot be declared in local AWS
 ├── AwsError        AWS cannot be asked: no credentials, or no way to it
-├── RehearsalError  a deployment to local AWS did not do what one to AWS must do
 ├── NotRunError     what a check needs is missing or out of reach, so that nothing was checked
 └── PipelineError   a step of the pipeline failed, or refuses to go on
     ├── StalePlanError  a plan does not match the state, the configuration or the review: plan again
@@ -42,7 +41,6 @@ __all__ = [
     "MissingError",
     "NotRunError",
     "PipelineError",
-    "RehearsalError",
     "SettingsError",
     "StalePlanError",
     "UnhealthyError",
@@ -56,10 +54,6 @@ class LedgerError(InfraError):
 
 class UpError(InfraError):
     """An environment cannot be declared in local AWS."""
-
-
-class RehearsalError(InfraError):
-    """A deployment to local AWS did not do what one to AWS must do."""
 
 
 class NotRunError(InfraError):

@@ -1,1 +1,1 @@
-"""An environment in local AWS: declared there by API, or deployed there by Terraform to rehearse that."""
+"""An environment in local AWS: declared there by API, or applied there by Terraform."""

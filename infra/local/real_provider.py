@@ -16,14 +16,13 @@ from tempfile import TemporaryDirectory
 from textwrap import fill
 
 from infra.errors import NotRunError, PipelineError
-from infra.local.account import LocalAccount
-from infra.local.apply_local import Serve, Stack, local_aws
-from infra.settings import ledger
+from infra.local.up import localized, serving
 from infra.settings.load import load_environment
 from infra.settings.model import Environment
 from infra.settings.names import Names
 from kinesis_efo_infra.engine import ENGINE
 from kinesis_efo_infra.pipeline.bundle import Changes
+from kinesis_efo_infra.pipeline.local import LocalStack
 from kinesis_efo_infra.pipeline.terraform import find_binary, missing_binary
 
 logger = logging.getLogger(__name__)
@@ -34,6 +33,12 @@ FILES = (Path("infra/example.yaml"), *(Path("examples/environments") / each for 
 """Environment files: every setting there is, and two environments with jobs and a pipeline."""
 _BLOCK = "<!-- {engine} -->\n{text}<!-- end of {engine} -->"
 _MOST = 2000
+# A provider that is there and wrong is a failure; only what the network does not give is out of reach.
+OUT_OF_REACH = re.compile(
+    r"could not connect to|failed to request discovery|no such host|connection refused|connection reset|timeout"
+    r"|TLS handshake|service unavailable",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,6 @@ class Outcome:
 def real_provider(
     record: Path = RECORD,
     files: Sequence[Path] = FILES,
-    serve: Serve = local_aws,
     today: Callable[[], date] = lambda: datetime.now(UTC).date(),
 ) -> bool:
     """Check and plan the stacks of environments with the AWS provider, and record that. Returns whether all passed.
@@ -64,7 +68,6 @@ def real_provider(
     Args:
         record: The page to write to.
         files: The environment files.
-        serve: Runs a local AWS for an environment.
         today: Gives the day.
 
     Raises:
@@ -74,7 +77,7 @@ def real_provider(
     if find_binary() is None:
         raise NotRunError(missing_binary())
     with TemporaryDirectory(prefix="kinesis-efo-provider-") as scratch:
-        outcomes = [each for path in files for each in _planned(load_environment(path), Path(scratch), serve)]
+        outcomes = [each for path in files for each in _planned(load_environment(path), Path(scratch))]
     for each in outcomes:
         logger.info("%s: %s", each.stack, each.said)
     written = written_into(record.read_text(encoding="utf-8"), ENGINE, told(outcomes, today()))
@@ -83,29 +86,30 @@ def real_provider(
     return all(each.passed for each in outcomes)
 
 
-def _planned(environment: Environment, scratch: Path, serve: Serve) -> Iterator[Outcome]:
+def _planned(environment: Environment, scratch: Path) -> Iterator[Outcome]:
     from infra.stacks.app import synthesize, synthesize_bootstrap
 
-    with serve(environment) as endpoint:
-        # What the stacks refer to; and as far as local AWS can have it.
-        present = LocalAccount(environment, endpoint).prepare()
-        # The ledger of the environment is not touched.
-        ledger.accept(scratch, present)
-        stacks = synthesize([present], scratch, outdir=scratch / "streaming") / "stacks"
-        yield _outcome(Stack(stacks / Names(environment).stack_name, endpoint))
+    plugins = scratch / "plugins"
+    plugins.mkdir(exist_ok=True)
+    with serving(environment) as aws:
+        # What cannot be planned without the things that exist in an account, such as imports, is left out; jobs are not.
+        local = localized(environment).model_copy(update={"emr": environment.emr, "jobs": environment.jobs})
+        stacks = synthesize([local], scratch, outdir=scratch / "streaming", accepting=True) / "stacks"
+        yield _outcome(LocalStack(stacks / Names(environment).stack_name, aws.endpoint_url, plugins))
         if environment.pipeline is not None:
             stacks = synthesize_bootstrap([environment], scratch / "bootstrap") / "stacks"
-            yield _outcome(Stack(stacks / Names(environment).bootstrap_stack_name, endpoint))
+            yield _outcome(LocalStack(stacks / Names(environment).bootstrap_stack_name, aws.endpoint_url, plugins))
 
 
-def _outcome(stack: Stack) -> Outcome:
+def _outcome(stack: LocalStack) -> Outcome:
     versions = ""
     try:
-        # Out of reach is no outcome.
         stack.begin()
         versions = ", ".join(stack.versions)
         return Outcome(str(stack), versions, f"valid; {Changes.of(stack.plan())}", passed=True)
     except PipelineError as error:
+        if not versions and OUT_OF_REACH.search(str(error)):
+            raise NotRunError(f"the registry of the AWS provider is out of reach: {error}") from None
         return Outcome(str(stack), versions, str(error)[:_MOST], passed=False)
 
 

@@ -18,7 +18,6 @@ def synthesize(
     directory: Path,
     *,
     outdir: Path | None = None,
-    local_endpoint: str | None = None,
     accepting: bool = False,
 ) -> Path:
     """Write one stack per environment and return the directory that holds `stacks/<name>/cdk.tf.json`.
@@ -27,20 +26,19 @@ def synthesize(
         environments: What to synthesize.
         directory: Directory of the environment files and their ledgers.
         outdir: Output directory; default `$CDKTF_OUTDIR`, as CDKTF's command line sets it, or `cdktf.out`.
-        local_endpoint: As for `StreamingStack`; with it, neither ledgers nor budgets are checked.
-        accepting: Check neither, as they are about to be accepted.
+        accepting: Check neither ledgers nor budgets: they are about to be accepted, or nothing is deployed.
 
     Raises:
         LedgerError: A protected environment does not match its ledger, or an environment costs more than its budget.
     """
     chosen = list(environments)
-    checked = chosen if local_endpoint is None and not accepting else []
+    checked = [] if accepting else chosen
     for environment in checked:
         ledger.check(directory, environment)
     written = outdir or Path(os.environ.get("CDKTF_OUTDIR", "cdktf.out"))
     app = _app(written)
     for environment in chosen:
-        stack = StreamingStack(app, environment, local_endpoint)
+        stack = StreamingStack(app, environment)
         extra.build(directory, stack, environment, stack.parts)
     app.synth()
     for environment in checked:

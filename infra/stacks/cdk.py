@@ -16,7 +16,7 @@ from kinesis_efo_infra.cdk import (
 
 # isort: split
 
-from cdktf import App, LocalBackend, S3Backend, TerraformOutput
+from cdktf import App, S3Backend, TerraformOutput
 from cdktf_cdktf_provider_aws.cloudwatch_dashboard import CloudwatchDashboard
 from cdktf_cdktf_provider_aws.cloudwatch_metric_alarm import (
     CloudwatchMetricAlarm,
@@ -33,7 +33,7 @@ from cdktf_cdktf_provider_aws.emrserverless_application import (
 )
 from cdktf_cdktf_provider_aws.iam_openid_connect_provider import IamOpenidConnectProvider
 from cdktf_cdktf_provider_aws.kinesis_resource_policy import KinesisResourcePolicy
-from cdktf_cdktf_provider_aws.provider import AwsProvider, AwsProviderDefaultTags, AwsProviderEndpoints
+from cdktf_cdktf_provider_aws.provider import AwsProvider, AwsProviderDefaultTags
 from cdktf_cdktf_provider_aws.s3_bucket import S3Bucket
 from cdktf_cdktf_provider_aws.s3_bucket_lifecycle_configuration import (
     S3BucketLifecycleConfiguration,
@@ -59,7 +59,6 @@ __all__ = [
     "App",
     "AwsProvider",
     "AwsProviderDefaultTags",
-    "AwsProviderEndpoints",
     "CloudwatchDashboard",
     "CloudwatchMetricAlarm",
     "CloudwatchMetricAlarmMetricQuery",
@@ -77,7 +76,6 @@ __all__ = [
     "IamRole",
     "IamRolePolicyAttachment",
     "KinesisResourcePolicy",
-    "LocalBackend",
     "S3Backend",
     "S3Bucket",
     "S3BucketLifecycleConfiguration",

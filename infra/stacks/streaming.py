@@ -8,17 +8,8 @@ from infra.settings.artifacts import use_locations
 from infra.settings.extra import Parts
 from infra.settings.model import Environment
 from infra.settings.names import ENVIRONMENT_KEY, Names, application_name, entry_place
-from infra.stacks import local
-from infra.stacks.base import default_tags, deploy_to_aws
-from infra.stacks.cdk import (
-    App,
-    AwsProvider,
-    AwsProviderDefaultTags,
-    AwsProviderEndpoints,
-    LocalBackend,
-    TerraformOutput,
-    TerraformStack,
-)
+from infra.stacks.base import deploy_to_aws
+from infra.stacks.cdk import App, TerraformOutput, TerraformStack
 from infra.stacks.constructs import (
     Alarms,
     Dashboard,
@@ -42,18 +33,14 @@ class StreamingStack(TerraformStack):
     Args:
         scope: The app.
         environment: The environment.
-        local_endpoint: URL of local AWS to deploy to instead, in any account and with the state in a file.
     """
 
-    def __init__(self, scope: App, environment: Environment, local_endpoint: str | None = None) -> None:
+    def __init__(self, scope: App, environment: Environment) -> None:
         names = Names(environment)
         super().__init__(scope, names.stack_name)
         pin_account(self, environment.account_id, environment.region)
         self._environment = environment
-        if local_endpoint:
-            self._on_local_aws(local_endpoint)
-        else:
-            deploy_to_aws(self, environment, names.state_key)
+        deploy_to_aws(self, environment, names.state_key)
         key_arn = environment.key
         if key_arn == "own":
             key_arn = CustomerKey(
@@ -191,16 +178,3 @@ class StreamingStack(TerraformStack):
             TerraformOutput(self, "artifacts_bucket", value=self._jobs.bucket)
             if self._jobs.application_id:
                 TerraformOutput(self, "emr_serverless_application", value=self._jobs.application_id)
-
-    def _on_local_aws(self, endpoint: str) -> None:
-        LocalBackend(self, path="terraform.tfstate")
-        settings = local.provider(endpoint)
-        # CDKTF's name of the argument; in the JSON it is Terraform's again.
-        endpoints = {name.replace("s3control", "s3_control"): url for name, url in settings["endpoints"].items()}
-        AwsProvider(
-            self,
-            "aws",
-            region=self._environment.region,
-            **{**settings, "endpoints": [AwsProviderEndpoints(**endpoints)]},
-            default_tags=[AwsProviderDefaultTags(tags=default_tags(self._environment))],
-        )

@@ -5,7 +5,7 @@ Needs the extra `local`.
 
 from .aws import LocalAws
 from .data_directory import DataError
-from .declaring import LocalApplication, LocalStream, declare
+from .declaring import LocalApplication, LocalStream, declare, declare_stream
 from .errors import AwsError
 from .fault_injection import (
     Close,
@@ -42,4 +42,5 @@ __all__ = [
     "ResetStream",
     "Settings",
     "declare",
+    "declare_stream",
 ]

@@ -24,16 +24,20 @@ class LocalStream:
     Attributes:
         name: Its name in the manifest.
         stream_name: Its name in Kinesis.
-        shards: Number of shards.
+        shards: Number of shards; None for a stream on demand.
         consumer_arn: The ARN that the consumer should have, creation time and all; None for a new one.
         polled: Whether it is read without a consumer.
+        retention_hours: For how long it keeps records.
+        max_record_kib: Most KiB of a record.
     """
 
     name: str
     stream_name: str
-    shards: int = 1
+    shards: int | None = 1
     consumer_arn: str | None = None
     polled: bool = False
+    retention_hours: int = 24
+    max_record_kib: int = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +74,7 @@ def declare(aws: LocalAws, application: LocalApplication, *, seconds: float = 60
     kinesis, dynamodb = aws.client("kinesis"), aws.client("dynamodb")
     entries: dict[str, dict[str, str]] = {}
     for stream in application.streams:
-        with _already_there():
-            kinesis.create_stream(StreamName=stream.stream_name, ShardCount=stream.shards)
-        _wait_until_active(
-            partial(_stream_status, kinesis, stream.stream_name), f"stream {stream.stream_name}", seconds
-        )
-        arn = kinesis.describe_stream_summary(StreamName=stream.stream_name)["StreamDescriptionSummary"]["StreamARN"]
+        arn = declare_stream(aws, stream, seconds=seconds)
         entries[stream.name] = {"streamName": stream.stream_name, "streamArn": arn}
         if not stream.polled:
             consumer = _register(aws, kinesis, application.name, arn, stream.consumer_arn)
@@ -91,6 +90,33 @@ def declare(aws: LocalAws, application: LocalApplication, *, seconds: float = 60
         "leaseTable": {"name": table, "arn": _lease_table(dynamodb, table)},
         "streams": entries,
     }
+
+
+def declare_stream(aws: LocalAws, stream: LocalStream, *, seconds: float = 60.0) -> str:
+    """Create a stream if it is not there yet, wait until it is ACTIVE, and return its ARN. `declare` does it for what it reads.
+
+    Args:
+        aws: The local AWS, running.
+        stream: The stream.
+        seconds: How long to wait.
+
+    Raises:
+        ClientError: The local AWS refuses something.
+        TimeoutError: The stream does not become ACTIVE in time.
+    """
+    kinesis, name = aws.client("kinesis"), stream.stream_name
+    capacity: dict[str, Any] = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}}
+    if stream.shards is not None:
+        capacity = {"ShardCount": stream.shards}
+    # An older botocore does not know the size of records.
+    size = {"MaxRecordSizeInKiB": stream.max_record_kib} if stream.max_record_kib > 1024 else {}
+    with _already_there():
+        kinesis.create_stream(StreamName=name, **capacity, **size)
+    _wait_until_active(lambda: str(_summary(kinesis, name)["StreamStatus"]), f"stream {name}", seconds)
+    summary = _summary(kinesis, name)
+    if stream.retention_hours > summary["RetentionPeriodHours"]:
+        kinesis.increase_stream_retention_period(StreamName=name, RetentionPeriodHours=stream.retention_hours)
+    return str(summary["StreamARN"])
 
 
 def _register(aws: LocalAws, kinesis: Any, application: str, stream_arn: str, wanted: str | None) -> str:
@@ -128,8 +154,9 @@ def _already_there() -> Iterator[None]:
             raise
 
 
-def _stream_status(kinesis: Any, name: str) -> str:
-    return str(kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamStatus"])
+def _summary(kinesis: Any, name: str) -> dict[str, Any]:
+    summary: dict[str, Any] = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
+    return summary
 
 
 def _consumer_status(kinesis: Any, arn: str) -> str:

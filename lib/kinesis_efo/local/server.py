@@ -1,4 +1,4 @@
-"""The endpoint: answers for Kinesis and for applications of EMR Serverless from memory, and forwards everything else to moto."""
+"""The endpoint: answers for Kinesis from memory, and forwards everything else to moto."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from . import api, protecting, traits
-from .bucket_tags import tagging
 from .cbor import CBOR, encode, from_json, to_json
 from .data_directory import KeptAccount
-from .emr_applications import Applications
 from .errors import AwsError
 from .fault_injection import FaultInjection, Request
 from .http import Answer, Incoming
@@ -27,7 +25,6 @@ from .settings import Settings
 from .signing import check_time
 from .state import Clock, Kinesis
 from .subscribe import Push, open_subscription
-from .table_encryption import encrypt
 from .validation import check
 from .wire import EVENT_STREAM
 from .writing import PutRecord, PutRecords, put_record, put_records
@@ -35,7 +32,6 @@ from .writing import PutRecord, PutRecords, put_record, put_records
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 TARGET = "Kinesis_20131202."
-UPDATE_TABLE = "DynamoDB_20120810.UpdateTable"
 OPERATIONS = {**api.OPERATIONS, **traits.OPERATIONS, **protecting.OPERATIONS}
 KNOWN = {*OPERATIONS, "PutRecord", "PutRecords", "SubscribeToShard"}
 JSON = "application/x-amz-json-1.1"
@@ -58,7 +54,6 @@ class Server:
         self._clock = clock
         self._ticks = Ticks()
         self._regions: dict[str, Kinesis] = {}
-        self._emr: dict[str, Applications] = {}
         self._moto = moto
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.kinesis(settings.region)
@@ -98,24 +93,9 @@ class Server:
         try:
             self._check_time(request, service)
             await self._faults.before(Request(service, target.rpartition(".")[2], params))
-            if target == UPDATE_TABLE:
-                encrypt(self._settings.account_id, region, params)
-            if service == "emr-serverless":
-                return await self._emr_serverless(request, region)
-            answer = await self._moto.forward(request, service)
-            if service == "s3" and answer.status == 200 and (tags := tagging(request)) is not None:
-                await self._moto.forward(tags, service)
-            return answer
+            return await self._moto.forward(request, service)
         except AwsError as error:
             return error_answer(request, service, error)
-
-    async def _emr_serverless(self, request: Incoming, region: str) -> Answer:
-        if region not in self._emr:
-            self._emr[region] = Applications(self._settings.account_id, region, self._clock.time)
-        found = self._emr[region].answer(request.method, request.path, request.body)
-        if found is None:
-            return await self._moto.forward(request, "emr-serverless")
-        return Answer(200, self._headers("application/json", str(uuid.uuid4())), msgspec.json.encode(found))
 
     async def _kinesis(self, request: Incoming, operation: str, kinesis: Kinesis) -> Answer:
         request_id = str(uuid.uuid4())

@@ -17,6 +17,7 @@ from infra.errors import AwsError
 from infra.settings.doctor import Finding, Verdict, examine
 from infra.settings.model import Environment
 from kinesis_efo.local import LocalAws, Settings
+from tests.support.moto_gaps import filled
 
 REGION, ACCOUNT = "eu-west-1", "111122223333"
 NOTHING = '{"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Action": "*", "Resource": "*"}]}'
@@ -24,7 +25,8 @@ NOTHING = '{"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Action": 
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
-    with LocalAws(settings=Settings(region=REGION, account_id=ACCOUNT, consumer_creating_seconds=0.05)) as local:
+    settings = Settings(region=REGION, account_id=ACCOUNT, consumer_creating_seconds=0.05)
+    with filled(ACCOUNT, REGION), LocalAws(settings=settings) as local:
         for name, value in local.environment.items():
             monkeypatch.setenv(name, value)
         yield local

@@ -46,6 +46,7 @@ from kinesis_efo.options import AwsSettings, BatchOptions
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.producer import BlockingProducer
 from kinesis_efo_infra.iam import POLL_STREAM
+from kinesis_efo_infra.pipeline.local import LocalStack
 from tests.integration.infra.conftest import write_environment
 from tests.support.iam import Enforced, many
 from tests.support.terraform.harness import Terraform
@@ -123,8 +124,9 @@ def declared(provider: Mapping[str, str], tmp_path_factory: pytest.TempPathFacto
         subscribe_interval_seconds=0,
     )
     with LocalAws(settings=settings, faults=gate) as aws:
-        out = synthesize([environment], directory, outdir=directory / "local", local_endpoint=aws.endpoint_url)
-        terraform = Terraform(out / "stacks" / "kinesis-efo-test", provider)
+        stack = synthesize([environment], directory, outdir=directory / "local") / "stacks" / "kinesis-efo-test"
+        LocalStack(stack, aws.endpoint_url)
+        terraform = Terraform(stack, provider)
         terraform.apply()
         state = terraform.state()
         stream = state["aws_kinesis_stream.orders"]["arn"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 
@@ -14,9 +15,7 @@ from infra.errors import NotRunError, PipelineError
 from infra.local import real_provider as module
 from infra.local.real_provider import FILES, RECORD, Outcome, real_provider, told, written_into
 from kinesis_efo_infra.engine import ENGINE
-from tests.integration.infra.test_apply_local import served
 from tests.support.isolated import ROOT
-from tests.support.missing import terraform
 
 DAY = date(2026, 11, 25)
 
@@ -37,7 +36,7 @@ def test_every_example_is_planned_and_recorded(
     # The stand-in: what the provider itself says is for those who reach its registry.
     monkeypatch.setenv("TF_REATTACH_PROVIDERS", provider["TF_REATTACH_PROVIDERS"])
     before = page.read_text(encoding="utf-8")
-    assert real_provider(page, FILES, served, lambda: DAY)
+    assert real_provider(page, FILES, lambda: DAY)
     text = page.read_text(encoding="utf-8")
     head, _, rest = text.partition(f"<!-- {ENGINE} -->\n")
     record, _, tail = rest.partition(f"<!-- end of {ENGINE} -->")
@@ -80,19 +79,48 @@ def test_what_is_refused_is_recorded_as_well(page: Path, monkeypatch: pytest.Mon
     with pytest.raises(PipelineError, match="has no place for other"):
         written_into(once, "other", text)
     monkeypatch.setattr(module, "_planned", lambda *_: iter(outcomes))
-    assert not real_provider(page, FILES[:1], served, lambda: DAY)
+    assert not real_provider(page, FILES[:1], lambda: DAY)
 
 
-def test_without_the_registry_it_says_so_in_a_sentence_and_records_nothing(
-    page: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("said", "code", "told"),
+    [
+        (
+            "Failed to query available provider packages\\n\\ncould not connect to registry.opentofu.org: no such host",
+            NOT_RUN,
+            (
+                "not run: the registry of the AWS provider is out of reach: kinesis-efo-dev: init failed (is the AWS provider installed, "
+                "or its registry reachable?): Failed to query available provider packages could not connect to "
+                "registry.opentofu.org: no such host"
+            ),
+        ),
+        ("the checksum of the registry does not match", 1, "the checksum of the registry does not match"),
+    ],
+    ids=["out of reach", "there and wrong"],
+)
+def test_what_the_network_does_not_give_is_not_run_and_all_else_is_recorded(
+    said: str,
+    code: int,
+    told: str,
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    terraform()
+    caplog.set_level(logging.INFO)
     before = page.read_bytes()
+    program = tmp_path / "bin" / "tofu"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nprintf 'Warning: old\\nError: {said}\\n' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", str(program))
+    monkeypatch.setattr(module.real_provider, "__defaults__", (page, FILES[1:2], lambda: DAY))
+    assert main(["real-provider", "--record", str(page)]) == code
+    assert told in caplog.text
+    assert (page.read_bytes() == before) is (code == NOT_RUN)
 
-    def out_of_reach(*_: object) -> Callable[..., None]:
-        raise NotRunError("the registry of the AWS provider is out of reach: no such host")
 
-    monkeypatch.setattr(module, "_planned", out_of_reach)
-    assert main(["real-provider", "--record", str(page)]) == NOT_RUN
-    assert caplog.messages[-1] == "not run: the registry of the AWS provider is out of reach: no such host"
-    assert page.read_bytes() == before
+def test_without_the_binary_nothing_is_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", "no-such-binary")
+    with pytest.raises(NotRunError, match=r"there is no no-such-binary on the PATH"):
+        real_provider(page)

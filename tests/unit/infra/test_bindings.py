@@ -29,15 +29,13 @@ HATCHES = {
 
 @pytest.fixture(scope="module")
 def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Every complete environment, for AWS and for local AWS, and their bootstrap stacks."""
+    """Every complete environment, and their bootstrap stacks."""
     directory = tmp_path_factory.mktemp("bindings")
     environments = [load_environment(path) for path in (*sorted(DIRECTORY.glob("*.yaml")), EXAMPLE)]
     for environment in environments:
         ledger.accept(directory, environment)
-    local = {"local_endpoint": "http://127.0.0.1:1"}
     written = [
         synthesize(environments, directory, outdir=directory / "aws"),
-        synthesize(environments, directory, outdir=directory / "local", **local),  # type: ignore[arg-type]
         synthesize_bootstrap(environments, directory / "bootstrap"),
     ]
     return {
@@ -50,7 +48,7 @@ def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_every_attribute_is_one_of_the_bindings_with_its_type_and_none_that_they_require_is_missing(
     stacks: dict[str, Any],
 ) -> None:
-    assert len(stacks) == 9
+    assert len(stacks) == 6
     assert {name: found for name, stack in stacks.items() if (found := faults(stack))} == {}
 
 

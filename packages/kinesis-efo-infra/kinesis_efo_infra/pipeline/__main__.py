@@ -21,6 +21,7 @@ from kinesis_efo_infra.pipeline import filled_in, new_repository, publisher
 from kinesis_efo_infra.pipeline.deployment import Deployment
 from kinesis_efo_infra.pipeline.environment import Environment, load
 from kinesis_efo_infra.pipeline.limits import Plan, applications_to_stop
+from kinesis_efo_infra.pipeline.local import apply_local
 from kinesis_efo_infra.pipeline.steps import add_steps, run
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,11 @@ def _gate(options: argparse.Namespace) -> int:
     return report(result, options.directory, environments.get, sarif=options.sarif, excused=options.excused)
 
 
+def _apply_local(options: argparse.Namespace) -> int:
+    apply_local(options.synthesized / "stacks" / options.stack, options.endpoint)
+    return 0
+
+
 def _new_repository(options: argparse.Namespace) -> int:
     for path in new_repository.write(options.to, options.environment, options.publisher, options.tag):
         logger.info("wrote %s", shown(path))
@@ -103,6 +109,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     new.add_argument("--tag", default=publisher.TAG, help="their version (default: %(default)s)")
     new.set_defaults(run=_new_repository)
+    local = steps.add_parser("apply-local", help="apply a synthesized stack to a local AWS that runs")
+    local.add_argument("stack", help="its name")
+    local.add_argument("--synthesized", type=Path, default=Path("cdktf.out"), help="default: %(default)s")
+    local.add_argument("--endpoint", default="http://127.0.0.1:4566", help="the local AWS (default: %(default)s)")
+    local.set_defaults(run=_apply_local)
     gate = steps.add_parser("gate", help="scan what was synthesized: the positive list, what it grants, and checkov")
     gate.add_argument("--synthesized", type=Path, default=Path("cdktf.out"), help="default: %(default)s")
     gate.add_argument("--sarif", type=Path, help="also write what was found as SARIF, for code scanning")

@@ -11,7 +11,8 @@ from kinesis_efo_infra.errors import Fault, SettingsError
 
 ACCOUNT = "111122223333"
 BUCKET = "acme-terraform-state"
-_LOCAL = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.internal")
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.internal")
+"""Hosts at which a local AWS answers."""
 
 
 class Head(Protocol):
@@ -40,7 +41,7 @@ def refuse(environment: Head, variables: Mapping[str, str] = os.environ) -> None
     Raises:
         SettingsError: A value is the template's, and AWS is meant.
     """
-    if urlsplit(variables.get("AWS_ENDPOINT_URL", "")).hostname in _LOCAL:
+    if urlsplit(variables.get("AWS_ENDPOINT_URL", "")).hostname in LOCAL_HOSTS:
         return
     file = f"{environment.environment}.yaml"
     faults = []

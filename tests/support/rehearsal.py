@@ -1,19 +1,198 @@
-"""An account in local AWS, before and after a deployment: what the stacks only refer to is made first, and what is there is listed."""
+"""Rehearses a deployment: Terraform applies the stacks of an environment to a local AWS, plans again, changes and destroys them.
+
+`make rehearsal ENV=dev` runs it with the AWS provider of its registry, on GitHub with each engine.
+
+What is applied is what would be deployed: what the stacks only refer to is made first. Afterwards nothing may be left.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import boto3
 from botocore.exceptions import ClientError
 
-from infra.settings import pods
-from infra.settings.access import RoleAccess
+from infra.errors import PipelineError
+from infra.local.up import serving
+from infra.settings import ledger, pods
+from infra.settings.access import OtherAccount, RoleAccess
+from infra.settings.load import load_environments
 from infra.settings.model import AdoptedStream, Environment, OwnStream, Stream
-from infra.settings.names import Names
+from infra.settings.names import Names, application_name
+from infra.stacks.app import synthesize, synthesize_bootstrap
+from kinesis_efo_infra.pipeline.bundle import Changes
+from kinesis_efo_infra.pipeline.local import CONFIGURATION, LocalStack
 from kinesis_efo_infra.table import LEASE_KEY
+from tests.support.moto_gaps import filled
+
+logger = logging.getLogger(__name__)
+ADDED = "rehearsal"
+"""Key of the stream that the change adds."""
+
+
+class RehearsalError(Exception):
+    """A deployment to local AWS did not do what one to AWS must do."""
+
+
+@contextmanager
+def served(environment: Environment) -> Iterator[str]:
+    """A local AWS for an environment; yields its URL."""
+    with filled(environment.account_id, environment.region), serving(environment) as aws:
+        yield aws.endpoint_url
+
+
+def rehearse(directory: Path, name: str, scratch: Path) -> None:
+    """Apply the stacks of an environment to local AWS, plan them again, change them, and destroy them.
+
+    Args:
+        directory: Directory of the environment files.
+        name: The environment.
+        scratch: An empty directory.
+
+    Raises:
+        RehearsalError: A second plan is not empty, the change replaces something, or something is left in the end.
+        PipelineError: Terraform failed.
+    """
+    (environment,) = load_environments(directory, [name])
+    plugins = scratch / "plugins"
+    plugins.mkdir(parents=True)
+    with served(environment) as endpoint:
+        _streaming(environment, endpoint, scratch, plugins)
+    if environment.pipeline is not None:
+        with served(environment) as endpoint:
+            _bootstrap(environment, endpoint, scratch, plugins)
+
+
+def _streaming(environment: Environment, endpoint: str, scratch: Path, plugins: Path) -> None:
+    """Rehearse the stack of streams and applications."""
+
+    def written(wanted: Environment) -> None:
+        # The ledger of the environment is not touched.
+        ledger.accept(scratch, wanted)
+        synthesize([wanted], scratch, outdir=scratch / "streaming")
+
+    account = LocalAccount(environment, endpoint)
+    present = account.prepare()
+    before = account.holds()
+    written(present)
+    stack = Rehearsal(scratch / "streaming" / "stacks" / Names(environment).stack_name, endpoint, plugins)
+    stack.begin()
+    stack.apply()
+    later = changed(present)
+    written(later)
+    changes = stack.apply()
+    if changes.replace or changes.destroy:
+        raise RehearsalError(f"{stack}: more retention, a stream and a consumer would {changes}; nothing may be lost")
+    _check_change(later, account)
+    stack.end()
+    _check_left(account, before, stack)
+
+
+def _bootstrap(environment: Environment, endpoint: str, scratch: Path, plugins: Path) -> None:
+    """Rehearse the stack that the pipeline needs."""
+    account = LocalAccount(environment, endpoint)
+    account.prepare()
+    before = account.holds()
+    written = synthesize_bootstrap([environment], scratch / "bootstrap")
+    stack = Rehearsal(written / "stacks" / Names(environment).bootstrap_stack_name, endpoint, plugins)
+    stack.begin()
+    stack.apply()
+    stack.end()
+    _check_left(account, before, stack)
+
+
+def changed(environment: Environment) -> Environment:
+    """The environment with more retention, and with one more stream, which an application reads."""
+    streams = {
+        key: stream.model_copy(update={"retention_hours": min(stream.retention_hours + 24, 8760)})
+        if isinstance(stream, OwnStream)
+        else stream
+        for key, stream in environment.streams.items()
+    }
+    streams[ADDED] = OwnStream(mode="provisioned", shards=1)
+    applications = dict(environment.applications)
+    reader = next((key for key, each in applications.items() if not isinstance(each.access, OtherAccount)), None)
+    if reader is not None:
+        application = applications[reader]
+        applications[reader] = application.model_copy(update={"streams": [*application.streams, ADDED]})
+    return environment.model_copy(update={"streams": streams, "applications": applications})
+
+
+def _check_change(environment: Environment, account: LocalAccount) -> None:
+    for key, stream in environment.streams.items():
+        name = Names(environment).stream_name(key)
+        if not isinstance(stream, OwnStream):
+            continue
+        if (found := account.retention_hours(name)) != stream.retention_hours:
+            raise RehearsalError(f"stream {name} keeps its records for {found} h, not for {stream.retention_hours} h")
+        wanted = {
+            application_name(application, each)
+            for application, each in environment.applications.items()
+            if key in each.streams and each.subscribes
+        }
+        if wanted != account.consumers(name):
+            raise RehearsalError(
+                f"stream {name} has the consumers {sorted(account.consumers(name))}, not {sorted(wanted)}"
+            )
+
+
+def _check_left(account: LocalAccount, before: set[str], stack: LocalStack) -> None:
+    if left := account.holds() - before:
+        raise RehearsalError(f"{stack}: left in local AWS after its destruction: {', '.join(sorted(left))}")
+
+
+class Rehearsal(LocalStack):
+    """A stack that is applied to local AWS, and destroyed again."""
+
+    def apply(self) -> Changes:
+        """Apply; a plan after that must be empty.
+
+        Raises:
+            RehearsalError: It is not.
+        """
+        changes = super().apply()
+        plan = self.directory / "again.tfplan"
+        if self.terraform.plan(plan):
+            raise RehearsalError(f"{self}: a second plan is not empty:\n{self.terraform.show_text(plan)}")
+        logger.info("%s: a second plan is empty", self)
+        return changes
+
+    def end(self) -> None:
+        """Destroy everything; what is protected is refused first, and set free.
+
+        Raises:
+            RehearsalError: Something that is protected would have been destroyed.
+        """
+        if free := self._protection():
+            try:
+                self.terraform.destroy()
+            except PipelineError as error:
+                if "prevent_destroy" not in str(error):
+                    raise
+            else:
+                raise RehearsalError(f"{self}: what is protected was destroyed")
+            self.write("unprotected_override.tf.json", {"resource": free})
+            self.apply()
+        self.terraform.destroy()
+        logger.info("%s: destroyed", self)
+
+    def _protection(self) -> dict[str, dict[str, Any]]:
+        """What sets each protected resource free."""
+        document = json.loads((self.directory / CONFIGURATION).read_text(encoding="utf-8"))
+        free: dict[str, dict[str, Any]] = {}
+        for kind, resources in document["resource"].items():
+            for name, resource in resources.items():
+                if resource.get("lifecycle", {}).get("prevent_destroy"):
+                    table = {"deletion_protection_enabled": False} if kind == "aws_dynamodb_table" else {}
+                    free.setdefault(kind, {})[name] = {"lifecycle": {"prevent_destroy": False}, **table}
+        return free
 
 
 class LocalAccount:
@@ -189,3 +368,9 @@ def _already_there() -> Iterator[None]:
             "BucketAlreadyOwnedByYou",
         ):
             raise
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with TemporaryDirectory(prefix="kinesis-efo-rehearsal-") as folder:
+        rehearse(Path(sys.argv[1]), sys.argv[2], Path(folder))

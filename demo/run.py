@@ -225,6 +225,6 @@ def _archive_job(directory: Path, manifest: str, total: int) -> Child:
     return _submitted(command, directory / "job.log")
 
 
-def _submitted(command: Sequence[str | Path], log: Path) -> Child:
+def _submitted(command: Sequence[object], log: Path) -> Child:
     settings = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN"]
     return Child([str(Path(sys.executable).with_name("spark-submit")), *settings, *map(str, command)], {}, log)

@@ -3,7 +3,7 @@
 #   make test     the tests; those that need Spark on both supported versions
 #   make lint     ruff, mypy, import-linter; zizmor and the schema for workflows; the documentation as a site, without a warning
 #   make synth    the infrastructure as Terraform JSON, in cdktf.out
-#   make bench    the benchmarks, as one table
+#   make bench    the benchmarks, as one table; AGAINST=REV compares with the library of a commit or tag
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 
@@ -161,8 +161,9 @@ seeds: $(VENV)/.full
 mutants: $(VENV)/.core
 	@$(RUN) $(PYTHON) -m scripts.mutants $(MUTANTS)
 
-bench: $(VENV)/.isolated java
-	@$(RUN) $(PYTHON) -m benchmarks $(BENCH_ARGS)
+# AGAINST=v1.2.0, or any commit: that version and this checkout by turns, and whether this one is slower.
+bench: $(VENV)/.isolated $(VENV)/.core java
+	@$(RUN) $(PYTHON) -m benchmarks $(if $(AGAINST),--against "$(AGAINST)") $(BENCH_ARGS)
 
 # What comes from the code: the tables in README.md and docs/, the dashboard and the alerts.
 docs: $(VENV)/.full

@@ -1,4 +1,5 @@
-"""`python -m benchmarks [names]`: runs all benchmarks, or those named, and prints one table; `--json` for scripts.
+"""`python -m benchmarks [names]`: runs all benchmarks, or those named, and prints one table; `--json` for scripts, `--against` a revision
+to compare two versions of the library.
 
 Ratios compare values of the same run, measured in turns; absolute figures depend on the machine.
 """
@@ -18,6 +19,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import against
 from benchmarks.figures import STEADY, Figure
 from benchmarks.machine import CREDENTIALS
 from benchmarks.peers.table import table
@@ -38,6 +40,7 @@ BENCHMARKS: Final = {
     "reading": ("benchmarks.reading", "Kinesis to Spark's noop sink, local[2]"),
     "batch": ("benchmarks.batch", "A batch read and a loop over GetRecords"),
     "latency": ("benchmarks.latency", "PutRecords to foreachBatch, 1,000 records/s"),
+    "micro_batch": ("benchmarks.micro_batch", "The CPU of a micro-batch, the memory of its processes"),
     "triggers": ("benchmarks.triggers", "What a query takes by its trigger"),
     "available_now": ("benchmarks.available_now", "What a query takes that reads what is there, and ends"),
     "start": ("benchmarks.start", "spark-submit to the first archived micro-batch"),
@@ -56,12 +59,20 @@ def main(arguments: list[str]) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON instead of the table")
     form.add_argument("--page", action="store_true", help="print what docs/how-it-compares.md has of them; peers only")
+    form.add_argument("--against", metavar="REV", help="compare with the library of a commit or tag, by turns")
+    parser.add_argument("--pairs", type=int, default=against.PAIRS, help="with --against: how many; 5 or more")
     wanted = parser.parse_args(arguments)
     if unknown := [name for name in wanted.names if name not in BENCHMARKS]:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     if wanted.page and wanted.names != ["peers"]:
         parser.error("no page has the table of others than peers")
+    if wanted.pairs < against.FEWEST_PAIRS:
+        parser.error(f"--pairs {wanted.pairs} tell nothing: {against.FEWEST_PAIRS} or more")
+    if wanted.against and (unknown := [name for name in wanted.names if name not in against.ONCE]):
+        parser.error(f"{', '.join(unknown)} cannot be compared; {', '.join(against.ONCE)} can")
     os.environ.update(CREDENTIALS)
+    if wanted.against:
+        sys.exit(not against.compare(wanted.against, wanted.names, wanted.pairs))
     progress = Console(stderr=True)
     found: dict[str, list[Figure]] = {}
     for name in wanted.names or BENCHMARKS:

@@ -1,8 +1,8 @@
 """The age of a record when the user's `foreachBatch` function has it, at 1,000 records/s.
 
 A separate process puts ten records every 10 ms, each with its time of sending. Spark runs with the defaults, a 0-second trigger
-and a checkpoint on local disk, and again with what `low_latency` sets, then with more shards, and with a second query that shares the
-run. The first half minute of each query does not count: the JVM compiles what runs often.
+and a checkpoint on local disk, and again with what `low_latency` sets and asks for, then with more shards, and with a second query that
+shares the run. The first half minute of each query does not count: the JVM compiles what runs often.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import quantiles
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -29,31 +29,52 @@ from tests.support.world import World, make_world, wait_until
 
 SHARDS: Final = 4
 RECORDS_PER_SECOND: Final = 1_000
-RECORDS_PER_CALL: Final = 10
 RECORD_BYTES: Final = 200
 TIME_BYTES: Final = 17
 """Bytes at the beginning of a record that say when it was sent."""
 MANY_SHARDS: Final = 64
+AT_START: Final = {"spark.python.daemon.module": "kinesis_efo.spark.daemon"}
+"""What `low_latency` asks to give to `spark-submit`."""
+CASES: Final[tuple[tuple[Any, ...], ...]] = (
+    ("Spark's defaults", SHARDS, (150, 300)),
+    ("low_latency", SHARDS, (60, 150)),
+    (f"low_latency, {MANY_SHARDS} shards", MANY_SHARDS, (100, 250)),
+    ("low_latency, two queries", SHARDS, (), "the host's", "the guest's"),
+)
+"""Name, shards, the goals of p50 and p99, and the names of queries if there are several."""
 WARM_UP_SECONDS: Final = 30.0
 RUNS: Final = 3
 RUN_SECONDS: Final = 10.0
 
 
+class Pace(NamedTuple):
+    """What is put into a stream.
+
+    Attributes:
+        records: How many at once.
+        seconds: How often.
+        size: Bytes of one.
+    """
+
+    records: int
+    seconds: float
+    size: int
+
+
+PACE: Final = Pace(10, 10 / RECORDS_PER_SECOND, RECORD_BYTES)
+
+
 def run() -> list[Figure]:
     """Measure."""
-    with (
-        AwsProcess(settings=Settings(consumer_creating_seconds=0.0)) as aws,
-        tempfile.TemporaryDirectory() as place,
-        spark_session() as spark,
-    ):
-        figures = _measured(spark, aws, Path(place, "defaults"), "Spark's defaults", SHARDS, (150, 300))
-        tuned, many, two = Path(place, "tuned"), Path(place, "many"), Path(place, "two")
-        kinesis_efo.low_latency(spark, checkpoint=tuned)
-        figures += _measured(spark, aws, tuned, "low_latency", SHARDS, (60, 150))
-        figures += _measured(spark, aws, many, f"low_latency, {MANY_SHARDS} shards", MANY_SHARDS, (100, 250))
-        return figures + _measured(
-            spark, aws, two, "low_latency, two queries", SHARDS, queries=("the host's", "the guest's")
-        )
+    figures = []
+    with AwsProcess(settings=Settings(consumer_creating_seconds=0.0)) as aws, tempfile.TemporaryDirectory() as place:
+        for case, shards, goals, *queries in CASES:
+            tuned, directory = case.startswith("low_latency"), Path(place, case)
+            with spark_session(settings=AT_START if tuned else {}) as spark:
+                if tuned:
+                    kinesis_efo.low_latency(spark, checkpoint=directory)
+                figures += _measured(spark, aws, directory, case, shards, goals, queries or ("",))
+    return figures
 
 
 def _measured(
@@ -62,12 +83,12 @@ def _measured(
     place: Path,
     case: str,
     shards: int,
-    goals: tuple[float, float] | None = None,
-    queries: Sequence[str] = ("",),
+    goals: Sequence[float],
+    queries: Sequence[str],
 ) -> list[Figure]:
     place.mkdir()
     world = make_world(aws, place, {"orders": shards})
-    p50, p99 = (Goal(goal, least=False) for goal in goals) if goals else (None, None)
+    p50, p99 = [Goal(goal, least=False) for goal in goals] or (None, None)
     figures = []
     for name, windows in zip(queries, _windows(spark, aws, world, place, len(queries)), strict=True):
         medians, tails = zip(
@@ -147,11 +168,11 @@ def started(
 
 
 @contextlib.contextmanager
-def sending(aws: LocalAws, world: World) -> Iterator[None]:
+def sending(aws: LocalAws, world: World, pace: Pace = PACE) -> Iterator[None]:
     """Within this context, a process of its own puts records into the stream."""
     context = multiprocessing.get_context("spawn")
     enough = context.Event()
-    sender = context.Process(target=_put, args=(aws.endpoint_url, world.streams["orders"], enough), daemon=True)
+    sender = context.Process(target=_put, args=(aws.endpoint_url, world.streams["orders"], pace, enough), daemon=True)
     sender.start()
     try:
         yield
@@ -161,19 +182,18 @@ def sending(aws: LocalAws, world: World) -> Iterator[None]:
         sender.kill()
 
 
-def _put(endpoint: str, stream: str, enough: Event) -> None:
+def _put(endpoint: str, stream: str, pace: Pace, enough: Event) -> None:
     """Put records into a stream, each with its time of sending in front, until it is enough."""
     import boto3
 
     os.environ.update(CREDENTIALS)
     client = boto3.client("kinesis", endpoint_url=endpoint, region_name="us-east-1")
-    pause = RECORDS_PER_CALL / RECORDS_PER_SECOND
     due = time.monotonic()
     number = 0
     while not enough.is_set():
-        data = b"%17.6f" % time.time() + bytes(RECORD_BYTES - TIME_BYTES)
-        records = [{"PartitionKey": str(number + turn), "Data": data} for turn in range(RECORDS_PER_CALL)]
+        data = b"%17.6f" % time.time() + bytes(pace.size - TIME_BYTES)
+        records = [{"PartitionKey": str(number + turn), "Data": data} for turn in range(pace.records)]
         client.put_records(StreamName=stream, Records=records)
-        number += RECORDS_PER_CALL
-        due += pause
+        number += pace.records
+        due += pace.seconds
         time.sleep(max(0.0, due - time.monotonic()))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,13 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
+import kinesis_efo
 from kinesis_efo.local import LocalAws, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_EC2_METADATA_DISABLED": "true"}
+AWS_PYTHON = "KINESIS_EFO_BENCH_AWS"
+"""The variable that names the Python of the local AWS: an earlier version of the library is measured against the present one's."""
 
 
 class AwsProcess(LocalAws):
@@ -30,14 +36,20 @@ class AwsProcess(LocalAws):
 
     def start(self) -> AwsProcess:
         """See `LocalAws`."""
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self.settings, self._wanted_tls_port), daemon=True)
-        self._process.start()
-        theirs.close()
-        if not self._pipe.poll(60):
-            raise RuntimeError("the local AWS did not start within 60 s")
-        self._port, self._tls_port, self._pem = self._pipe.recv()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        given = {name: value for name, value in asdict(self.settings).items() if value != getattr(Settings(), name)}
+        command = [os.environ.get(AWS_PYTHON) or sys.executable, "-m", "benchmarks.machine"]
+        self._process = subprocess.Popen(
+            [*command, json.dumps([given, self._wanted_tls_port])],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        if not (said := self._process.stdout.readline()):
+            raise RuntimeError("the local AWS did not start; what it said is above")
+        self._port, self._tls_port, self._pem = json.loads(said)
         return self
 
     @property
@@ -51,10 +63,17 @@ class AwsProcess(LocalAws):
         times = psutil.Process(self._process.pid).cpu_times()
         return float(times.user + times.system)
 
+    def subscriptions(self) -> int:
+        """How many subscriptions were asked for so far."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
     def stop(self) -> None:
         """See `LocalAws`."""
-        self._pipe.close()
-        self._process.join()
+        self._process.communicate()
         while self._clients:
             self._clients.pop().close()
 
@@ -67,12 +86,12 @@ def anonymous_memory(pid: int) -> int:
     raise RuntimeError("/proc names no RssAnon: this benchmark needs Linux")
 
 
-def _serve(ready: Connection, settings: Settings, tls_port: int | None) -> None:
-    with LocalAws(settings=settings, tls_port=tls_port) as aws:
+def _serve(settings: dict[str, Any], tls_port: int | None) -> None:
+    with LocalAws(settings=Settings(**settings), tls_port=tls_port) as aws:
         encrypted = (0, "") if tls_port is None else (int(aws.tls_endpoint_url.rpartition(":")[2]), aws.ca_path)
-        ready.send((aws.port, *encrypted))
-        with contextlib.suppress(EOFError):
-            ready.recv()
+        print(json.dumps((aws.port, *encrypted)), flush=True)
+        for _ in sys.stdin:
+            print(sum(call.operation == "SubscribeToShard" for call in aws.kinesis.trace), flush=True)
 
 
 @contextlib.contextmanager
@@ -87,7 +106,7 @@ def spark_session(cores: int = 2, memory: str = "2g", settings: Mapping[str, str
     os.environ.update(
         PYSPARK_PYTHON=sys.executable,
         PYSPARK_DRIVER_PYTHON=sys.executable,
-        PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'lib'}",
+        PYTHONPATH=f"{ROOT}{os.pathsep}{Path(kinesis_efo.__file__).parents[1]}",
     )
     session = (
         SparkSession.builder.master(f"local[{cores}]")
@@ -145,3 +164,7 @@ def process_of(work: Callable[..., None], *arguments: Any) -> Iterator[Pipe]:
     finally:
         process.kill()
         process.join()
+
+
+if __name__ == "__main__":
+    _serve(*json.loads(sys.argv[1]))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from itertools import count
+from itertools import count, starmap
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -27,7 +27,6 @@ from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import AwsProcess, Pipe, process_of, spark_session
 from benchmarks.spark_processes import JVM, PLANNER, WORKERS, SparkProcesses, taken
-from kinesis_efo.kinesis import core
 from kinesis_efo.kinesis.batches import SCHEMA
 from kinesis_efo.local import Settings
 from kinesis_efo.spark.source import SCHEMA as COLUMNS
@@ -38,6 +37,8 @@ SHARDS: Final = 4
 WARM_UP: Final = SHARDS * RECORDS_PER_EVENT
 """Rows before the measurement begins."""
 ALL: Final = "all processes"
+CORE, SWITCH = "kinesis_efo_core", "KINESIS_EFO_CORE"
+"""The native core's module, and the environment variable that chooses it."""
 GENERATED: Final = "rows generated in read"
 WAYS: Final = {"kinesis-efo": "off", "kinesis-efo, native core": "on"}
 """The readers, and what their environment says of the core."""
@@ -72,13 +73,13 @@ SIZES: Final = (Size(1024, 1024, 2_000, 86_000, 3.8), Size(100, 2800, 10_000, 38
 def run() -> list[Figure]:
     """Measure. A GB counts the records' data."""
     figures: list[Figure] = []
-    for size in SIZES:
+    for size in starmap(Size, SIZES):
         figures += _measured(size)
     return figures
 
 
 def _measured(size: Size) -> list[Figure]:
-    ways = {name: says for name, says in WAYS.items() if says == "off" or find_spec(core.MODULE) is not None}
+    ways = {name: says for name, says in WAYS.items() if says == "off" or find_spec(CORE) is not None}
     used: dict[str, list[dict[str, float]]] = {GENERATED: [], **{name: [] for name in ways}}
     with (
         AwsProcess(settings=Settings(consumer_creating_seconds=0.0)) as aws,
@@ -92,7 +93,7 @@ def _measured(size: Size) -> list[Figure]:
             environment = {
                 "AWS_ENDPOINT_URL": aws.endpoint_url,
                 "AWS_ENDPOINT_URL_KINESIS": kinesis.endpoint,
-                core.SWITCH: says,
+                SWITCH: says,
             }
             sessions[name] = stack.enter_context(process_of(_session, environment, size))
         numbers = count()

@@ -62,11 +62,20 @@ class SparkProcesses:
     def _processes(self) -> Iterator[tuple[str, psutil.Process]]:
         yield PROGRAM, psutil.Process()
         yield JVM, self._jvm
-        for process in self._jvm.children(recursive=True):
-            try:
-                yield _kind(process), process
-            except psutil.NoSuchProcess:
-                continue
+        yield from _below(self._jvm)
+
+
+def kinds_below(process: psutil.Process) -> set[str]:
+    """The kinds of the processes that a process has started, and those have."""
+    return {kind for kind, _ in _below(process)}
+
+
+def _below(ancestor: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
+    for process in ancestor.children(recursive=True):
+        try:
+            yield _kind(process), process
+        except psutil.NoSuchProcess:
+            continue
 
 
 def taken(before: Usage, after: Usage) -> dict[str, float]:

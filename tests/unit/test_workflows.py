@@ -339,6 +339,48 @@ def test_what_takes_too_long_before_a_merge_is_run_every_night() -> None:
         assert asked.returncode == 0, asked.stderr
 
 
+@pytest.mark.parametrize(
+    ("dates", "tag", "compared"),
+    [
+        (["2020-01-01", "2020-01-02"], "HEAD^", ["v1.2.0", "HEAD"]),
+        (["2020-01-01"], None, ["There is no tag yet to compare with.", "HEAD"]),
+        (["2099-01-01"], None, ["There is no tag yet to compare with.", "There is no commit yet of a week before."]),
+    ],
+)
+def test_every_night_speed_is_compared_with_the_last_tag_and_with_a_week_before(
+    dates: list[str], tag: str | None, compared: list[str], tmp_path: Path
+) -> None:
+    bench = tmp_path / "bin" / "make"
+    bench.parent.mkdir()
+    bench.write_text('#!/bin/sh\n[ "$1" = bench ] && echo "${2#AGAINST=}"\n')
+    bench.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{bench.parent}{os.pathsep}{os.environ['PATH']}"}
+
+    def git(*arguments: str, date: str = "2020-01-01") -> str:
+        who = {f"GIT_{one}_{what}": "a@b.example" for one in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        when = {"GIT_AUTHOR_DATE": f"{date}T00:00:00Z", "GIT_COMMITTER_DATE": f"{date}T00:00:00Z"}
+        run = ["git", "-C", str(tmp_path), *arguments]
+        return subprocess.run(
+            run, env=os.environ | who | when, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "--quiet")
+    for date in dates:
+        git("commit", "--quiet", "--allow-empty", "--message", date, date=date)
+    if tag is not None:
+        git("tag", "v1.2.0", tag)
+    steps = [step["run"] for step in document(NIGHTLY)["jobs"]["slower"]["steps"] if "AGAINST" in step.get("run", "")]
+    ran = [
+        subprocess.run(
+            ["sh", "-e", "-c", step], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        for step in steps
+    ]
+    assert [each.stdout.strip() for each in ran] == [
+        git("rev-parse", "HEAD") if to == "HEAD" else to for to in compared
+    ]
+
+
 def test_both_engines_are_compared_and_scanned_before_a_merge() -> None:
     job = document(PULL_REQUEST)["jobs"]["engines"]
     assert [step["run"] for step in job["steps"] if "run" in step] == [
@@ -543,7 +585,7 @@ def test_the_core_is_checked_before_a_merge_and_before_a_release() -> None:
 def test_rust_has_one_version_everywhere_that_is_new_enough() -> None:
     texts = [path.read_text(encoding="utf-8") for path in [*WORKFLOWS, *ACTIONS, CORE / "pyproject.toml"]]
     asked = re.findall(r"(?:toolchain install|--default-toolchain|rustup default) (\S+?)[\s\"]", "\n".join(texts))
-    assert len(asked) == 7
+    assert len(asked) == 9
     (version,) = set(asked)
     least = tomllib.loads((CORE / "Cargo.toml").read_text(encoding="utf-8"))["package"]["rust-version"]
     assert tuple(map(int, version.split("."))) >= tuple(map(int, least.split(".")))

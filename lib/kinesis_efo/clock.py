@@ -31,15 +31,12 @@ class SystemClock:
     """The machine's clocks."""
 
     def monotonic(self) -> float:
-        """See `Clock`."""
         return time.monotonic()
 
     def time(self) -> float:
-        """See `Clock`."""
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
-        """See `Clock`."""
         await asyncio.sleep(seconds)
 
 

@@ -37,7 +37,6 @@ class Instead:
         self.close = kept.close
 
     async def read(self) -> bytes:
-        """See `aiohttp.ClientResponse`."""
         return self._chunk
 
     async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:

@@ -142,7 +142,6 @@ class _Sink:
         self._after = progress.stretch.start
 
     async def admit(self, event: Event) -> None:
-        """See `EventSink`."""
         # Before anything is awaited: the time is that of this event.
         complete = self._completion.after(event, self._server_time(), self._clock.monotonic())
         self._progress.add(event)

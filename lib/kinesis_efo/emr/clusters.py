@@ -30,7 +30,6 @@ class Clusters(Platform):
     _logs: str | None = None
 
     def site(self) -> Site:
-        """See `Platform`."""
         with self.refusals("look at the cluster"):
             cluster = self._client.describe_cluster(ClusterId=self.target.id)["Cluster"]
         state = cluster["Status"]["State"]
@@ -46,7 +45,6 @@ class Clusters(Platform):
         )
 
     def request(self, job: Job) -> dict[str, Any]:
-        """See `Platform`."""
         step = {
             "Name": job.name,
             "ActionOnFailure": "CONTINUE",
@@ -71,7 +69,6 @@ class Clusters(Platform):
         return {"JobFlowId": self.target.id, "Steps": [step], **role}
 
     def same(self, run: Run, job: Job) -> bool:
-        """See `Platform`."""
         request = self.request(job)
         return run.command == command(request.get("ExecutionRoleArn"), request["Steps"][0]["HadoopJarStep"])
 
@@ -81,13 +78,11 @@ class Clusters(Platform):
             return str(self._client.add_job_flow_steps(**self.request(job))["StepIds"][0])
 
     def run(self, identifier: str) -> Run:
-        """See `Platform`."""
         with self.refusals("look at the step"):
             step = self._client.describe_step(ClusterId=self.target.id, StepId=identifier)["Step"]
         return self._read(step)
 
     def runs(self, name: str) -> Sequence[Run]:
-        """See `Platform`."""
         with self.refusals("list the steps"):
             pages = self._client.get_paginator("list_steps").paginate(ClusterId=self.target.id)
             steps = [step for page in pages for step in page["Steps"] if step["Name"] == name]

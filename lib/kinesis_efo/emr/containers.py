@@ -19,7 +19,6 @@ class Containers(Platform):
     """A virtual cluster of EMR on EKS."""
 
     def site(self) -> Site:
-        """See `Platform`."""
         with self.refusals("look at the virtual cluster"):
             cluster = self._client.describe_virtual_cluster(id=self.target.id)["virtualCluster"]
         state = cluster["state"]
@@ -28,7 +27,6 @@ class Containers(Platform):
         return Site("", faults=[f"virtual cluster {self.target.id} is {state}: give a running one as --target"])
 
     def request(self, job: Job) -> dict[str, Any]:
-        """See `Platform`."""
         monitoring: dict[str, Any] = {
             "persistentAppUI": "ENABLED",
             "containerLogRotationConfiguration": {"rotationSize": "100MB", "maxFilesToKeep": 10},
@@ -53,24 +51,20 @@ class Containers(Platform):
         }
 
     def submit(self, job: Job) -> str:
-        """See `Platform`."""
         with self.refusals("start the job run"):
             return str(self._client.start_job_run(**self.request(job))["id"])
 
     def run(self, identifier: str) -> Run:
-        """See `Platform`."""
         with self.refusals("look at the job run"):
             answer = self._client.describe_job_run(virtualClusterId=self.target.id, id=identifier)["jobRun"]
         return self._read(answer)
 
     def runs(self, name: str) -> Sequence[Run]:
-        """See `Platform`."""
         with self.refusals("list the job runs"):
             pages = self._client.get_paginator("list_job_runs").paginate(virtualClusterId=self.target.id, name=name)
             return newest_first([self._read(each) for page in pages for each in page["jobRuns"]])
 
     def cancel(self, run: Run, grace: int) -> None:  # noqa: ARG002 (EMR on EKS has no grace)
-        """See `Platform`."""
         with self.refusals("cancel the job run"):
             self._client.cancel_job_run(virtualClusterId=self.target.id, id=run.id)
 

@@ -18,7 +18,6 @@ class Serverless(Platform):
     """An application of EMR Serverless."""
 
     def site(self) -> Site:
-        """See `Platform`."""
         with self.refusals("look at the EMR Serverless application"):
             application = self._client.get_application(applicationId=self.target.id)["application"]
         faults = []
@@ -33,7 +32,6 @@ class Serverless(Platform):
         return Site(application["releaseLabel"], architecture=architecture, faults=faults)
 
     def request(self, job: Job) -> dict[str, Any]:
-        """See `Platform`."""
         request: dict[str, Any] = {
             "applicationId": self.target.id,
             "clientToken": job.token,
@@ -66,12 +64,10 @@ class Serverless(Platform):
         return request
 
     def submit(self, job: Job) -> str:
-        """See `Platform`."""
         with self.refusals("start the job run"):
             return str(self._client.start_job_run(**self.request(job))["jobRunId"])
 
     def run(self, identifier: str) -> Run:
-        """See `Platform`."""
         with self.refusals("look at the job run"):
             answer = self._client.get_job_run(applicationId=self.target.id, jobRunId=identifier)["jobRun"]
         driver = answer["jobDriver"].get("sparkSubmit", {})
@@ -94,7 +90,6 @@ class Serverless(Platform):
         )
 
     def runs(self, name: str) -> Sequence[Run]:
-        """See `Platform`."""
         with self.refusals("list the job runs"):
             pages = self._client.get_paginator("list_job_runs").paginate(applicationId=self.target.id, mode="STREAMING")
             found = [each for page in pages for each in page["jobRuns"] if each.get("name") == name]

@@ -205,7 +205,6 @@ class _UpTo:
         return self._buffer.arrived_behind(after)
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """See `Buffered`."""
         return self._buffer.portion_before(after, max_bytes, max_records, self._horizon, some=some)
 
 

@@ -98,7 +98,6 @@ class Assignment:
     # -- what the fetcher asks
 
     def may_read(self, shard: ShardKey) -> bool:
-        """See `Coordinator`."""
         return shard in self._shards and self._clock.monotonic() < self._until.get(shard.stream, -inf)
 
     async def may_open(self, shard: ShardKey) -> None:
@@ -114,6 +113,5 @@ class Assignment:
         return FetcherUnreachableError(f"shard {shard} is not read here for {seconds:.0f} s now: {known}")
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """See `Coordinator`."""
         known = self._shards.get(shard)
         return known.read_until if known is not None and known.start == position else None

@@ -38,7 +38,6 @@ class CountedSink:
         self._brought = brought
 
     async def admit(self, event: Event) -> None:
-        """See `EventSink`."""
         self._brought.events += 1
         self._brought.bytes += len(event.payload)
         await self._sink.admit(event)

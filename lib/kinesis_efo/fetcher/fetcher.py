@@ -288,7 +288,6 @@ class Fetcher:
     # -- what tasks ask
 
     def of(self, query: str) -> Fetcher:  # noqa: ARG002
-        """See `Serves`."""
         return self
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:

@@ -116,11 +116,9 @@ class PlannerLink:
         self._reporting = _Line(address, secret)
 
     async def work(self, request: WorkRequest) -> Work:
-        """See `PlannerClient`."""
         return await self._working.call(lambda client: client.work(request))
 
     async def report(self, report: Report) -> ReportReply:
-        """See `PlannerClient`."""
         return await self._reporting.call(lambda client: client.report(report))
 
     def close(self) -> None:

@@ -50,11 +50,9 @@ class Reporter:
         self.waits = False
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
-        """See `ShardListener`."""
         self._touched.update(shards)
 
     def wake(self) -> None:
-        """See `ShardListener`."""
         self.waits = True
         self.news.notify()
 

@@ -84,7 +84,6 @@ class FetcherService(Service):
         super().__init__(loop, secret, listening, certificate, desk, more)
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
-        """See `Service`."""
         if name != GET:
             return super().act(call, name, body)
         self._get(call, decoded(body, GetTicket))

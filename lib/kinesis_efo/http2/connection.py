@@ -169,21 +169,17 @@ class Connection(asyncio.BufferedProtocol):
         return response
 
     def open_window(self, stream_id: int, size: int) -> None:
-        """See `Carrier`."""
         self._outbox.open_window(stream_id, size)
 
     def cancel(self, stream_id: int) -> None:
-        """See `Carrier`."""
         self._forget(stream_id)
         self._outbox.flush()
 
     @property
     def in_use(self) -> bool:
-        """See `Kept`."""
         return bool(self.active) or not self.ready.done()
 
     def ping(self) -> None:
-        """See `Kept`."""
         self._h2.ping(b"still up")
         self._outbox.flush()
 
@@ -207,7 +203,6 @@ class Connection(asyncio.BufferedProtocol):
     # -- for asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._transport = cast("asyncio.Transport", transport)
         if self._lost is not None:
             self._transport.abort()
@@ -220,11 +215,9 @@ class Connection(asyncio.BufferedProtocol):
         self._keeping.start()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """See `asyncio.BufferedProtocol`."""
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        """See `asyncio.BufferedProtocol`."""
         self._keeping.heard()
         if self._lost is not None:
             return
@@ -238,11 +231,9 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.flush()
 
     def eof_received(self) -> bool:
-        """See `asyncio.BufferedProtocol`."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.BaseProtocol`."""
         if self._hanging_up is not None:
             self._hanging_up.cancel()
         self._gone.set()
@@ -253,7 +244,6 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """See `FrameSink`."""
         response = self._responses.get(stream_id)
         if response is None:
             if stream_id > self._h2.highest_outbound_stream_id:
@@ -268,14 +258,12 @@ class Connection(asyncio.BufferedProtocol):
             self._unreturned = 0
 
     def ended(self, stream_id: int) -> None:
-        """See `FrameSink`."""
         if stream_id in self._responses:
             # The stream ends for `h2`, too: it counts the open ones. Empty trailers do that without a comparison of
             # content-length with the data, of which it knows none.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
-        """See `FrameSink`."""
         if kind == GOAWAY:
             self._go_away(frame)
         else:

@@ -54,11 +54,9 @@ class KinesisClock:
         return self._bounds is not None
 
     def monotonic(self) -> float:
-        """See `Clock`."""
         return self._clock.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """See `Clock`."""
         await self._clock.sleep(seconds)
 
     def time(self) -> float:

@@ -23,13 +23,11 @@ class OpenedLater:
         self._opened: Transport | None = None
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> EventStream:
-        """See `Transport`."""
         return await (await self._transport()).subscribe(stream, shard_id, position, room)
 
     async def latest_tip(
         self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
     ) -> Position:
-        """See `Transport`."""
         return await (await self._transport()).latest_tip(stream, shard_id, position, opened)
 
     async def _transport(self) -> Transport:

@@ -156,7 +156,6 @@ class PollingTransport:
         keep_answers(client, "GetRecords")
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> EventStream:
-        """See `Transport`."""
         return await self._open(stream, shard_id, starting_position(position), room)
 
     async def latest_tip(
@@ -253,7 +252,6 @@ class PolledEvents:
         return self._events.popleft()
 
     def close(self) -> None:
-        """See `EventStream`."""
         self._closed = True
         if self._waiting is not None:
             self._waiting.reschedule(0)

@@ -350,11 +350,9 @@ class ShardSubscription:
 
     @property
     def share(self) -> int:
-        """See `Quota`."""
         return self._room.share
 
     def take(self, size: int) -> bool:
-        """See `Quota`."""
         return self._room.take(size)
 
     async def wait(self, size: int) -> None:

@@ -140,19 +140,15 @@ class Topology:
         return None
 
     async def retention(self, stream_arn: str) -> float:
-        """See `ShardLister`."""
         return float((await self._summary(stream_arn))["RetentionPeriodHours"] * 3600)
 
     async def created(self, stream_arn: str) -> int:
-        """See `ShardLister`."""
         return int((await self._summary(stream_arn))["StreamCreationTimestamp"].timestamp())
 
     async def distribution(self, stream_arn: str) -> Distribution:
-        """See `ShardLister`."""
         return distribution_of(self._client, await self._summary(stream_arn))
 
     async def consumer_exists(self, consumer_arn: str) -> bool:
-        """See `ShardLister`."""
         try:
             answer = await self._client.describe_stream_consumer(ConsumerARN=consumer_arn)
         except ClientError as error:
@@ -279,23 +275,18 @@ class PatientLister:
         self._patience = patience
 
     async def shards(self, stream_arn: str) -> list[Shard]:
-        """See `ShardLister`."""
         return await self._call("ListShards", stream_arn, partial(self._lister.shards, stream_arn))
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
-        """See `ShardLister`."""
         return await self._call("ListShards", stream_arn, partial(self._lister.shards_open_at, stream_arn, epoch_ms))
 
     async def retention(self, stream_arn: str) -> float:
-        """See `ShardLister`."""
         return await self._call("DescribeStreamSummary", stream_arn, partial(self._lister.retention, stream_arn))
 
     async def created(self, stream_arn: str) -> int:
-        """See `ShardLister`."""
         return await self._call("DescribeStreamSummary", stream_arn, partial(self._lister.created, stream_arn))
 
     async def consumer_exists(self, consumer_arn: str) -> bool:
-        """See `ShardLister`."""
         ask = partial(self._lister.consumer_exists, consumer_arn)
         return await self._call("DescribeStreamConsumer", consumer_arn, ask)
 

@@ -109,14 +109,13 @@ class Unlimited:
     share = 1 << 62
 
     def take(self, size: int) -> bool:  # noqa: ARG002
-        """See `Quota`."""
         return True
 
     async def wait(self, size: int) -> None:
-        """See `Quota`."""
+        pass
 
     def release(self) -> None:
-        """See `Room`."""
+        pass
 
 
 class EventStream(Protocol):
@@ -193,7 +192,6 @@ class BotoTransport:
         keep_answers(client, OPERATION, instead=_INITIAL_RESPONSE)
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> EventStream:
-        """See `Transport`."""
         return await self._open(stream, shard_id, starting_position(position), room)
 
     async def subscribe_at_latest(self, stream: StreamRef, shard_id: str) -> BotoEventStream:
@@ -215,7 +213,6 @@ class BotoTransport:
         position: Position,  # noqa: ARG002
         opened: Callable[[], None],
     ) -> Position:
-        """See `Transport`."""
         events = await self.subscribe_at_latest(stream, shard_id)
         opened()
         try:
@@ -325,7 +322,6 @@ class BotoEventStream:
                 raise FrameError(f"a frame has the unknown :message-type {kind!r}")
 
     def close(self) -> None:
-        """See `EventStream`."""
         self._closed = True
         self._body.close()
 

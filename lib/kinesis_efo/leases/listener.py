@@ -50,11 +50,10 @@ class SilentListener:
         self.failure = Failure()
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """See `LeaseListener`."""
+        pass
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """See `LeaseListener`."""
+        pass
 
     def lag(self, stream: str) -> Lag | None:  # noqa: ARG002
-        """See `LeaseListener`."""
         return None

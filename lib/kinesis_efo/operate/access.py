@@ -51,7 +51,6 @@ class Access:
         self._stack = AsyncExitStack()
 
     async def client(self, service: str) -> Any:
-        """See `Clients`."""
         async with self._opening:
             if service not in self._opened:
                 context = await self._clients.open(service, CONFIG)
@@ -73,7 +72,6 @@ class Access:
         return self.clock.time()
 
     async def credentials(self) -> Any:
-        """See `AsyncClients`."""
         return await self._clients.credentials()
 
     async def open(self, service: str, config: AioConfig) -> AbstractAsyncContextManager[Any]:

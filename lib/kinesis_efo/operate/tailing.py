@@ -197,7 +197,6 @@ class _Sink:
         self._position = position
 
     async def admit(self, event: Event) -> None:
-        """See `EventSink`."""
         self._tail.take(self._shard, event, self._position)
         if not event.head.still:
             self._position = event.through

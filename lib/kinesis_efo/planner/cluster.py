@@ -102,7 +102,6 @@ class Cluster:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, coordinator: Coordinator) -> None:
-        """See `Fetching`."""
         failure = coordinator.failure
         self.sharing.coordinator = coordinator
         self.sessions.start(coordinator)
@@ -124,7 +123,6 @@ class Cluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        """See `Fetching`."""
         self._joined += 1
         if self._joined > 1:
             # Whoever was there before may have read the shards further than this one has.
@@ -133,17 +131,14 @@ class Cluster:
         return self.sharing.join(name, max_skew)
 
     def begin(self, stream: str) -> None:
-        """See `Fetching`."""
         self.assignments.allow(stream)
         self.sharing.begin(stream)
 
     def end(self, stream: str) -> None:
-        """See `Fetching`."""
         self.assignments.forbid(stream)
         self.sharing.end(stream)
 
     def fetcher_of(self, key: ShardKey) -> str | None:
-        """See `Fetching`."""
         return self.assignments.fetcher_of(key)
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
@@ -184,26 +179,21 @@ class Cluster:
 
     @property
     def withholds(self) -> bool:
-        """See `SharedBuffers`."""
         return self.assignments.withholds
 
     def expect(self, positions: Mapping[ShardKey, Position]) -> None:
-        """See `SharedBuffers`."""
         self.assignments.want(positions)
 
     def follow(self, positions: Mapping[ShardKey, Position]) -> None:
-        """See `SharedBuffers`."""
         self.assignments.want(positions)
 
     def begin_at(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """See `SharedBuffers`."""
         if key not in self._restarted:
             self._restarted.add(key)
             self.assignments.restart(key, position)
         return None
 
     def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
-        """See `SharedBuffers`."""
         reached = self.assignments.reached
         records: dict[ShardKey, LastRecord] = {}
         moved = False
@@ -229,7 +219,6 @@ class Cluster:
         return records
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """See `SharedBuffers`."""
         return self._snapshots.last_record(wanted)
 
     def is_read(self, key: ShardKey) -> bool:  # noqa: ARG002
@@ -241,21 +230,17 @@ class Cluster:
         return self._snapshots.fullest >= _FULL
 
     def tip(self, key: ShardKey) -> Position | None:
-        """See `SharedBuffers`."""
         return self._snapshots.tip(key)
 
     def tip_since(self, key: ShardKey, since: float) -> Position | None:
-        """See `SharedBuffers`."""
         return self._snapshots.tip_since(key, since)
 
     async def let_go(self, shards: Collection[ShardKey]) -> None:
-        """See `SharedBuffers`."""
         await self.assignments.let_go(shards)
 
     # -- what the micro-batch planner asks
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """See `SharedBuffers`."""
         found = self._snapshots.buffered(key, position)
         if found is None and (told := self.found(key)) is not None and not told.may_cover(position):
             # Others may have read it further and left.
@@ -263,24 +248,19 @@ class Cluster:
         return found
 
     def found(self, key: ShardKey) -> EventIndex | None:
-        """See `SharedBuffers`."""
         found = self._snapshots.found(key)
         if found is not None:
             self._restarted.discard(key)
         return found
 
     def millis_behind(self, key: ShardKey) -> int | None:
-        """See `Buffers`."""
         return self._snapshots.millis_behind(key)
 
     def quiet(self, key: ShardKey) -> float:
-        """See `Buffers`."""
         return self._snapshots.quiet(key)
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """See `Buffers`."""
         return self._snapshots.read_until(key, position)
 
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
-        """See `Buffers`."""
         return self._snapshots.budgets(keys)

@@ -207,45 +207,35 @@ class GuestQuery:
         self._link = link
 
     def wait_held(self, *, timeout: float) -> bool:
-        """See `QueryAccess`."""
         return self._link.call(lambda _: WaitHeld(timeout), bool)
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
-        """See `QueryAccess`."""
         return self._link.call(lambda tell: Poll(tell(offset), max_bytes, max_records, timeout), PollReply)
 
     def commit(self, offset: Offset) -> None:
-        """See `QueryAccess`."""
         self._link.call(lambda tell: Commit(tell(offset)), type(None))
 
     def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
-        """See `QueryAccess`."""
         return dict(self._link.call(lambda _: LastRecords(ranges), list[tuple[ShardKey, int]]))
 
     def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        """See `QueryAccess`."""
         self._link.call(lambda tell: CheckReplay(tell(begin), ranges), type(None))
 
     def ends(self, offset: Offset, *, timeout: float) -> Found | None:
-        """See `QueryAccess`."""
         kind: Any = FoundParts | None
         found: FoundParts | None = self._link.call(lambda tell: AskEnds(tell(offset), timeout), kind)
         return None if found is None else Found(dict(found[0]), found[1], dict(found[2]))
 
     def strict(self, streams: Collection[str]) -> frozenset[str]:
-        """See `QueryAccess`."""
         return frozenset(self._link.call(lambda _: Strict(sorted(streams)), list[str]))
 
     def resume(self, offset: Offset) -> None:
-        """See `QueryAccess`."""
         self._link.call(lambda tell: Resume(tell(offset)), type(None))
 
     def planned(self, mark: Mark) -> None:
-        """See `QueryAccess`."""
         self._link.call(lambda _: Planned(mark), type(None))
 
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
-        """See `QueryAccess`."""
         kind: Any = dict[str, Any] | None
         return parsed_offset(self._link.call(lambda tell: AskTips(tell(offset), timeout), kind))
 
@@ -274,19 +264,16 @@ class GuestRun:
         self.query: Final = GuestQuery(link)
 
     def initial_offset(self, start: Start) -> Offset:
-        """See `RunAccess`."""
         found = parsed_offset(self.link.call(lambda _: InitialOffset(start_parts(start)), dict[str, Any]))
         assert found is not None
         return found
 
     def added_offset(self, start: Start, names: Collection[str]) -> Offset:
-        """See `RunAccess`."""
         found = parsed_offset(self.link.call(lambda _: AddedOffset(start_parts(start), list(names)), dict[str, Any]))
         assert found is not None
         return found
 
     def place(self, ranges: Sequence[ShardRange], at_most: float) -> list[FetcherAddress | None]:
-        """See `RunAccess`."""
         if not self.by_planner:
             return [self.address] * len(ranges)
         kind: Any = list[FetcherAddress | None]

@@ -107,38 +107,28 @@ class _Call(msgspec.Struct, frozen=True, tag_field="call", tag=str.lower):
 
 
 class InitialOffset(_Call, frozen=True):
-    """See `RunAccess`."""
-
     start: StartParts
 
 
 class AddedOffset(_Call, frozen=True):
-    """See `RunAccess`."""
-
     start: StartParts
     names: list[str]
 
 
 class Place(_Call, frozen=True):
-    """See `RunAccess`."""
-
     ranges: Sequence[ShardRange]
     wait: float
 
 
 class Reading(_Call, frozen=True):
-    """See `RunAccess`."""
+    pass
 
 
 class WaitHeld(_Call, frozen=True):
-    """See `QueryAccess`."""
-
     wait: float
 
 
 class Poll(_Call, frozen=True):
-    """See `QueryAccess`."""
-
     offset: Told
     max_bytes: int
     max_records: int
@@ -146,52 +136,36 @@ class Poll(_Call, frozen=True):
 
 
 class Commit(_Call, frozen=True):
-    """See `QueryAccess`."""
-
     offset: Told
 
 
 class LastRecords(_Call, frozen=True):
-    """See `QueryAccess`."""
-
     ranges: Sequence[ShardRange]
 
 
 class CheckReplay(_Call, frozen=True):
-    """See `QueryAccess`."""
-
     begin: Told
     ranges: Sequence[ShardRange]
 
 
 class AskEnds(_Call, frozen=True):
-    """See `QueryAccess.ends`."""
-
     offset: Told
     wait: float
 
 
 class Strict(_Call, frozen=True):
-    """See `QueryAccess`."""
-
     streams: list[str]
 
 
 class Resume(_Call, frozen=True):
-    """See `QueryAccess`."""
-
     offset: Told
 
 
 class Planned(_Call, frozen=True):
-    """See `QueryAccess`."""
-
     mark: Mark
 
 
 class AskTips(_Call, frozen=True):
-    """See `QueryAccess.tips`."""
-
     offset: Told
     wait: float
 

@@ -35,40 +35,32 @@ class LocalFetching:
         self.sharing: Final = Sharing(self, clock, fetcher.budget, apart, together=together)
 
     def start(self, coordinator: Coordinator) -> None:
-        """See `Fetching`."""
         self.sharing.coordinator = coordinator
         self._fetcher.start(coordinator, self.sharing)
 
     async def stop(self) -> None:
-        """See `Fetching`."""
         await self.sharing.stop()
         await self._fetcher.stop()
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        """See `Fetching`."""
         return self.sharing.join(name, max_skew)
 
     def begin(self, stream: str) -> None:
-        """See `Fetching`."""
         self.sharing.begin(stream)
         self._fetcher.allowed()
 
     def end(self, stream: str) -> None:
-        """See `Fetching`."""
         self._fetcher.let_go([feed.key for feed in self._fetcher.feeds if feed.key.stream == stream])
         self.sharing.end(stream)
 
     @property
     def reading(self) -> bool:
-        """See `Fetching`."""
         return self._fetcher.reading or self.sharing.reading
 
     def fetcher_of(self, key: ShardKey) -> str | None:  # noqa: ARG002
-        """See `Fetching`."""
         return None
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
-        """See `Fetching`."""
         return self._fetcher.statuses(stream)
 
     def of(self, query: str) -> Served:
@@ -83,32 +75,26 @@ class LocalFetching:
 
     @property
     def withholds(self) -> bool:
-        """See `SharedBuffers`."""
         return False
 
     def expect(self, positions: Mapping[ShardKey, Position]) -> None:
         """See `SharedBuffers`. Each shard is begun when it is asked for."""
 
     def found(self, key: ShardKey) -> ShardBuffer | None:
-        """See `SharedBuffers`."""
         feed = self._fetcher.feed(key)
         return feed.buffer if feed is not None else None
 
     def begin_at(self, key: ShardKey, position: Position) -> ShardBuffer | None:
-        """See `SharedBuffers`."""
         feed = self._fetcher.feed(key)
         return feed.begin(position) if feed is not None else None
 
     def follow(self, positions: Mapping[ShardKey, Position]) -> None:
-        """See `SharedBuffers`."""
         self._fetcher.follow(positions)
 
     def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
-        """See `SharedBuffers`."""
         return self._fetcher.commit(positions)
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """See `SharedBuffers`."""
         buffer = self.found(wanted.key)
         return (
             buffer.last_up_to(wanted.through, wanted.after)
@@ -117,45 +103,35 @@ class LocalFetching:
         )
 
     def is_read(self, key: ShardKey) -> bool:
-        """See `SharedBuffers`."""
         return self._fetcher.is_read(key)
 
     def wants_room(self, seconds: float) -> bool:
-        """See `SharedBuffers`."""
         return self._fetcher.budget.longest_wait() >= seconds
 
     def tip(self, key: ShardKey) -> Position | None:
-        """See `SharedBuffers`."""
         return self._fetcher.tip(key)
 
     def tip_since(self, key: ShardKey, since: float) -> Position | None:
-        """See `SharedBuffers`."""
         feed = self._fetcher.feed(key)
         return feed.tip_since(since) if feed is not None else None
 
     async def let_go(self, shards: Collection[ShardKey]) -> None:
-        """See `SharedBuffers`."""
         self._fetcher.let_go(shards)
         self.sharing.touch(shards)
 
     # -- what the micro-batch planner asks
 
     def buffered(self, key: ShardKey, position: Position) -> ShardBuffer | None:
-        """See `Buffers`."""
         return self._fetcher.buffered(key, position)
 
     def millis_behind(self, key: ShardKey) -> int | None:
-        """See `Buffers`."""
         return self._fetcher.millis_behind(key)
 
     def quiet(self, key: ShardKey) -> float:
-        """See `Buffers`."""
         return self._fetcher.quiet(key)
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """See `Buffers`."""
         return self._fetcher.read_until(key, position)
 
     def budgets(self, keys: Collection[ShardKey]) -> list[tuple[Collection[ShardKey], int]]:
-        """See `Buffers`."""
         return [(keys, self._fetcher.budget.limit)]

@@ -184,11 +184,9 @@ class QueryFetching:
         self._apart.let_go(stream)
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
-        """See `ShardListener`."""
         self._micro_batches.touch(shards)
 
     def wake(self) -> None:
-        """See `ShardListener`."""
         self._micro_batches.wake()
 
     def at_front(self, offset: Offset) -> Offset:
@@ -394,19 +392,15 @@ class QueryFetching:
         return self._shared.begin_at(key, position)
 
     def millis_behind(self, key: ShardKey) -> int | None:
-        """See `Buffers`."""
         return (self._apart.plans(key) or self._shared).millis_behind(key)
 
     def quiet(self, key: ShardKey) -> float:
-        """See `Buffers`."""
         return (self._apart.plans(key) or self._shared).quiet(key)
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """See `Buffers`."""
         return (self._apart.plans(key) or self._shared).read_until(key, position)
 
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
-        """See `Buffers`."""
         apart = {key for key in keys if self._apart.plans(key) is not None} if self.apart else set()
         if apart:
             yield apart, self._apart.fetcher.budget.limit

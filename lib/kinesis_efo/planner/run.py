@@ -316,7 +316,6 @@ class Run:
     # -- what the fetcher asks
 
     def may_read(self, shard: ShardKey) -> bool:
-        """See `Coordinator`."""
         return self.leases.is_held(shard.stream)
 
     async def may_open(self, shard: ShardKey) -> None:
@@ -325,12 +324,10 @@ class Run:
             await self.clock.sleep(_LOOK_SECONDS)
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
-        """See `Coordinator`."""
         return FetcherError(
             f"the lease on stream {shard.stream} could not be taken within {seconds:.0f} s: another run holds it, or the lease table "
             "does not answer; `kinesis-efo leases list` shows its owner: stop that query"
         )
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """See `Coordinator`."""
         return self._checkpoints.read_until(shard, position)

@@ -237,27 +237,22 @@ class RunHost:
 
     @property
     def planner_address(self) -> FetcherAddress | None:
-        """See `Host`."""
         return self.address if self.cluster is not None else None
 
     @property
     def reading(self) -> bool:
-        """See `Host`."""
         return self.run.fetching.reading
 
     async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
-        """See `Host`."""
         found = await self._begin(start_offset, start, names)
         query.begins(names, from_leases=start.from_leases)
         # Those that begin now begin at the same record. Who is alone, or gives a time, begins there.
         return query.at_front(found) if start == Start() and len(self.run.queries) > 1 else found
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:
-        """See `Host`."""
         return await self._begin(added_offset, start, names)
 
     async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
-        """See `Host`."""
         if (cluster := self.cluster) is None:
             return [self.address] * len(ranges)
         cluster.expect({wanted.key: wanted.after for wanted in ranges})
@@ -271,11 +266,9 @@ class RunHost:
     # -- guests
 
     def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
-        """See `Host`."""
         return self._streams.faults(streams)
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
-        """See `Host`."""
         self._streams.add(streams)
         self._streams_changed(self._streams.arns)
         return asyncio.create_task(self._extended(streams), name="extend")
@@ -285,7 +278,6 @@ class RunHost:
         self.run.leases.extend(names)
 
     def new_query(self, name: str, streams: Collection[str], ends: Bounds) -> Query:
-        """See `Host`."""
         return Query(self.run, ends, name=name, max_skew=self.options.max_shard_skew, streams=streams)
 
     def say(self, line: str) -> None:

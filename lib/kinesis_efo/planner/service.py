@@ -49,7 +49,6 @@ class PlannerService(FetcherService):
         cluster.home = self.address
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
-        """See `Service`."""
         answer: Coroutine[Any, Any, msgspec.Struct]
         if name == WORK:
             request = decoded(body, WorkRequest)

@@ -35,7 +35,6 @@ class QueryTasks:
 
     @property
     def alone(self) -> bool:
-        """See `Sharer`."""
         return self._group.alone
 
     def reads_shared(self, key: ShardKey, position: Position) -> bool:
@@ -80,11 +79,9 @@ class QueryTasks:
                 del each[key]
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        """See `Served`."""
         return await self._apart.fetcher.hash_range(key)
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
-        """See `Served`."""
         for wanted in ranges:
             if wanted.last is None and not wanted.through.is_end and not self.reads_shared(wanted.key, wanted.after):
                 self._apart.expect(wanted.key, self._query.claim(wanted.key))
@@ -109,15 +106,12 @@ class ServingShared:
         self._tasks = tasks
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        """See `Served`."""
         return await self._fetcher.hash_range(key)
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
-        """See `Served`."""
         return self._fetcher.expect(ranges) if self._tasks.alone else self._tasks.expect(ranges)
 
     async def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
-        """See `Served`."""
         apart = False
         while not wanted.is_over:
             reading = self._tasks.read(wanted, asked_at) if apart else self._fetcher.read(wanted, asked_at, self._tasks)

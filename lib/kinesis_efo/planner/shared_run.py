@@ -95,20 +95,16 @@ class SharedRun:
             self._be_guest()
 
     def initial_offset(self, start: Start) -> Offset:
-        """See `RunAccess`."""
         return self.call(lambda run: run.initial_offset(start))
 
     def added_offset(self, start: Start, names: Collection[str]) -> Offset:
-        """See `RunAccess`."""
         return self.call(lambda run: run.added_offset(start, names))
 
     def place(self, ranges: Sequence[ShardRange], at_most: float) -> list[FetcherAddress | None]:
-        """See `RunAccess`."""
         return self.call(lambda run: run.place(ranges, at_most))
 
     @property
     def planner_address(self) -> FetcherAddress | None:
-        """See `RunAccess`."""
         if self._where is not None:
             return self._where.address
         run = self._run
@@ -116,12 +112,10 @@ class SharedRun:
 
     @property
     def secret(self) -> str:
-        """See `RunAccess`."""
         return self._joining.secret
 
     @property
     def query_name(self) -> str:
-        """See `RunAccess`."""
         return self._joining.query_name
 
     @property
@@ -288,11 +282,9 @@ class SharedQuery:
             query.check_replay(self._begins, ())
 
     def wait_held(self, *, timeout: float) -> bool:
-        """See `QueryAccess`."""
         return self._shared.call(lambda run: run.query.wait_held(timeout=timeout))
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
-        """See `QueryAccess`."""
         self._begins = offset
         reply = self._shared.call(
             lambda run: run.query.poll(offset, max_bytes=max_bytes, max_records=max_records, timeout=timeout)
@@ -301,37 +293,29 @@ class SharedQuery:
         return reply
 
     def commit(self, offset: Offset) -> None:
-        """See `QueryAccess`."""
         self._shared.call(lambda run: run.query.commit(offset))
 
     def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
-        """See `QueryAccess`."""
         return self._shared.call(lambda run: run.query.last_records(ranges))
 
     def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        """See `QueryAccess`."""
         self._begins = begin
         self._shared.call(lambda run: run.query.check_replay(begin, ranges))
 
     def ends(self, offset: Offset, *, timeout: float) -> Found | None:
-        """See `QueryAccess`."""
         return self._shared.call(lambda run: run.query.ends(offset, timeout=timeout))
 
     def strict(self, streams: Collection[str]) -> frozenset[str]:
-        """See `QueryAccess`."""
         return self._shared.call(lambda run: run.query.strict(streams))
 
     def resume(self, offset: Offset) -> None:
-        """See `QueryAccess`."""
         self._resumed = offset
         self._shared.call(lambda run: run.query.resume(offset))
 
     def planned(self, mark: Mark) -> None:
-        """See `QueryAccess`."""
         self._mark = mark
         with contextlib.suppress(FetcherUnreachableError):  # Spark finishes a micro-batch of a query that has ended
             self._shared.call(lambda run: run.query.planned(mark))
 
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
-        """See `QueryAccess`."""
         return self._shared.call(lambda run: run.query.tips(offset, timeout=timeout))

@@ -99,7 +99,6 @@ class Sharing:
 
     @property
     def alone(self) -> bool:
-        """See `Group`."""
         return len(self.queries) == 1 and not self.queries[0].apart
 
     @property
@@ -124,13 +123,11 @@ class Sharing:
     # -- what happens in the shards
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
-        """See `ShardListener`."""
         known = list(shards)
         for query in self.queries:
             query.touch(known)
 
     def wake(self) -> None:
-        """See `ShardListener`."""
         for query in self.queries:
             query.wake()
 
@@ -146,7 +143,6 @@ class Sharing:
         return found
 
     def follow(self) -> None:
-        """See `Group`."""
         if len(self.queries) == 1 and (offset := self.queries[0].offset) is not None:
             # A query alone does not pay for what others need: some ms at 8,000 shards.
             self._kept.clear()
@@ -157,12 +153,10 @@ class Sharing:
         self._keep([*positions, *self._kept])
 
     def others_at(self, query: QueryFetching, key: ShardKey) -> list[Position]:
-        """See `Group`."""
         claims = [other.claim(key) for other in self.queries if other is not query]
         return [claim for claim in claims if claim is not None and not claim.is_end]
 
     def commit(self, keys: Iterable[ShardKey]) -> Mapping[ShardKey, LastRecord]:
-        """See `Group`."""
         self._keep(keys)
         return self.shared.commit(dict(self._kept))
 
@@ -183,11 +177,9 @@ class Sharing:
 
     @property
     def may_read_apart(self) -> bool:
-        """See `Group`."""
         return self._apart is not None
 
     def fetch_apart(self) -> Fetcher:
-        """See `Group`."""
         assert self._apart is not None
         budget = Budget(1, now=self.clock.monotonic)
         self._apart_budgets.append(budget)
@@ -195,12 +187,10 @@ class Sharing:
         return self._apart(budget)
 
     def end_apart(self, fetcher: Fetcher) -> None:
-        """See `Group`."""
         self._apart_budgets.remove(fetcher.budget)
         self._share_budget()
 
     def forbid_apart(self, why: KinesisEfoError) -> None:
-        """See `Group`."""
         if self._apart is None:
             return
         self._apart = None
@@ -220,7 +210,6 @@ class Sharing:
     # -- if one starves for others
 
     def relieve(self, query: QueryFetching) -> None:
-        """See `Group`."""
         now = self.clock.monotonic()
         if self.together or self._apart is None or now - self._relieved_at.get(query, -inf) < STARVING_SECONDS:
             return

@@ -85,12 +85,10 @@ class ShardSnapshots:
         return snapshot.commit(position) if snapshot is not None else None
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """See `Fetching`."""
         snapshot = self._snapshots.get(wanted.key)
         return None if snapshot is None or not self._covers(snapshot, wanted.after) else snapshot.last_record(wanted)
 
     def tip(self, key: ShardKey) -> Position | None:
-        """See `Fetching`."""
         snapshot = self._snapshots.get(key)
         return snapshot.tip if snapshot is not None else None
 
@@ -131,7 +129,6 @@ class ShardSnapshots:
     # -- what the micro-batch planner asks
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """See `Buffers`."""
         snapshot = self._snapshots.get(key)
         return snapshot.index if snapshot is not None and self._covers(snapshot, position) else None
 
@@ -144,17 +141,14 @@ class ShardSnapshots:
         return snapshot.index.covers(position) or (snapshot.begun and not self._several)
 
     def millis_behind(self, key: ShardKey) -> int | None:
-        """See `Buffers`."""
         snapshot = self._snapshots.get(key)
         return snapshot.behind if snapshot is not None else None
 
     def quiet(self, key: ShardKey) -> float:
-        """See `Buffers`."""
         snapshot = self._snapshots.get(key)
         return snapshot.quiet(self._clock.monotonic()) if snapshot is not None else 0.0
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """See `Buffers`."""
         snapshot = self._snapshots.get(key)
         return snapshot.read_until if snapshot is not None and snapshot.index.end == position else None
 

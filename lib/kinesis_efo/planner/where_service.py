@@ -59,7 +59,6 @@ class WhereService(Service):
         super().__init__(None, secret, listening, certificate)
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
-        """See `Service`."""
         return self._answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
 
     def _answer_where(self, call: Call, request: WhereRequest) -> WhereReply:

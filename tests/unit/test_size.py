@@ -33,10 +33,11 @@ def _lines(path: Path) -> int:
 @pytest.mark.parametrize(
     ("what", "most"),
     [
-        ("lines of the runtime", 36_604),
-        ("modules of the runtime", 242),
-        ("lines of lib", 55_364),
-        ("words of the pages", 48_634),
+        ("lines of the runtime", 35_700),
+        ("modules of the runtime", 233),
+        ("lines of lib", 54_300),
+        # 2,100 of them, in gitops.md, say what an attacker can do, line by line, and how one gets out of what is stuck.
+        ("words of the pages", 51_300),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

@@ -13,7 +13,7 @@ from tests.support.missing import make
 
 TEMPLATE = ROOT / "packages/kinesis-efo-infra/kinesis_efo_infra/pipeline/template/Makefile.template"
 STEPS = {
-    "plan": ("ENV", "COMMIT", "HANDED", "BASE"),
+    "plan": ("ENV", "COMMIT", "HANDED"),
     "environments": ("BRANCH",),
     "approval": ("ENV", "COMMIT", "APPROVED", "SUMMARY"),
     "issue": ("ENV", "REPORT"),

@@ -133,18 +133,27 @@ def compare(revision: str, names: Sequence[str], pairs: int) -> bool:
     old, new = _earlier(revision), Version(ROOT, _commit("HEAD"))
     busy: list[float] = []
     found: list[Comparison] = []
+    left_out: list[str] = []
     for name in names or ONCE:
         own = not old.loads(name)
         runs: dict[Version, list[dict[What, float]]] = {old: [], new: []}
         for version in turns(old, new, pairs):
             busy.append(psutil.cpu_percent(interval=1.0))
-            runs[version].append(ran := version.run(name, own=own and version is old))
+            try:
+                ran = version.run(name, own=own and version is old)
+            except RuntimeError as error:
+                if version is new:
+                    raise
+                left_out.append(f"{name} is not compared, as it fails with {old.commit}: {str(error).splitlines()[-1]}")
+                break
+            runs[version].append(ran)
             values = ", ".join(f"{what} {value:.4g}" for (_, what, _), value in ran.items())
             progress.print(f"{name} with {version.commit}, {len(runs[version])} of {pairs}: {values}", highlight=False)
-        found += compared(name, runs[old], runs[new])
+        else:
+            found += compared(name, runs[old], runs[new])
     console = Console()
     console.width = max(console.width, 160)
-    console.print(_table(old, new, found, busy))
+    console.print(_table(old, new, found, busy), *left_out, sep="\n")
     return not any(each.slipped for each in found)
 
 

@@ -18,7 +18,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 import kinesis_efo
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.local import FaultInjection, LocalAws, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_EC2_METADATA_DISABLED": "true"}
@@ -30,6 +30,7 @@ class AwsProcess(LocalAws):
     """The local AWS in a separate process, so that its work is not measured; its clients are in this one."""
 
     _pem = ""
+    _module = "benchmarks.machine"
 
     def __enter__(self) -> AwsProcess:
         return self.start()
@@ -38,7 +39,7 @@ class AwsProcess(LocalAws):
         """See `LocalAws`."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         given = {name: value for name, value in asdict(self.settings).items() if value != getattr(Settings(), name)}
-        command = [os.environ.get(AWS_PYTHON) or sys.executable, "-m", "benchmarks.machine"]
+        command = [os.environ.get(AWS_PYTHON) or sys.executable, "-m", self._module]
         self._process = subprocess.Popen(
             [*command, json.dumps([given, self._wanted_tls_port])],
             cwd=ROOT,
@@ -86,8 +87,9 @@ def anonymous_memory(pid: int) -> int:
     raise RuntimeError("/proc names no RssAnon: this benchmark needs Linux")
 
 
-def _serve(settings: dict[str, Any], tls_port: int | None) -> None:
-    with LocalAws(settings=Settings(**settings), tls_port=tls_port) as aws:
+def serve(settings: dict[str, Any], tls_port: int | None, faults: FaultInjection | None = None) -> None:
+    """Be the local AWS of an `AwsProcess`, until its standard input ends."""
+    with LocalAws(settings=Settings(**settings), tls_port=tls_port, faults=faults) as aws:
         encrypted = (0, "") if tls_port is None else (int(aws.tls_endpoint_url.rpartition(":")[2]), aws.ca_path)
         print(json.dumps((aws.port, *encrypted)), flush=True)
         for _ in sys.stdin:
@@ -167,4 +169,4 @@ def process_of(work: Callable[..., None], *arguments: Any) -> Iterator[Pipe]:
 
 
 if __name__ == "__main__":
-    _serve(*json.loads(sys.argv[1]))
+    serve(*json.loads(sys.argv[1]))

@@ -7,20 +7,19 @@ stream; the ways take turns.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import multiprocessing
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.figures import Figure, Goal
-from benchmarks.machine import AwsProcess
-from kinesis_efo.local import LocalAws, NoFaults, Request, Settings
+from benchmarks.machine import AwsProcess, serve
+from kinesis_efo.local import NoFaults, Request, Settings
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer, ProducerSettings
 
@@ -58,24 +57,7 @@ class Target:
 class DistantAws(AwsProcess):
     """The local AWS with network latency. Without it, there is no waiting that a producer could overlap."""
 
-    def start(self) -> AwsProcess:
-        """See `LocalAws`."""
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve_at_a_distance, args=(theirs, self.settings), daemon=True)
-        self._process.start()
-        theirs.close()
-        if not self._pipe.poll(60):
-            raise RuntimeError("the local AWS did not start within 60 s")
-        self._port = self._pipe.recv()
-        return self
-
-
-def _serve_at_a_distance(ready: Connection, settings: Settings) -> None:
-    with LocalAws(settings=settings, faults=Distance()) as aws:
-        ready.send(aws.port)
-        with contextlib.suppress(EOFError):
-            ready.recv()
+    _module = "benchmarks.producer"
 
 
 class Distance(NoFaults):
@@ -226,14 +208,5 @@ def _produce(
 
 
 if __name__ == "__main__":
-    import os
-
-    from benchmarks.machine import CREDENTIALS
-
-    os.environ.update(CREDENTIALS)
-    for figure in run():
-        shown = figure.as_dict()
-        ratio = f"{shown['ratio']:.2f}x" if shown["ratio"] else ""
-        print(
-            f"{figure.case:26} {figure.what:40} {shown['median']:10.2f} {figure.unit:16} {ratio:8} {figure.goal or ''} {figure.met}"
-        )
+    given, tls_port = json.loads(sys.argv[1])
+    serve(given, tls_port, Distance())

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final
@@ -56,7 +57,7 @@ def run() -> list[Figure]:
             program.write_text(_RATE)
             rates = directory / "rates"
             with _submitted(directory / "rate.log", aws, program, rates, directory / "rates-checkpoint"):
-                rate.append(_seconds_until({ARCHIVED: lambda rates=rates: committed(rates)})[ARCHIVED])
+                rate.append(_seconds_until({ARCHIVED: partial(committed, rates)})[ARCHIVED])
             world = make_world(aws, directory, {"orders": SHARDS})
             lake = directory / "lake"
             for found in (first, again):

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kinesis_efo.spark.tuning import MANAGER, manager_class
 
@@ -93,7 +93,8 @@ def write() -> None:
             if error := query.exception():
                 raise error
         # Python does not wait for its JVM, which writes the archive after everything else, for half a minute.
-        jvm = spark.sparkContext._gateway.proc
+        gateway: Any = spark.sparkContext._gateway
+        jvm = gateway.proc
         spark.stop()
         jvm.stdin.close()
         if status := jvm.wait(300):

@@ -155,7 +155,10 @@ def test_a_failure_is_said_last_and_whole_and_in_the_exit_code(world: World, tmp
     finally:
         job.kill()
     *before, first, second = job.log.read_text().splitlines()
-    assert "Traceback (most recent call last):" in before
+    assert "Traceback (most recent call last):" not in before
+    assert [line for line in before if line.startswith("  File ") and line.endswith("in archive")], (
+        "where the program failed"
+    )
     words = "kinesis-efo archive failed: OptionsError: "
     assert first.startswith(words)
     assert {first.removeprefix(words), second} == {

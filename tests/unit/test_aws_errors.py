@@ -59,7 +59,7 @@ def test_what_each_caller_does_about_a_cause(
     cause: Cause, error: Exception, verdict: Verdict, retry: Retry, raised: type[Exception]
 ) -> None:
     class Refusing:
-        meta = SimpleNamespace(region_name="eu-west-1", endpoint_url=DYNAMODB)
+        meta = SimpleNamespace(region_name="eu-west-1", partition="aws", endpoint_url=DYNAMODB)
 
         async def describe_table(self, **_: Any) -> None:
             raise error
@@ -141,7 +141,7 @@ def test_a_refusal_of_the_table_is_told_with_a_remedy_for_its_cause(
     endpoint: str, error: Exception, remedy: str
 ) -> None:
     class Refusing:
-        meta = SimpleNamespace(region_name="eu-west-1", endpoint_url=endpoint)
+        meta = SimpleNamespace(region_name="eu-west-1", partition="aws", endpoint_url=endpoint)
 
         async def describe_table(self, **_: Any) -> None:
             raise error

@@ -68,7 +68,7 @@ class Aws:
         self.fault = fault
         self.clock = LoopClock()
         self.until = self.clock.monotonic() + seconds
-        self.meta = SimpleNamespace(region_name="eu-west-1", endpoint_url="https://dynamodb")
+        self.meta = SimpleNamespace(region_name="eu-west-1", partition="aws", endpoint_url="https://dynamodb")
         self.items: dict[str, Any] = {}
 
     def _pass(self, operation: str) -> None:

@@ -5,9 +5,9 @@ Requests are turned into JSON before the server reads them, responses and events
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import cbor2
 import msgspec
 import pybase64
 
@@ -25,6 +25,9 @@ def to_json(body: bytes) -> bytes:
     Raises:
         AwsError: `SerializationException`: it is not CBOR.
     """
+    # Not at the top: the command line loads without the extra `local`, which brings it.
+    import cbor2
+
     try:
         value = cbor2.loads(body, semantic_decoders={_TIME: lambda millis, _immutable: millis / 1000}) if body else {}
         return msgspec.json.encode(value)
@@ -50,19 +53,21 @@ def encode(value: Any, shape: str | None = None) -> bytes:
         value: The value.
         shape: Name of its shape in botocore's service model; None for texts and numbers alone.
     """
-    return cbor2.dumps(_typed(shape, value))
+    import cbor2
+
+    return cbor2.dumps(_typed(shape, value, lambda millis: cbor2.CBORTag(_TIME, millis)))
 
 
-def _typed(name: str | None, value: Any) -> Any:
+def _typed(name: str | None, value: Any, time: Callable[[int], Any]) -> Any:
     shape = model()["shapes"].get(name, {})
     match shape.get("type"):
         case "structure" if value is not None:
             members = shape["members"]
-            return {key: _typed(members.get(key, {}).get("shape"), each) for key, each in value.items()}
+            return {key: _typed(members.get(key, {}).get("shape"), each, time) for key, each in value.items()}
         case "list" if value is not None:
-            return [_typed(shape["member"]["shape"], each) for each in value]
+            return [_typed(shape["member"]["shape"], each, time) for each in value]
         case "blob":
             return pybase64.b64decode(value)
         case "timestamp":
-            return cbor2.CBORTag(_TIME, round(value * 1000))
+            return time(round(value * 1000))
     return value

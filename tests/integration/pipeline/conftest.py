@@ -19,6 +19,7 @@ from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo_infra.pipeline.plans import PROVIDERS, Gate, Planner
 from kinesis_efo_infra.pipeline.record import Records
 from tests.support.missing import terraform
+from tests.support.moto_gaps import filled
 from tests.support.terraform.harness import stand_in
 
 REGION = "eu-west-1"
@@ -33,9 +34,11 @@ Document = dict[str, Any]
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAws]:
     """Local AWS, which the provider and Terraform's backend work with."""
     terraform()
+    settings = Settings(region=REGION, consumer_creating_seconds=0.1)
     with (
         pytest.MonkeyPatch.context() as patch,
-        LocalAws(settings=Settings(region=REGION, consumer_creating_seconds=0.1)) as local,
+        filled(settings.account_id, REGION),
+        LocalAws(settings=settings) as local,
         stand_in(tmp_path_factory.mktemp("provider"), local.environment) as environment,
     ):
         for name, value in environment.items():

@@ -79,6 +79,10 @@ SHARED = {
 OF_AWS = "arn:aws:iam::aws:policy"
 DANGERS: dict[str, dict[str, Any]] = {
     "CKV_EFO_2 aws_kinesis_resource_policy.shared": {"policy": json.dumps({"Statement": SHARED})},
+    # In IAM's patterns, a bracket stands for itself: nothing is left out.
+    "CKV_EFO_2 aws_kinesis_resource_policy.bracket": {
+        "policy": json.dumps({"Statement": {**SHARED, "NotAction": "kinesis:[rd]*"}})
+    },
     "CKV_EFO_6 aws_kms_key.open": {"policy": json.dumps({"Statement": [EVERYBODY]})},
     "CKV_EFO_7 aws_iam_role.unbounded": {"name": "unbounded", "path": "/", "assume_role_policy": "{}"},
     # What the role that applies can make: its name begins like that of an environment `dev` of project `lake`.

@@ -226,6 +226,70 @@ PLANTED: dict[str, tuple[str, Json]] = {
 }
 
 
+OURS = f"{ACCOUNT}:role"
+# Resources by the statement's action: patterns of partitions, regions and accounts, and of whatever name.
+PATTERNS = {
+    "iam:PassRole": [
+        f"arn:aws-*:iam::{OURS}/*", f"arn:*:iam::{OURS}/*", f"arn:aws*:iam::{OURS}/lake", f"arn:a?s:iam::{OURS}/lake",
+        "arn:aws:iam::*:role/lake", "arn:aws:iam::11112222333?:role/lake", f"arn:aws:i*::{OURS}/lake", f"arn:aws:iam:*:{OURS}/lake",
+        f"arn:AWS:IAM::{OURS}/*", f"arn:aws:iam::{OURS}/?*", f"arn:aws:iam::{OURS}/????", f"arn:aws:iam::{OURS}/*r*",
+        f"arn:aws:iam::{ACCOUNT}:r*", f"*:{OURS}/lake", "arn:*",
+        f"arn:aws:iam::{OURS}/${{aws:PrincipalTag/role}}", f"arn:aws:iam::{OURS}/${{aws:username}}*",
+        "arn:${data.aws_partition.x.partition}:iam::${data.aws_caller_identity.x.account_id}:role/*",
+    ],
+    "kinesis:GetRecords": [
+        f"arn:aws:kinesis:us-*:{ACCOUNT}:stream/*", f"arn:aws:kinesis:*:{ACCOUNT}:stream/orders",
+        "arn:aws:kinesis:eu-west-?:1111*:stream/*", "arn:aws:k*:eu-west-1:111122223333:stream/orders",
+        f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/*-orders", f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:*/*",
+        f"arn:aws:kinesis:${{data.aws_region.x.region}}:{ACCOUNT}:stream*",
+    ],
+}  # fmt: skip
+PLAIN = {
+    "iam:PassRole": [
+        f"arn:aws:iam::{OURS}/lake", f"arn:aws:iam::{OURS}/lake-*", f"arn:aws-cn:iam::{OURS}/lake/*", "${aws_iam_role.x.arn}",
+        "arn:${data.aws_partition.x.partition}:iam::${data.aws_caller_identity.x.account_id}:role/lake", "arn:aws:s3:::x/*",
+    ],
+    "kinesis:SubscribeToShard": [
+        f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/orders", f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/orders/consumer/*",
+        "${aws_kinesis_stream.x.arn}/consumer/*",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wanted", "faults"), [(PATTERNS, 1), (PLAIN, 0)])
+def test_resources_are_named_with_partition_region_and_account(
+    wanted: dict[str, list[str]], faults: int, load: Load
+) -> None:
+    named = named_by(load(pipeline=PIPELINE))
+    for action, resources in wanted.items():
+        for each in resources:
+            policy = "aws_iam_policy", {"policy": statement(Action=action, Resource=each)}
+            written = "data.aws_iam_policy_document", document(actions=[action], resources=[each])
+            for planted in (policy, written):
+                for found in (
+                    granted.in_stack(stack_of(*planted), named),
+                    granted.in_plan(plan_of(*planted), named),
+                ):
+                    assert len(found) == faults, each
+                    assert all(fault.endswith(f"region and account: {each}") for fault in found)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"Action": "iam:PassRole", "Resource": [], "NotResource": f"arn:aws:iam::{OURS}/x"},
+        {"Action": "iam:PassRole", "Resource": f"arn:aws:iam::{OURS}/x", "NotResource": f"arn:aws:iam::{OURS}/x"},
+        {"NotAction": ["[ik]*:*", "iam:[P]assRole", "kinesis:*"]},
+        {"Action": "IAM:passrole"},
+        {"Action": "iam:Pass????"},
+    ],
+)
+def test_whatever_is_left_out_and_however_it_is_written_every_role_is_seen(changes: Json, load: Load) -> None:
+    policy = {"policy": statement(**changes)}
+    (fault,) = granted.in_stack(stack_of("aws_iam_policy", policy), named_by(load(pipeline=PIPELINE)))
+    assert "lets pass every role" in fault
+
+
 def stack_of(kind: str, body: Json) -> Json:
     section, _, bare = kind.rpartition(".")
     return {section or "resource": {bare: {"x": body}}}

@@ -14,9 +14,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 _READS = ("kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:SubscribeToShard")
-_SOMETHING = "0a-1.B_2"
-"""A name of what nobody declares: a pattern that fits it is not of names."""
-_ANY_STREAM, _ANY_ROLE = ("kinesis", f"stream/{_SOMETHING}"), ("iam", f"role/{_SOMETHING}")
 _ACCOUNT = re.compile(r"(\d{12})|arn:[^:]*:(?:iam|sts)::([^:]*):.*")
 _SERVICE = re.compile(r"[a-z0-9.-]+\.amazonaws\.com(\.cn)?")
 _OUR_ROLE = re.compile(r"\$\{aws_iam_(role|openid_connect_provider)\.[\w-]+\.arn\}")
@@ -26,6 +23,8 @@ _ARN = re.compile(
     r"|\$?\$\{[a-z0-9-]+:[\w/-]+\}"
 )
 """What a resource may refer to: the provider tells it, so that it can be no pattern; and IAM's variables, as `${aws:username}`."""
+_PLAIN = re.compile(r"arn:[\w-]+:([\w-]+):[\w-]*:\w*:(.*)", re.IGNORECASE)
+"""An ARN that has wildcards in its last part only."""
 _DOCUMENT = re.compile(r"\$\{data\.aws_iam_policy_document\.[\w-]+\.(minified_)?json\}")
 _PRINCIPALS = (
     "allowed_principals", "grantee_principal", "principal", "principal_arn", "principal_org_id", "principals", "retiring_principal"
@@ -99,8 +98,8 @@ class _Statement:
     def allows(self, action: str) -> bool:
         """Whether it may allow an action."""
         if self.but_actions:
-            return not any(fnmatchcase(action.lower(), each.lower()) for each in self.but_actions)
-        return any(fnmatchcase(action.lower(), each.lower()) for each in self.actions)
+            return not any(_is_like(action, each) for each in self.but_actions)
+        return any(_is_like(action, each) for each in self.actions)
 
 
 def in_stack(stack: Mapping[str, Any], named: Named) -> list[str]:
@@ -179,10 +178,14 @@ def _faults(
             if _is_computed(_ARN.sub("", each)):
                 yield f"{address}: its resource {each} is computed; write it out, or refer to an ARN"
         if declared not in named.declared:
-            if statement.allows("iam:PassRole") and any(_fits(each, *_ANY_ROLE) for each in statement.resources):
-                yield f"{address}: lets pass every role; name them"
-            if any(map(statement.allows, _READS)) and any(_fits(each, *_ANY_STREAM) for each in statement.resources):
-                yield f"{address}: lets read every stream; name them"
+            for actions, service, resource in ((("iam:PassRole",), "iam", "role"), (_READS, "kinesis", "stream")):
+                if any(map(statement.allows, actions)):
+                    verb = "pass" if resource == "role" else "read"
+                    yield from (
+                        f"{address}: lets {verb} every {resource}; name them, with partition, region and account: {each}"
+                        for each in statement.resources
+                        if _is_open(each, service, f"{resource}/")
+                    )
         for principal_kind, principal in statement.principals:
             if principal == "*":
                 yield f"{address}: lets everybody in"
@@ -225,7 +228,7 @@ def _statements(address: str, kind: str, body: Mapping[str, Any]) -> Iterator[_S
                 yield _Statement(
                     _many(each.get("actions")),
                     _many(each.get("not_actions")),
-                    _many(each.get("resources")) or (["*"] if each.get("not_resources") else []),
+                    _many(each.get("resources")) + (["*"] if each.get("not_resources") else []),
                     principals + everybody,
                     conditions,
                 )
@@ -273,7 +276,7 @@ def _written(statement: Mapping[str, Any]) -> _Statement:
     return _Statement(
         _many(statement.get("Action")),
         _many(statement.get("NotAction")),
-        _many(statement.get("Resource")) or (["*"] if "NotResource" in statement else []),
+        _many(statement.get("Resource")) + (["*"] if "NotResource" in statement else []),
         principals + ([("AWS", "*")] if "NotPrincipal" in statement else []),
         [
             (test, variable, _many(values))
@@ -384,22 +387,23 @@ def _is_computed(value: str) -> bool:
     return "${" in value or "%{" in value
 
 
-def _fits(pattern: str, service: str, resource: str) -> bool:
-    """Whether a pattern of ARNs fits a resource of whatever name, in some account and region."""
-    given = pattern.split(":", 5)
-    partition, region, account = ((given[at] if len(given) > at else "") for at in (1, 3, 4))
-    arn = ":".join(
-        [
-            "arn",
-            "aws" if set("*?$") & set(partition) or not partition else partition,
-            service,
-            "eu-west-1" if set("*?$") & set(region) else region,
-            "111122223333" if set("*?$") & set(account) else account,
-            resource,
-        ]
-    )
-    expression = "".join({"*": ".*", "?": "."}.get(each, re.escape(each)) for each in pattern)
-    return re.fullmatch(expression, arn) is not None
+def _is_like(action: str, pattern: str) -> bool:
+    """Whether an action fits a pattern of IAM, which knows `*` and `?`; a bracket stands for itself."""
+    return fnmatchcase(action.lower(), pattern.lower().replace("[", "[[]"))
+
+
+def _is_open(pattern: str, service: str, kind: str) -> bool:
+    """Whether a pattern of ARNs may fit a resource of whatever name, or one in several partitions, regions or accounts."""
+
+    def told(reference: re.Match[str]) -> str:
+        # An ARN that is referred to is one of its provider, and no pattern. A variable of IAM may have any value.
+        return "arn:aws:x:::x" if reference[0].endswith(".arn}") else "x" if reference[1] else "*"
+
+    plain = _PLAIN.fullmatch(_ARN.sub(told, pattern))
+    if plain is None:
+        return True
+    begins = re.split(r"[*?]", plain[2])[0].lower()
+    return plain[1].lower() == service and kind.startswith(begins)
 
 
 def _outsider(kind: str, principal: str, named: Named) -> str | None:

@@ -31,8 +31,8 @@ def _denies(effect: Any) -> bool:
 def _registers(effect: Any, actions: Any, not_actions: Any) -> bool:
     if _denies(effect):
         return False
-    named = [action.lower() for action in _flat(actions)]
-    excepted = [action.lower() for action in _flat(not_actions)]
+    # In IAM's patterns, a bracket stands for itself.
+    named, excepted = ([each.lower().replace("[", "[[]") for each in _flat(some)] for some in (actions, not_actions))
     for action in _ACTIONS:
         if any(fnmatchcase(action, pattern) for pattern in named):
             return True

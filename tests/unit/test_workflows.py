@@ -73,10 +73,10 @@ def test_directories_of_one_run_do_not_share_what_they_hand_to_later_jobs() -> N
     handed = [
         step["with"]["name"] for step in every_step() if step.get("with", {}).get("path", "").endswith("/cdktf.out")
     ]
-    assert sorted(handed) == [*["cdktf.out-${{ env.HANDED }}"] * 4, "cdktf.out-${{ steps.synth.outputs.digest }}"]
+    assert sorted(handed) == [*["cdktf.out-${{ env.HANDED }}"] * 6, "cdktf.out-${{ steps.synth.outputs.digest }}"]
     shown = [step["with"]["name"] for step in every_step() if step.get("with", {}).get("path", "").endswith("}}/plans")]
     # Two of them may have a stack of one name, in two accounts.
-    assert shown == ["shown-${{ inputs.stack }}-${{ env.HANDED }}"] * 2
+    assert shown == ["shown-${{ inputs.stack }}-${{ env.HANDED }}"] * 3
 
 
 def refusal() -> str:
@@ -276,6 +276,27 @@ def test_a_job_that_may_ask_for_an_identity_runs_nothing_that_a_stack_is_synthes
     assert checked == 4
 
 
+def test_checkov_runs_in_jobs_without_identity_alone_and_on_the_plan_that_is_applied() -> None:
+    """checkov and the checks of a team are code of others, which could read the credentials of the process that starts it."""
+    for path in (PLAN_STACKS, DEPLOY_ENVIRONMENT):
+        for name, job in document(path)["jobs"].items():
+            runs = " ".join(step.get("run", "") for step in job.get("steps", ()))
+            if job["permissions"].get("id-token") == "write":
+                assert "make scan" not in runs, name
+                assert len(re.findall(r"make plan\b", runs)) == len(re.findall("UNSCANNED=1", runs)), name
+                assert "make apply" not in runs or 'APPROVED="$APPROVED"' in runs, "else it scans"
+        scan = document(path)["jobs"]["scan"]
+        assert scan["permissions"] == {"contents": "read"}
+        assert scan["steps"][-1]["run"] == "make scan"
+    assert scan["steps"][-1]["env"] == {"APPROVED": "${{ needs.plan.outputs.digest }}"}
+    asked = subprocess.run(
+        [make(), "-n", "plan", "scan", "UNSCANNED=1", "HANDED=c0ffee", "APPROVED=beef"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert re.search(r"infra\.pipeline .* plan 'dev' .*--handed 'c0ffee' .*--unscanned", asked, re.DOTALL)
+    assert re.search(r"infra\.pipeline .* scan 'dev' .*--handed 'c0ffee' --approved 'beef'", asked)
+
+
 def test_what_a_job_with_keys_starts_was_packed_in_the_one_that_has_none() -> None:
     """A build backend is code that no lock names. Its own environment has no keys, but that of its parents has."""
     synth = SYNTHESIZE.read_text(encoding="utf-8")
@@ -425,7 +446,7 @@ def test_a_plan_is_shown_before_the_approval_and_that_plan_is_what_is_approved()
     plan, deploy, again = jobs["plan"], jobs["deploy"], jobs["again"]
     assert "environment" not in plan, "no approval comes before the plan"
     assert deploy["environment"] == "${{ inputs.github_environment }}"
-    assert deploy["needs"] == "plan"
+    assert deploy["needs"] == ["plan", "scan"]
     roles = [
         step["with"]["role-to-assume"]
         for job in (plan, deploy)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from infra.errors import PipelineError, StalePlanError
 from infra.pipeline.deployments import deployment_of
 from kinesis_efo.local import LocalAws
+from kinesis_efo_infra.pipeline.bundle import read_meta
 from kinesis_efo_infra.pipeline.terraform import Terraform
 from tests.integration.pipeline.conftest import Repository
 
@@ -142,6 +144,39 @@ def test_an_approval_is_of_one_digest_that_was_scanned_where_it_was_made(aws: Lo
     planner.apply(deployment_of(environment), ["one"], repository.plans, meta.plan)
     assert planner.is_deployed(deployment_of(environment))
     assert len(scanned) == 1, "checkov does not run beside the credentials that apply"
+
+
+def test_what_is_scanned_without_keys_is_the_plan_that_was_approved(
+    aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    repository, scanned = checkout("scanned"), list[Json]()
+    repository.commit()
+
+    def finds(plans: Sequence[Path]) -> Sequence[str]:
+        scanned.extend(json.loads(each.read_text(encoding="utf-8")) for each in plans)
+        return ["CKV_X: found"]
+
+    monkeypatch.setattr("kinesis_efo_infra.pipeline.steps.checkov_beside", lambda *_: finds)
+    caplog.set_level(logging.INFO)
+    assert repository.step("scan", scanned=True) == 0
+    assert "there is no plan to scan" in caplog.text
+    assert repository.step("plan", "--commit", "one", "--unscanned", scanned=True) == 0
+    digest = read_meta(repository.plans / repository.stack).plan
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    assert repository.step("scan", "--approved", "0000", scanned=True) == 1
+    assert f"is sha256:{digest}, and sha256:0000 was to be scanned" in caplog.text
+    assert scanned == []
+    assert repository.step("scan", "--approved", digest, scanned=True) == 1
+    assert "CKV_X: found" in caplog.text
+    (plan,) = scanned
+    streams = [
+        each for each in plan["planned_values"]["root_module"]["resources"] if each["type"] == "aws_kinesis_stream"
+    ]
+    assert [each["values"]["name"] for each in streams] == ["scanned-orders"]
+    assert {"references": ["aws_kms_key.orders.arn", "aws_kms_key.orders"]} in [
+        each["expressions"].get("kms_key_id") for each in plan["configuration"]["root_module"]["resources"]
+    ]
 
 
 def test_another_program_has_another_digest_though_it_refers_to_the_same(aws: LocalAws, checkout: Checkout) -> None:

@@ -138,6 +138,25 @@ PLANS: dict[str, Json] = {
     "aws_s3_object.x.source: it reads a file": {
         "resource_changes": [change("aws_s3_object", change={"after": {"source": "/proc/self/environ"}})]
     },
+    "aws_iam_role_policy_attachment.x.policy_arn: an expression makes it sensitive": {
+        "resource_changes": [
+            change(
+                "aws_iam_role_policy_attachment",
+                change={"after": {"policy_arn": "x"}, "after_sensitive": {"policy_arn": True}},
+            )
+        ]
+    },
+    "aws_security_group.x.ingress: an expression makes it sensitive": {
+        "resource_changes": [
+            change(
+                "aws_security_group",
+                change={
+                    "after": {"ingress": [{}, {"cidr_blocks": ["::/0"]}]},
+                    "after_sensitive": {"ingress": [{}, {"cidr_blocks": [False, True]}]},
+                },
+            )
+        ]
+    },
     "action_invocations": {"action_invocations": [{}]},
 }
 
@@ -146,6 +165,20 @@ PLANS: dict[str, Json] = {
 def test_whatever_else_is_in_a_plan_is_found(fault: str) -> None:
     (found,) = allowed.in_plan(PLANS[fault])
     assert fault in found
+
+
+def test_what_the_provider_itself_marks_as_sensitive_is_no_fault() -> None:
+    after = {"value": "x", "value_wo": None, "tags": {"true": "x"}}
+    marks = {"value": True, "value_wo": True, "tags": {"true": {}}, "tags_all": {}}
+    secret = {"after": {"secret_string": "x"}, "after_sensitive": {"secret_string": True}}
+    changes = [
+        change("aws_ssm_parameter", change={"after": after, "after_sensitive": marks}),
+        change("aws_kms_key", change={"after": {"policy": "x"}, "after_sensitive": False}),
+        change("aws_kms_key", change={"after": None, "after_sensitive": False}),
+        # Of types that a team has added, the provider may mark others.
+        change("aws_secretsmanager_secret_version", change=secret),
+    ]
+    assert allowed.in_plan({"resource_changes": changes}, extra=["aws_secretsmanager_secret_version"]) == []
 
 
 def test_a_plan_of_our_types_passes_with_terraform_and_with_opentofu() -> None:

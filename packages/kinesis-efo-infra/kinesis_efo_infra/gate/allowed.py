@@ -62,6 +62,8 @@ _READS_FILES = re.compile(r"\b(?:file\w*|template(?:file|string))\s*(?:\(|/\*|//
 """In an expression: functions that read files of the machine, or templates of which nobody sees what is in them; those of providers."""
 _FILES = {"aws_s3_bucket_object": "source", "aws_s3_object": "source"}
 """Arguments that name a file of the machine, whose content AWS gets; `filename` is one wherever it is."""
+_SENSITIVE = {"aws_ssm_parameter": {"value"}}
+"""Of types that the constructs declare, what the provider itself marks as sensitive."""
 _NOT_IN_PLANS = ("action_invocations", "deferred_action_invocations", "deferred_changes")
 """Of plans of newer versions of Terraform."""
 
@@ -106,6 +108,7 @@ def in_plan(plan: Mapping[str, Any], *, bootstrap: bool = False, extra: Collecti
         elif each.get("provider_name", _PROVIDERS[0]) not in _PROVIDERS or each.get("module_address"):
             faults.append(f"{each['address']}: only the provider of AWS is allowed, and no module")
         faults += _files(each["type"], each.get("change", {}).get("after") or {}, each["address"])
+        faults += _hidden(each)
     for each in root.get("resources", []):
         if each.get("provisioners"):
             faults.append(f"{each['address']}: a provisioner runs commands, and is not allowed")
@@ -200,6 +203,21 @@ def _files(kind: str, body: Mapping[str, Any], at: str) -> Iterator[str]:
     for each in {_FILES.get(kind, "filename"), "filename"}:
         if body.get(each) is not None:
             yield f"{at}.{each}: it reads a file of the machine, and is not allowed"
+
+
+def _hidden(change: Mapping[str, Any]) -> Iterator[str]:
+    """Faults of values that an expression makes sensitive: neither reviewers nor checkov would see them."""
+    marks, after = (change.get("change", {}).get(each) for each in ("after_sensitive", "after"))
+    for name, value in (after or {}).items() if change["type"] in RESOURCES | DATA else ():
+        mark = marks.get(name) if isinstance(marks, Mapping) else marks
+        if value is not None and name not in _SENSITIVE.get(change["type"], ()) and _is_marked(mark):
+            yield f"{change['address']}.{name}: an expression makes it sensitive, so that nobody sees it; write it out"
+
+
+def _is_marked(mark: Any) -> bool:
+    if isinstance(mark, Mapping | list):
+        return any(map(_is_marked, mark.values() if isinstance(mark, Mapping) else mark))
+    return mark is True
 
 
 def _is_dynamic(body: Any) -> bool:

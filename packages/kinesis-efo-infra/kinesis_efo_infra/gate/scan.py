@@ -7,6 +7,7 @@ planted faults that must be found, and a least number of checks must pass.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,11 +20,14 @@ from kinesis_efo_infra.errors import GateError
 from kinesis_efo_infra.gate import allowed, excuses, extra, granted, locked_checkov
 from kinesis_efo_infra.gate.failures import Failure, Result
 from kinesis_efo_infra.gate.granted import Named
-from kinesis_efo_infra.gate.planted import CANARY, DOCUMENTS, PLANTED, canary, canary_plan
+from kinesis_efo_infra.gate.planted import CANARY, DOCUMENTS, PLANTED, canary, canary_changes
 
 CHECKS = Path(__file__).parent / "checks"
 ENVIRONMENTS, BOOTSTRAP = "environment", "bootstrap"
 """Kinds of stacks: those of environments, which pipelines apply, and those that only an administrator applies."""
+
+_REFERENCE = re.compile(r"((?:\bdata\.)?\baws_\w+\.[\w-]+)(?:\.\w+)?")
+"""A resource or data source, with what is read of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +170,48 @@ def scan_plans(
                 raise GateError(f"{plan} is not the JSON of a plan: {type(error).__name__}: {error}") from None
             scanned.append(f"plan-{number}")
             arguments += ["--file", _write(Path(scratch) / f"plan-{number}" / "plan.json", text)]
-        arguments += ["--file", _write(Path(scratch) / CANARY / "plan.json", json.dumps(canary_plan()))]
+        planted = json.dumps(scannable({"resource_changes": canary_changes()}, {}))
+        arguments += ["--file", _write(Path(scratch) / CANARY / "plan.json", planted)]
         report = _checkov("terraform_plan", scratch, arguments, beside)
         result = _judge(report, scanned, {each for each in PLANTED if not each.startswith(DOCUMENTS)}, {}, accepted)
         return excuse(result, beside, lambda _: environment)
+
+
+def scannable(plan: Mapping[str, Any], stack: Mapping[str, Any]) -> dict[str, Any]:
+    """What is shown of a plan, in the form that checkov reads: as `terraform show -json` writes it.
+
+    Args:
+        plan: As `comparison.shown` returns it.
+        stack: The stack's Terraform JSON, which says what resources refer to.
+    """
+    planned = [
+        {**{name: each[name] for name in ("address", "mode", "type", "name")}, "values": each["change"]["after"]}
+        for each in plan["resource_changes"]
+        if each["change"].get("after") is not None
+    ]
+    declared = [
+        {"type": kind, "name": name, "expressions": _references(body)}
+        for section in ("resource", "data")
+        for kind, entries in stack.get(section, {}).items()
+        for name, body in entries.items()
+    ]
+    return {
+        "format_version": "1.2",
+        "terraform_version": "1.11.4",
+        "planned_values": {"root_module": {"resources": planned}},
+        "resource_changes": plan["resource_changes"],
+        "configuration": {"root_module": {"resources": declared}},
+    }
+
+
+def _references(value: Any) -> Any:
+    """What the values of a block refer to, as a plan says it: an attribute, and then its resource."""
+    if isinstance(value, Mapping):
+        return {name: _references(each) for name, each in value.items()}
+    if isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+        return [_references(each) for each in value]
+    found = _REFERENCE.finditer(json.dumps(value)) if "${" in json.dumps(value) else ()
+    return {"references": [part for each in found for part in dict.fromkeys((each[0], each[1]))]}
 
 
 def _write(path: Path, text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from kinesis_efo_infra.errors import PipelineError, StalePlanError
 from kinesis_efo_infra.gate import allowed, granted
-from kinesis_efo_infra.gate.scan import NOTHING, Accepted, scan_plans
+from kinesis_efo_infra.gate.scan import NOTHING, Accepted, scan_plans, scannable
 from kinesis_efo_infra.pipeline import comparison, cost
 from kinesis_efo_infra.pipeline.bundle import (
     CONFIGURATION,
@@ -139,7 +139,7 @@ class Planner:
             deployment: The stack and where it is deployed.
             commit: The commit that the plan belongs to.
             out: Directory for bundles.
-            to_apply: Whether somebody may apply it; else what AWS would refuse does not matter.
+            to_apply: Whether somebody may apply it; else it does not matter what AWS would refuse or checkov finds.
             repair: Whether it undoes drift, so that it may be applied although its configuration is deployed already.
 
         Raises:
@@ -170,7 +170,8 @@ class Planner:
                 repair=repair,
             )
             write_meta(bundle, meta)
-            self._scan(made)
+            if to_apply:
+                _scan(self.gate, Path(scratch), made.json)
         for note in meta.notes:
             logger.warning("note: %s", note)
         logger.info("%s: %s; plan sha256:%s on %s", deployment.stack, meta.changes, meta.plan, made.state)
@@ -221,9 +222,9 @@ class Planner:
                 )
             self._compare(deployment, shown, made, approved)
             _refuse(deployment, made.json, self.asks)
-            # A plan with a digest was scanned where it was made: checkov could read the credentials here.
+            # A plan with a digest was scanned after it was shown: checkov could read the credentials here.
             if approved is None:
-                self._scan(made)
+                _scan(self.gate, Path(scratch), made.json)
             self.prepare(made.json)
             logger.info("%s\n%s", made.terraform.show_text(made.path), _counted(stack, "applying", made))
             # Whatever happens from here on, the next run must look, whatever it is about to deploy.
@@ -300,14 +301,6 @@ class Planner:
             self.providers.write_text(self.terraform(scratch).lock(), encoding="utf-8")
         logger.info("wrote %s", self.providers)
 
-    def _scan(self, made: Made) -> None:
-        scanned = made.path.with_name(PLAN_JSON)
-        scanned.write_text(json.dumps(made.json), encoding="utf-8")
-        if failed := self.gate([scanned]):
-            raise PipelineError(
-                "checkov finds in what Terraform evaluated:\n" + "\n".join(f"  {each}" for each in failed)
-            )
-
     def _is(self, deployed: Deployed, deployment: Deployment) -> bool:
         return deployed.stack == self._digest(deployment) and not deployed.under_way
 
@@ -316,6 +309,35 @@ class Planner:
 
     def _digest(self, deployment: Deployment) -> str:
         return configuration_digest(self._configuration(deployment))
+
+
+def scan_shown(bundle: Path, configuration: Path, gate: Gate, approved: str | None = None) -> None:
+    """Scan a plan that was shown: this needs no credentials, and checkov should run where there are none.
+
+    Args:
+        bundle: What `Planner.plan` wrote.
+        configuration: The stack's Terraform JSON.
+        gate: Scans it.
+        approved: Digest that the plan must have; None for any.
+
+    Raises:
+        StalePlanError: It has another digest, or there is no plan.
+        PipelineError: checkov finds something in it.
+    """
+    shown = read_plan(bundle)
+    if approved and approved != (found := comparison.digest(shown)):
+        raise StalePlanError(
+            f"the plan in {bundle} is sha256:{found}, and sha256:{approved} was to be scanned; plan again"
+        )
+    with TemporaryDirectory(prefix="kinesis-efo-scan-") as scratch:
+        _scan(gate, Path(scratch), scannable(shown, read_configuration(configuration)))
+
+
+def _scan(gate: Gate, scratch: Path, plan: Plan) -> None:
+    scanned = scratch / PLAN_JSON
+    scanned.write_text(json.dumps(plan), encoding="utf-8")
+    if failed := gate([scanned]):
+        raise PipelineError("checkov finds in what Terraform evaluated:\n" + "\n".join(f"  {each}" for each in failed))
 
 
 def _counted(stack: str, doing: str, made: Made) -> str:

@@ -23,7 +23,7 @@ from kinesis_efo_infra.gate.files import place
 from kinesis_efo_infra.gate.scan import Accepted
 from kinesis_efo_infra.pipeline import approval, comparison
 from kinesis_efo_infra.pipeline.aws import client
-from kinesis_efo_infra.pipeline.bundle import PLAN_TEXT, Changes, read_meta, read_plan, tree_digest
+from kinesis_efo_infra.pipeline.bundle import CONFIGURATION, PLAN_TEXT, Changes, read_meta, read_plan, tree_digest
 from kinesis_efo_infra.pipeline.deployment import WORKFLOW, Deployment, deployment_order, job_parameters
 from kinesis_efo_infra.pipeline.drift import look_for_drift
 from kinesis_efo_infra.pipeline.foreign import Foreign, as_planned, beyond_quota, foreign_consumers
@@ -39,7 +39,7 @@ from kinesis_efo_infra.pipeline.github import (
     running,
 )
 from kinesis_efo_infra.pipeline.limits import Plan, notes
-from kinesis_efo_infra.pipeline.plans import PROVIDERS, Planner, checkov_beside
+from kinesis_efo_infra.pipeline.plans import PROVIDERS, Planner, checkov_beside, scan_shown
 from kinesis_efo_infra.pipeline.record import Records
 from kinesis_efo_infra.pipeline.report import Planned, comment
 
@@ -94,7 +94,22 @@ def _plan(options: argparse.Namespace) -> int:
     if planner.is_deployed(deployment) and not options.repair:
         logger.info("%s: deployed as it is here; nothing to plan", deployment.stack)
         return 0
+    if options.unscanned:
+        planner = replace(planner, gate=lambda _: ())
     planner.plan(deployment, _commit(options), options.plans, repair=options.repair)
+    return 0
+
+
+def _scan(options: argparse.Namespace) -> int:
+    project = _project(options)
+    deployment = project.deployment(options.environment)
+    check_handed(options)
+    bundle = options.plans / deployment.stack
+    if not bundle.exists():
+        logger.info("%s: there is no plan to scan", deployment.stack)
+        return 0
+    gate = checkov_beside(project.directory, deployment.environment, project.accepted)
+    scan_shown(bundle, options.synthesized / "stacks" / deployment.stack / CONFIGURATION, gate, options.approved)
     return 0
 
 
@@ -349,9 +364,14 @@ def add_steps(parser: argparse.ArgumentParser, open_project: Callable[[Path], Pr
 
     plan = steps.add_parser("plan", parents=[stacks], help="plan a stack if it is not deployed as it is here")
     plan.add_argument("--repair", action="store_true", help="plan it in any case, to undo what was changed by hand")
+    plan.add_argument("--unscanned", action="store_true", help="leave checkov to the step `scan`, which needs no keys")
     # Makefiles from before say it.
     plan.add_argument("--base", help=argparse.SUPPRESS)
     plan.set_defaults(run=_plan)
+
+    scanned = steps.add_parser("scan", parents=[stacks], help="scan the plan that was shown with checkov")
+    scanned.add_argument("--approved", metavar="DIGEST", help="the digest that the plan must have")
+    scanned.set_defaults(run=_scan)
 
     summary = steps.add_parser("comment", parents=[plans, branched], help="print what the plans do, as Markdown")
     summary.add_argument("--only", metavar="ENVIRONMENT", help="the environment that is about to be deployed")

@@ -440,9 +440,11 @@ def test_stopping_asks_through_the_marker_and_says_how_it_ended(cli: Cli) -> Non
     def heed(looked: FakeRun) -> None:
         if any(key.startswith("jobs/stops/kinesis-efo-test-lake/") for key in cli.place.s3):
             looked.state = "COMPLETED"
+        elif looked.cancelled:
+            looked.state = "CANCELLED"
 
     cli.place.emr.on_look = heed
-    answer = cli.json("stop", *_named(STEP), "--artifacts", f"s3://{BUCKET}/jobs")
+    answer = cli.json("stop", *_named(STEP), "--artifacts", f"s3://{BUCKET}/jobs", "--grace", "5")
     (stopped,) = answer["stopped"]
     assert (stopped["id"], stopped["graceful"], stopped["state"]) == (run.id, True, "succeeded")
     assert (answer["leaseOwners"], run.cancelled) == ([], [])
@@ -458,7 +460,7 @@ def test_no_marker_is_written_where_a_foreign_run_says(cli: Cli, where: str) -> 
     foreign = where.format(bucket=BUCKET, name="kinesis-efo-test-lake")
     run.request["HadoopJarStep"]["Args"] += ["--conf", f"spark.kinesisEfo.stopMarker={foreign}"]
     cli.place.emr.on_look = lambda run: setattr(run, "state", "CANCELLED" if run.cancelled else "RUNNING")
-    (stopped,) = cli.json("stop", "-e", "test", "-a", "lake")["stopped"]
+    (stopped,) = cli.json("stop", "-e", "test", "-a", "lake", "--grace", "1")["stopped"]
     assert (stopped["graceful"], cli.place.s3) == (False, before)
     assert (
         f"not written: stop marker {foreign}, which is not below s3://{BUCKET}/stops/kinesis-efo-test-lake/" in cli.err

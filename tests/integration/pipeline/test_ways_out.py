@@ -186,7 +186,7 @@ def test_a_plan_that_registers_one_consumer_too_many_is_refused(
 
 
 def test_a_lock_that_something_killed_has_left_says_how_it_is_removed(
-    aws: LocalAws, checkout: Checkout, tmp_path: Path
+    aws: LocalAws, checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout("locked")
     s3, key = aws.client("s3"), "kinesis-efo/locked.tfstate"
@@ -203,3 +203,11 @@ def test_a_lock_that_something_killed_has_left_says_how_it_is_removed(
     assert f"delete the lock (`aws s3 rm s3://terraform-state/{key}.tflock`), and deploy again" in str(caught.value)
     s3.delete_object(Bucket="terraform-state", Key=f"{key}.tflock")
     terraform.destroy()
+    # A deployment waits five minutes for the lock, and then Terraform says the same.
+    said = str(caught.value).partition("The state is locked")[0]
+    (program := tmp_path / "waited").write_text(f"#!/bin/sh\ncat >&2 <<EOF\n{said}\nEOF\nexit 1\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", str(program))
+    with pytest.raises(PipelineError, match="waited apply failed; part of the plan may have been applied") as applied:
+        Terraform(tmp_path).apply(tmp_path / "plan")
+    assert f"delete the lock (`aws s3 rm s3://terraform-state/{key}.tflock`)" in str(applied.value)

@@ -208,6 +208,7 @@ def test_a_name_that_begins_like_that_of_another_pipeline_in_the_account_is_refu
         for name, tags in {
             "kinesis-efo-alike-2-theirs": {},
             "kinesis-efo-alike-2-lake": {"environment": "alike-2"},
+            "kinesis-efo-alike-20-theirs": {},
         }.items():
             iam.create_role(
                 RoleName=name,
@@ -221,7 +222,7 @@ def test_a_name_that_begins_like_that_of_another_pipeline_in_the_account_is_refu
             "role kinesis-efo-alike-2-theirs has a name like those of alike-2 and neither tag environment nor managed-by"
             in caplog.text
         )
-        assert "role kinesis-efo-alike-2-lake" not in caplog.text
+        assert not any(f"role kinesis-efo-alike-2{each}" in caplog.text for each in ("-lake", "0-theirs"))
     finally:
         for role in made:
             iam.delete_role(RoleName=role)

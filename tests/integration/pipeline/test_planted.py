@@ -161,6 +161,10 @@ def test_the_lock_file_that_is_written_lets_one_provider_run_and_no_other_bytes_
     with pytest.raises(PipelineError, match="terraform init failed") as failed:
         planner.plan(deployment, "one", repository.plans)
     assert "match any of the checksums" in " ".join(str(failed.value).split())
+    # One that names no provider lets none in.
+    repository.providers.write_text("", encoding="utf-8")
+    with pytest.raises(PipelineError, match="terraform init failed"):
+        planner.plan(deployment, "one", repository.plans)
     assert not ran.exists()
 
 

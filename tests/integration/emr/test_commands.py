@@ -459,9 +459,16 @@ def test_no_marker_is_written_where_a_foreign_run_says(cli: Cli, where: str) -> 
     before, run = cli.place.s3, cli.place.emr.only()
     foreign = where.format(bucket=BUCKET, name="kinesis-efo-test-lake")
     run.request["HadoopJarStep"]["Args"] += ["--conf", f"spark.kinesisEfo.stopMarker={foreign}"]
-    cli.place.emr.on_look = lambda run: setattr(run, "state", "CANCELLED" if run.cancelled else "RUNNING")
+    looks: list[bool] = []
+
+    def look(run: FakeRun) -> None:
+        looks.append(bool(run.cancelled))
+        run.state = "CANCELLED" if run.cancelled else "RUNNING"
+
+    cli.place.emr.on_look = look
     (stopped,) = cli.json("stop", "-e", "test", "-a", "lake", "--grace", "1")["stopped"]
     assert (stopped["graceful"], cli.place.s3) == (False, before)
+    assert looks == [False, False, True], "it is found, looked up, and ended at once"
     assert (
         f"not written: stop marker {foreign}, which is not below s3://{BUCKET}/stops/kinesis-efo-test-lake/" in cli.err
     )

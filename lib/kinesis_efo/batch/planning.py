@@ -12,18 +12,21 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 from kinesis_efo.aws import AsyncClients
-from kinesis_efo.batch.consumers import check_consumers
 from kinesis_efo.batch.stretches import Side, Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.distribution import Distribution, lenient
-from kinesis_efo.errors import ConfigurationError, DataLossError, ManifestError
+from kinesis_efo.errors import AlreadyRunningError, ConfigurationError, DataLossError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.topology import PatientLister, ShardLister, Topology, explained, told_distribution
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.leases.watch import watch
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions, Deaggregation
 from kinesis_efo.patience import Patience
@@ -274,6 +277,34 @@ class StreamPlanner:
             self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)), self._ref, self._source
         )
         return None if opened is None else [shard.shard_id for shard in opened]
+
+
+async def check_consumers(manifest: Manifest, client: Any, lease_timeout: float, clock: Clock) -> None:
+    """Check that no query reads with the consumers of an application.
+
+    A subscription takes the place of another one with the same consumer. So a batch read would cut off a live query, shard by shard,
+    and the query the batch read.
+
+    Raises:
+        AlreadyRunningError: A query reads with a consumer.
+        LeaseTableError: It cannot be told whether one does.
+    """
+    keys = LeaseKeys(manifest.stream_names)
+    table = LeaseTable(client, manifest.lease_table, declared_by=manifest.declared_by)
+    seen = await watch(
+        table,
+        clock,
+        lease_timeout,
+        lambda lease: keys.stream(lease.key) in manifest.streams,
+        lambda: logger.info("%s has an owner: looking for %g s whether it is alive", table.label, lease_timeout),
+    )
+    for owner, rows in sorted(seen.live_owners.items()):
+        if read := sorted({str(stream) for key in rows if (stream := keys.stream(key)) in manifest.streams}):
+            raise AlreadyRunningError(
+                f"application {manifest.application!r}, stream {', '.join(read)}, is read by {readable(owner)}: a batch read with "
+                "readMode=efo would take its consumer from it. Leave the option out, or declare an application of its own for batch reads, "
+                f"and give its manifest; this one is {manifest.source}"
+            )
 
 
 def _check_names(manifest: Manifest, options: BatchOptions) -> None:

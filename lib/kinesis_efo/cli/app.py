@@ -17,7 +17,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from kinesis_efo import __version__
 from kinesis_efo.cli.failing import fail, wants_json
-from kinesis_efo.cli.help_texts import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,10 @@ COMMANDS: Final = {
     "top": Entry("kinesis_efo.cli.commands.top", "Watch a live run: what is slow, and why."),
 }
 """Every command by its name."""
+
+
+_METAVARS: Final = {"bool": "FLAG", "int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "PATH"}
+"""What help shows for the types of options, where typer would write Python's."""
 
 
 class LazyGroup(TyperGroup):
@@ -99,6 +102,24 @@ def load(name: str, entry: Entry) -> Any:
     found = typer.main.get_command(importlib.import_module(entry.module).app)
     found.name = name
     return readable(found)
+
+
+def readable(command: Any) -> Any:
+    """Name the values of options that declare no name, in a command and those below it. Returns the command."""
+    if command.help:
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
+    options = [each for each in command.params if each.param_type_name == "option"]
+    for parameter in [*options, command.get_help_option(typer.Context(command))]:
+        if parameter.metavar is None and (name := _METAVARS.get(_type_of(parameter))):
+            parameter.metavar = name
+    for below in getattr(command, "commands", {}).values():
+        readable(below)
+    return command
+
+
+def _type_of(parameter: Any) -> str:
+    # Of earlier versions of typer, which write names of their own, there is no such method.
+    return str(getattr(parameter, "bare_type", str)()).removeprefix("list[").removesuffix("]")
 
 
 app = typer.Typer(

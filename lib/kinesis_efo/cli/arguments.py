@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Annotated, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from kinesis_efo.cli import times
-from kinesis_efo.cli.completion import manifest_files, stream_names
 from kinesis_efo.cli.declaring import Group
 from kinesis_efo.errors import ManifestError, UsageError
-from kinesis_efo.manifest import Manifest, load_manifest
+from kinesis_efo.manifest import Manifest, load_manifest, parse_manifest
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.units import parse_duration
 
@@ -22,47 +22,57 @@ ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 MANIFEST_VARIABLE = "KINESIS_EFO_MANIFEST"
 """Environment variable that stands in for `--manifest`."""
 
+
+def manifest_files(incomplete: str) -> list[str]:
+    """Complete a manifest's location: directories, JSON files, and the schemes of remote ones.
+
+    Completion reads local files only: a key press never calls AWS.
+    """
+    schemes = [scheme for scheme in ("ssm:///", "s3://") if scheme.startswith(incomplete)]
+    folder = Path(incomplete or ".") if incomplete.endswith("/") or not incomplete else Path(incomplete).parent
+    try:
+        found = sorted(folder.iterdir())
+    except OSError:
+        return schemes
+    names = [f"{path}/" if path.is_dir() else str(path) for path in found if path.is_dir() or path.suffix == ".json"]
+    return schemes + [name for name in names if name.startswith(incomplete)]
+
+
+def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete a stream's name from the manifest that the command line names, if that is a local file."""
+    location = ctx.params.get("manifest")
+    if not isinstance(location, str) or "://" in location:
+        return []
+    try:
+        manifest = parse_manifest(Path(location).read_bytes(), location)
+    except (OSError, ManifestError):
+        return []
+    return [name for name in sorted(manifest.streams) if name.startswith(incomplete)]
+
+
+def manifest_option(text: str) -> Any:
+    """The option that names a manifest."""
+    return typer.Option(
+        "--manifest", "-m",
+        envvar=MANIFEST_VARIABLE, metavar="LOCATION", help=text, autocompletion=manifest_files,
+    )  # fmt: skip
+
+
+def _stream_option(text: str) -> Any:
+    return typer.Option("--stream", "-s", metavar="NAME", help=text, autocompletion=stream_names)
+
+
 ManifestOption: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--manifest",
-        "-m",
-        envvar=MANIFEST_VARIABLE,
-        metavar="LOCATION",
-        help="The application's manifest: a path, ssm:///name or s3://bucket/key.",
-        autocompletion=manifest_files,
-    ),
+    str, manifest_option("The application's manifest: a path, ssm:///name or s3://bucket/key.")
 ]
 OptionalManifestOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--manifest",
-        "-m",
-        envvar=MANIFEST_VARIABLE,
-        metavar="LOCATION",
-        help="A manifest; --stream may then be one of its names.",
-        autocompletion=manifest_files,
-    ),
+    str | None, manifest_option("A manifest; --stream may then be one of its names.")
 ]
 StreamOption: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--stream",
-        "-s",
-        metavar="NAME",
-        help="The stream: its name in the manifest, its name in Kinesis, or its ARN.",
-        autocompletion=stream_names,
-    ),
+    str, _stream_option("The stream: its name in the manifest, its name in Kinesis, or its ARN.")
 ]
 StreamsOption: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--stream",
-        "-s",
-        metavar="NAME",
-        help="Only this stream of the manifest; may be repeated.",
-        autocompletion=stream_names,
-    ),
+    list[str] | None, _stream_option("Only this stream of the manifest; may be repeated.")
 ]
 
 

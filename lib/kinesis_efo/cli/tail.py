@@ -24,9 +24,8 @@ from kinesis_efo.errors import UsageError
 from kinesis_efo.kinesis.topology import explained
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.lag import reported
-from kinesis_efo.operate.last_records import before_last
 from kinesis_efo.operate.record_format import Format, Record, Wanted
-from kinesis_efo.operate.tailing import Tail, Until, stream_access
+from kinesis_efo.operate.tailing import Tail, Until, before_last, stream_access
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.options.readers import refusal
 from kinesis_efo.positions import TRIM_HORIZON, Position

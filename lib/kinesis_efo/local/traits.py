@@ -1,18 +1,24 @@
-"""The operations on a stream's retention, record size, mode, metrics and tags, and DescribeLimits."""
+"""The operations on a stream's retention, record size, mode, metrics, tags, encryption and resource policies, and DescribeLimits.
+
+Encryption and policies are kept and shown, and not enforced: the local AWS knows no identities, and its keys are moto's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from .consumers import Consumer
-from .errors import AwsError, invalid
+from .errors import AwsError, invalid, not_found
 from .state import HOUR, Kinesis
-from .streams import KEYED, Moment, Stream
+from .streams import KEYED, Moment, Stream, Traits
 
 Params = dict[str, Any]
 MAX_RETENTION_HOURS = 8760
 MAX_TAGS = 50
+MAX_POLICY_BYTES = 20 * 1024
 SHARD_METRICS = (
     "IncomingBytes",
     "IncomingRecords",
@@ -27,33 +33,27 @@ SHARD_METRICS = (
 
 def increase_retention(kinesis: Kinesis, params: Params) -> Params:
     """IncreaseStreamRetentionPeriod."""
-    stream, hours = kinesis.stream(params), params["RetentionPeriodHours"]
-    if hours * HOUR < stream.traits.retention_seconds:
-        raise invalid(
-            f"Requested retention period ({hours} hours) for stream {stream.name} can not be shorter than existing retention period "
-            f"({stream.traits.retention_seconds / HOUR:g} hours). Use DecreaseRetentionPeriod API."
-        )
-    _retain(stream, hours)
-    return {}
+    return _retain(kinesis.stream(params), params["RetentionPeriodHours"], longer=True)
 
 
 def decrease_retention(kinesis: Kinesis, params: Params) -> Params:
     """DecreaseStreamRetentionPeriod. Records older than the new period expire at once."""
-    stream, hours = kinesis.stream(params), params["RetentionPeriodHours"]
-    if hours * HOUR > stream.traits.retention_seconds:
+    return _retain(kinesis.stream(params), params["RetentionPeriodHours"], longer=False)
+
+
+def _retain(stream: Stream, hours: int, *, longer: bool) -> Params:
+    before = stream.traits.retention_seconds
+    if hours * HOUR < before if longer else hours * HOUR > before:
+        wrong, other = ("shorter", "Decrease") if longer else ("longer", "Increase")
         raise invalid(
-            f"Requested retention period ({hours} hours) for stream {stream.name} can not be longer than existing retention period "
-            f"({stream.traits.retention_seconds / HOUR:g} hours). Use IncreaseRetentionPeriod API."
+            f"Requested retention period ({hours} hours) for stream {stream.name} can not be {wrong} than existing retention period "
+            f"({before / HOUR:g} hours). Use {other}RetentionPeriod API."
         )
-    _retain(stream, hours)
-    return {}
-
-
-def _retain(stream: Stream, hours: int) -> None:
     if not 24 <= hours <= MAX_RETENTION_HOURS:
         raise invalid(f"Retention period must be between 24 and {MAX_RETENTION_HOURS} hours; got {hours}")
     stream.check_active()
     stream.traits.retention_seconds = hours * HOUR
+    return {}
 
 
 def update_max_record_size(kinesis: Kinesis, params: Params) -> Params:
@@ -178,26 +178,76 @@ def list_tags_for_stream(kinesis: Kinesis, params: Params) -> Params:
 
 def tag_resource(kinesis: Kinesis, params: Params) -> Params:
     """TagResource, for a stream or a consumer."""
-    _add(_resource(kinesis, params["ResourceARN"]), params["Tags"])
+    _add(_resource(kinesis, params["ResourceARN"]).tags, params["Tags"])
     return {}
 
 
 def untag_resource(kinesis: Kinesis, params: Params) -> Params:
     """UntagResource, for a stream or a consumer."""
-    _remove(_resource(kinesis, params["ResourceARN"]), params["TagKeys"])
+    _remove(_resource(kinesis, params["ResourceARN"]).tags, params["TagKeys"])
     return {}
 
 
 def list_tags_for_resource(kinesis: Kinesis, params: Params) -> Params:
     """ListTagsForResource, for a stream or a consumer."""
-    return {"Tags": _pairs(sorted(_resource(kinesis, params["ResourceARN"]).items()))}
+    return {"Tags": _pairs(sorted(_resource(kinesis, params["ResourceARN"]).tags.items()))}
 
 
-def _resource(kinesis: Kinesis, arn: str) -> dict[str, str]:
+def start_stream_encryption(kinesis: Kinesis, params: Params) -> Params:
+    """StartStreamEncryption. A stream that is encrypted takes the new key."""
+    stream = _encryptable(kinesis, params)
+    kinesis.update(stream, lambda _: _encrypt(stream, params["KeyId"]))
+    return {}
+
+
+def stop_stream_encryption(kinesis: Kinesis, params: Params) -> Params:
+    """StopStreamEncryption."""
+    stream = _encryptable(kinesis, params)
+    kinesis.update(stream, lambda _: _encrypt(stream, None))
+    return {}
+
+
+def _encryptable(kinesis: Kinesis, params: Params) -> Stream:
+    if params["EncryptionType"] != "KMS":
+        raise invalid(
+            f"EncryptionType must be KMS, the only one there is to start or stop; got {params['EncryptionType']}"
+        )
+    stream = kinesis.stream(params)
+    stream.check_active()
+    return stream
+
+
+def _encrypt(stream: Stream, key_id: str | None) -> None:
+    stream.traits.key_id = key_id
+
+
+def put_resource_policy(kinesis: Kinesis, params: Params) -> Params:
+    """PutResourcePolicy, for a stream or a consumer; it replaces the whole policy."""
+    resource = _resource(kinesis, params["ResourceARN"])
+    _check_policy(params["Policy"], params["ResourceARN"])
+    resource.policy = params["Policy"]
+    return {}
+
+
+def get_resource_policy(kinesis: Kinesis, params: Params) -> Params:
+    """GetResourcePolicy. Where there is no policy, an empty one is shown."""
+    return {"Policy": _resource(kinesis, params["ResourceARN"]).policy or "{}"}
+
+
+def delete_resource_policy(kinesis: Kinesis, params: Params) -> Params:
+    """DeleteResourcePolicy."""
+    resource = _resource(kinesis, params["ResourceARN"])
+    if resource.policy is None:
+        raise not_found(f"No resource policy found for resource ARN {params['ResourceARN']}.")
+    resource.policy = None
+    return {}
+
+
+def _resource(kinesis: Kinesis, arn: str) -> Traits | Consumer:
+    """What holds tags and policy of a resource: a consumer, or a stream's traits."""
     if "/consumer/" in arn:
-        consumer: Consumer = kinesis.consumer(arn)
-        return consumer.tags
-    return kinesis.stream({"StreamARN": arn}).traits.tags
+        return kinesis.consumer(arn)
+    return kinesis.stream({"StreamARN": arn}).traits
 
 
 def _add(tags: dict[str, str], more: dict[str, str]) -> None:
@@ -217,17 +267,50 @@ def _pairs(tags: list[tuple[str, str]]) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in tags]
 
 
+def _check_policy(text: str, arn: str) -> None:
+    """Check a policy as far as it can be without identities.
+
+    Raises:
+        AwsError: `InvalidArgumentException`: it is too long, is not JSON, or a statement lacks a part or is for something else.
+    """
+    if len(text.encode()) > MAX_POLICY_BYTES:
+        raise invalid(f"The policy of {arn} has {len(text.encode())} bytes; it may have {MAX_POLICY_BYTES}")
+    try:
+        policy = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as wrong:
+        raise invalid(f"The policy of {arn} is not a JSON object: {wrong}") from None
+    statements = _listed(policy.get("Statement", []))
+    if not statements:
+        raise invalid(f"The policy of {arn} has no Statement")
+    for statement in statements:
+        if not isinstance(statement, dict):
+            raise invalid(f"The policy of {arn} has a Statement that is not an object: {statement!r}")
+        if missing := [part for part in ("Effect", "Principal", "Action", "Resource") if not statement.get(part)]:
+            raise invalid(f"The policy of {arn} has a Statement without {' and '.join(missing)}")
+        if others := [each for each in _listed(statement["Resource"]) if each != arn]:
+            raise invalid(f"The policy of {arn} has a Statement for another Resource: {others[0]}")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 OPERATIONS: dict[str, Callable[[Kinesis, Params], Params]] = {
     "AddTagsToStream": add_tags_to_stream,
     "DecreaseStreamRetentionPeriod": decrease_retention,
+    "DeleteResourcePolicy": delete_resource_policy,
     "DescribeAccountSettings": describe_account_settings,
     "DescribeLimits": describe_limits,
     "DisableEnhancedMonitoring": disable_enhanced_monitoring,
     "EnableEnhancedMonitoring": enable_enhanced_monitoring,
+    "GetResourcePolicy": get_resource_policy,
     "IncreaseStreamRetentionPeriod": increase_retention,
     "ListTagsForResource": list_tags_for_resource,
     "ListTagsForStream": list_tags_for_stream,
+    "PutResourcePolicy": put_resource_policy,
     "RemoveTagsFromStream": remove_tags_from_stream,
+    "StartStreamEncryption": start_stream_encryption,
+    "StopStreamEncryption": stop_stream_encryption,
     "TagResource": tag_resource,
     "UntagResource": untag_resource,
     "UpdateMaxRecordSize": update_max_record_size,

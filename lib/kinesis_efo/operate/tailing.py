@@ -6,10 +6,11 @@ Stores no position, and takes no lease.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from aiobotocore.config import AioConfig
 
@@ -26,6 +27,7 @@ from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.access import CONFIG
+from kinesis_efo.operate.backlog import CALL_SECONDS, iterator_at
 from kinesis_efo.operate.record_format import Record
 from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
@@ -34,6 +36,8 @@ POLLING_SECONDS: Final = 1.0
 """Seconds between two calls to a shard that had no more records."""
 
 _MOST_SHARDS: Final = 10_000
+_LOOK_BACK: Final = (5, 60, 600, 3_600, 21_600, 86_400)
+"""Seconds before now: from there on, records are looked for, one after the other; then from the oldest record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +238,43 @@ async def stream_access(
             polling_limits(limits) if ref.polled else limits,
             fail_on_data_loss=False,
         )
+
+
+async def before_last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, count: int) -> Position:
+    """The position behind which a shard has its last records, as of now.
+
+    Kinesis reads forward only, so this looks from further and further back.
+
+    Args:
+        kinesis: An aiobotocore client.
+        clock: Time.
+        stream_arn: The stream.
+        shard_id: The shard.
+        count: Number of Kinesis records, at least 1; an aggregate counts once. The shard may have fewer.
+
+    Raises:
+        ClientError: Kinesis refused; botocore's exception.
+    """
+    now = clock.time()
+    for seconds in _LOOK_BACK:
+        start = Position.at_timestamp(round((now - seconds) * 1000))
+        last = await _last(kinesis, clock, stream_arn, shard_id, start, count + 1)
+        if len(last) > count:
+            return Position.after(last[0])
+        if len(last) == count:
+            return start
+    last = await _last(kinesis, clock, stream_arn, shard_id, TRIM_HORIZON, count + 1)
+    return Position.after(last[0]) if len(last) > count else TRIM_HORIZON
+
+
+async def _last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, start: Position, count: int) -> deque[int]:
+    """The sequence numbers of the last records behind a position."""
+    found: deque[int] = deque(maxlen=count)
+    iterator = await iterator_at(kinesis, stream_arn, shard_id, start)
+    while True:
+        page = await kinesis.get_records(StreamARN=stream_arn, ShardIterator=iterator)
+        found.extend(int(record["SequenceNumber"]) for record in page["Records"])
+        iterator = page.get("NextShardIterator")
+        if iterator is None or page["MillisBehindLatest"] == 0:
+            return found
+        await clock.sleep(CALL_SECONDS)

@@ -190,7 +190,7 @@ class Stop(Placed):
     as_json: output.JsonFlag = False
 
     def __call__(self) -> None:
-        from kinesis_efo.cli.emr.stop import stop
+        from kinesis_efo.cli.emr.runs import stop
 
         stop(self)
 

@@ -25,12 +25,8 @@ class Lag:
     aws: arguments.Aws
     manifest: Annotated[
         list[str],
-        typer.Option(
-            "--manifest",
-            "-m",
-            envvar=arguments.MANIFEST_VARIABLE,
-            metavar="LOCATION",
-            help="An application's manifest: a path, ssm:///name or s3://bucket/key; may be repeated.",
+        arguments.manifest_option(
+            "An application's manifest: a path, ssm:///name or s3://bucket/key; may be repeated."
         ),
     ]
     stream: arguments.StreamsOption = None

@@ -47,7 +47,7 @@ class Init:
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False
 
     def __call__(self) -> None:
-        from kinesis_efo.cli.manifest_init import init
+        from kinesis_efo.cli.manifest import init
 
         init(self)
 

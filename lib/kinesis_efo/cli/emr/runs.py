@@ -1,7 +1,8 @@
-"""``kinesis-efo emr status`` and ``emr logs``: an application's runs, and why one of them failed."""
+"""``kinesis-efo emr status``, ``emr logs`` and ``emr stop``: an application's runs, why one of them failed, and their end."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -9,11 +10,18 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kinesis_efo.cli import output
-from kinesis_efo.cli.commands.emr import Logs, Status
+from kinesis_efo.cli.commands.emr import Logs, Status, Stop
 from kinesis_efo.cli.emr.context import Context
+from kinesis_efo.cli.failing import Ended
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.emr.coordination import until_free
 from kinesis_efo.emr.driver_logs import driver_log
+from kinesis_efo.emr.following import Stopped
+from kinesis_efo.emr.following import stop as stop_run
+from kinesis_efo.emr.job import lease_timeout
 from kinesis_efo.emr.target import Run
 from kinesis_efo.errors import PlatformError
+from kinesis_efo.leases.owner import readable
 
 _SHOWN: Final = 5
 
@@ -51,6 +59,30 @@ def logs(given: Logs) -> None:
     output.remark(f"the driver: {log.reason or 'gives no reason for an end'}")
 
 
+def stop(given: Stop) -> None:
+    """Carry out the command."""
+    with Context.open(given) as context:
+        # First, or it might start another run.
+        unscheduled = context.unschedule()
+        stopped, owners = asyncio.run(_stop(context, SystemClock(), given))
+    data = {
+        "target": str(context.target),
+        "application": context.manifest.application,
+        "stopped": [{**run_data(each.run), "graceful": each.graceful} for each in stopped],
+        "leaseOwners": owners,
+        "scheduleDeleted": unscheduled,
+    }
+    if unscheduled:
+        output.remark("deleted its schedule; `kinesis-efo emr submit` sets it again")
+    output.answer(given.as_json, data, lambda: _stopped_view(stopped))
+    if owners:
+        who = ", ".join(map(readable, owners))
+        raise Ended(
+            output.ExitCode.FAILED,
+            f"{who} still renews leases of {context.manifest.application}: stop it where it runs",
+        )
+
+
 def _chosen(context: Context, identifier: str | None) -> Run:
     if identifier is not None:
         return context.platform.run(identifier)
@@ -83,3 +115,24 @@ def _runs_view(runs: Sequence[Run], title: str) -> RenderableType:
         (run.id, run.state.value, run.told, f"{run.created:%Y-%m-%d %H:%M:%S}", "\n".join(run.logs)) for run in runs
     ]
     return output.table(["run", "state", "EMR says", "submitted", "logs"], rows, title)
+
+
+async def _stop(context: Context, clock: Clock, given: Stop) -> tuple[list[Stopped], list[str]]:
+    live = context.platform.live(context.name)
+    stopped = [
+        await stop_run(
+            context.platform, run, clock, remark,
+            grace=given.grace, mark=lambda uri: context.mark(uri, given.artifacts),
+        )
+        for run in live
+    ]  # fmt: skip
+    if not stopped:
+        output.remark(f"nothing runs on {context.target} for {context.manifest.application}")
+    seconds = lease_timeout(context.deployment.arguments if context.deployment else ())
+    async with context.leases() as leases:
+        return stopped, sorted(await until_free(leases, clock, seconds))
+
+
+def _stopped_view(stopped: Sequence[Stopped]) -> RenderableType:
+    rows = [(each.run.id, "by itself" if each.graceful else "by EMR", each.run.told) for each in stopped]
+    return output.table(["run", "ended", "EMR says"], rows)

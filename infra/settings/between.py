@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import permutations
 
 from infra.errors import Fault
 from infra.settings import consumers, locations, pods
 from infra.settings.access import OtherAccount, RoleAccess
 from infra.settings.model import Environment, OwnStream
 from infra.settings.names import Names
-from kinesis_efo_infra.pipeline.environment import declared_once
+from kinesis_efo_infra.pipeline.environment import between
 
 
 def between_environments(environments: Mapping[str, Environment]) -> list[Fault]:
@@ -42,25 +41,8 @@ def between_environments(environments: Mapping[str, Environment]) -> list[Fault]
         *consumers.between(environments, but_on=twice),
         *_buckets(environments),
         *locations.between(environments),
-        *_prefixes(environments),
-        *_pipelines(environments),
+        *(Fault(f"{name}.yaml {setting}", value, rule) for name, setting, value, rule in between(environments)),
     ]
-
-
-def _prefixes(environments: Mapping[str, Environment]) -> Iterator[Fault]:
-    """Faults of names that begin like another environment's: a pipeline's roles reach what begins with its name.
-
-    In whatever regions: names of IAM are the same in all of them. Those of two projects never begin alike.
-    """
-    for (short, one), (long, other) in permutations(environments.items(), 2):
-        if not one.pipeline or (one.account_id, one.project) != (other.account_id, other.project):
-            continue
-        if long.startswith(f"{short}-"):
-            rule = (
-                f"begins like {short}, whose role for applying could change what belongs to {long}: "
-                "use another name or account"
-            )
-            yield Fault(f"{long}.yaml environment", long, rule)
 
 
 def _buckets(environments: Mapping[str, Environment]) -> Iterator[Fault]:
@@ -76,27 +58,3 @@ def _buckets(environments: Mapping[str, Environment]) -> Iterator[Fault]:
         if environment.emr and (first := used.setdefault(artifacts, name)) != name:
             rule = f"must be a bucket of its own; {first} has the same"
             yield Fault(f"{name}.yaml emr.artifacts_bucket", artifacts, rule)
-
-
-def _pipelines(environments: Mapping[str, Environment]) -> Iterator[Fault]:
-    """Faults between pipelines: a resource declared twice, a wrong order."""
-    for name, setting, rule in declared_once(environments):
-        yield Fault(f"{name}.yaml pipeline.{setting}", None, rule)
-    for name, environment in environments.items():
-        pipeline = environment.pipeline
-        if pipeline is None:
-            continue
-        seen = [name]
-        after = pipeline.after
-        while after is not None:
-            follows = environments[after].pipeline if after in environments else None
-            if follows is None or after in seen:
-                rule = (
-                    "must be another environment with a pipeline"
-                    if after not in seen[1:]
-                    else "must not lead back here"
-                )
-                yield Fault(f"{name}.yaml pipeline.after", after, rule)
-                break
-            seen.append(after)
-            after = follows.after

@@ -74,95 +74,60 @@ class Alarms(Construct):
         failed = CloudwatchMetricAlarmMetricQuery(
             id="failed", expression=query, period=300, label="failed", return_data=True
         )
-        alarm = CloudwatchMetricAlarm(
-            self,
-            "failed-runs",
-            alarm_name=self._name("jobs", "failed-runs"),
-            alarm_description=described("A run of a job has failed, and nothing reads for it.", "failed-runs"),
-            comparison_operator="GreaterThanThreshold",
-            threshold=0,
-            evaluation_periods=1,
-            datapoints_to_alarm=1,
-            metric_query=[failed],
-            treat_missing_data="notBreaching",
-            actions_enabled=True,
-            alarm_actions=self._topics,
-            ok_actions=self._topics,
-        )
-        put(alarm, JOBS.join("failures"))
+        place = JOBS.join("failures")
+        self._above_zero("failed-runs", "jobs", "A run of a job has failed, and nothing reads for it.", [failed], place)
 
     def watch_schedules(self, group: str) -> None:
         """Watch the schedules of the environment's jobs: a run that could not be started shows nowhere else."""
-        queries = [
-            CloudwatchMetricAlarmMetricQuery(
-                id=query,
-                metric=CloudwatchMetricAlarmMetricQueryMetric(
-                    namespace="AWS/Scheduler",
-                    metric_name=metric,
-                    period=300,
-                    stat="Sum",
-                    dimensions={"ScheduleGroup": group},
-                ),
-            )
-            for query, metric in (("errors", "TargetErrorCount"), ("dropped", "InvocationDroppedCount"))
-        ]
-        total = CloudwatchMetricAlarmMetricQuery(
-            id="total", expression="FILL(errors, 0) + FILL(dropped, 0)", label="not started", return_data=True
-        )
-        alarm = CloudwatchMetricAlarm(
-            self,
-            "not-started",
-            alarm_name=self._name("jobs", "not-started"),
-            alarm_description=described("A run of a job with a schedule could not be started.", "not-started"),
-            comparison_operator="GreaterThanThreshold",
-            threshold=0,
-            evaluation_periods=1,
-            datapoints_to_alarm=1,
-            metric_query=[*queries, total],
-            treat_missing_data="notBreaching",
-            actions_enabled=True,
-            alarm_actions=self._topics,
-            ok_actions=self._topics,
-        )
-        put(alarm, SCHEDULES.join("failures"))
+        metrics = {"errors": "TargetErrorCount", "dropped": "InvocationDroppedCount"}
+        total = _sum("AWS/Scheduler", metrics, {"ScheduleGroup": group}, 300, "not started")
+        text = "A run of a job with a schedule could not be started."
+        self._above_zero("not-started", "jobs", text, total, SCHEDULES.join("failures"))
 
     def watch_table(self, application: str, table: LeaseTable) -> None:
         """Watch an application's lease table: leases that cannot be renewed expire."""
         name = application_name(application, self._environment.applications[application])
-        queries = [
-            CloudwatchMetricAlarmMetricQuery(
-                id=query,
-                metric=CloudwatchMetricAlarmMetricQueryMetric(
-                    namespace="AWS/DynamoDB",
-                    metric_name=metric,
-                    period=60,
-                    stat="Sum",
-                    dimensions={"TableName": table.name},
-                ),
-            )
-            for query, metric in (("reads", "ReadThrottleEvents"), ("writes", "WriteThrottleEvents"))
-        ]
-        total = CloudwatchMetricAlarmMetricQuery(
-            id="total", expression="FILL(reads, 0) + FILL(writes, 0)", label="throttled", return_data=True
+        metrics = {"reads": "ReadThrottleEvents", "writes": "WriteThrottleEvents"}
+        total = _sum("AWS/DynamoDB", metrics, {"TableName": table.name}, 60, "throttled")
+        self._above_zero(
+            "leases-throttled",
+            name,
+            f"The lease table of {name} is throttled: leases may expire.",
+            total,
+            entry_place(application, self._environment.applications[application]).join("leases"),
+            construct=f"leases-{application}",
+            periods=3,
+            datapoints=2,
         )
+
+    def _above_zero(
+        self,
+        what: str,
+        subject: str,
+        text: str,
+        queries: list[CloudwatchMetricAlarmMetricQuery],
+        place: Place,
+        *,
+        construct: str = "",
+        periods: int = 1,
+        datapoints: int = 1,
+    ) -> None:
         alarm = CloudwatchMetricAlarm(
             self,
-            f"leases-{application}",
-            alarm_name=self._name(name, "leases-throttled"),
-            alarm_description=described(
-                f"The lease table of {name} is throttled: leases may expire.", "leases-throttled"
-            ),
+            construct or what,
+            alarm_name=self._name(subject, what),
+            alarm_description=described(text, what),
             comparison_operator="GreaterThanThreshold",
             threshold=0,
-            evaluation_periods=3,
-            datapoints_to_alarm=2,
-            metric_query=[*queries, total],
+            evaluation_periods=periods,
+            datapoints_to_alarm=datapoints,
+            metric_query=queries,
             treat_missing_data="notBreaching",
             actions_enabled=True,
             alarm_actions=self._topics,
             ok_actions=self._topics,
         )
-        put(alarm, entry_place(application, self._environment.applications[application]).join("leases"))
+        put(alarm, place)
 
     def _consumer(self, key: str, stream: FanOutStream, application: str) -> None:
         settings = self._environment.applications[application]
@@ -262,3 +227,21 @@ class Alarms(Construct):
     def _name(self, subject: str, what: str) -> str:
         # Names in AWS, not keys, so that a moved entry keeps its alarms. Names cannot hold the separator.
         return f"{Names(self._environment).path}/{subject}/{what}"
+
+
+def _sum(
+    namespace: str, metrics: Mapping[str, str], dimensions: Mapping[str, str], period: int, label: str
+) -> list[CloudwatchMetricAlarmMetricQuery]:
+    """The sum of some metrics, by ids in the expression; `period` in seconds."""
+    queries = [
+        CloudwatchMetricAlarmMetricQuery(
+            id=query,
+            metric=CloudwatchMetricAlarmMetricQueryMetric(
+                namespace=namespace, metric_name=metric, period=period, stat="Sum", dimensions=dict(dimensions)
+            ),
+        )
+        for query, metric in metrics.items()
+    ]
+    expression = " + ".join(f"FILL({query}, 0)" for query in metrics)
+    total = CloudwatchMetricAlarmMetricQuery(id="total", expression=expression, label=label, return_data=True)
+    return [*queries, total]

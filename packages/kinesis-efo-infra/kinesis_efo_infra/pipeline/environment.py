@@ -5,10 +5,10 @@ What a stack declares is in the app. Names follow the constructs': `kinesis-efo-
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import permutations
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
@@ -87,6 +87,7 @@ class Environment(Settings):
         pipeline: See `Pipeline`; without it, people deploy this environment.
     """
 
+    project: ClassVar[str] = _PROJECT
     environment: _Name
     region: Region
     account_id: _Account
@@ -177,14 +178,8 @@ def load(directory: Path = Path("environments")) -> list[Environment]:
             faults += error.faults
             continue
         environments.append(environment)
-    faults += _prefixes(environments)
-    for name, setting, rule in declared_once({each.environment: each for each in environments}):
-        faults.append(Fault(f"pipeline.{setting}", None, rule, f"{name}.yaml"))
-    after = {each.environment: each.pipeline.after for each in environments if each.pipeline}
-    for name, before in after.items():
-        if before is not None and (before not in after or _comes_after_itself(name, after)):
-            rule = "must be another environment of this directory with a pipeline, which does not come after this one"
-            faults.append(Fault("pipeline.after", before, rule, f"{name}.yaml"))
+    for name, setting, value, rule in between({each.environment: each for each in environments}):
+        faults.append(Fault(setting, value, rule, f"{name}.yaml"))
     if faults:
         raise SettingsError(faults)
     return environments
@@ -199,9 +194,15 @@ class _Bootstrapping(Protocol):
     @property
     def adopt_state_bucket(self) -> bool: ...
 
+    @property
+    def after(self) -> str | None: ...
+
 
 class _Bootstrapped(Protocol):
     """What a bootstrap stack is declared from, of an environment."""
+
+    @property
+    def project(self) -> str: ...
 
     @property
     def account_id(self) -> str: ...
@@ -213,12 +214,32 @@ class _Bootstrapped(Protocol):
     def pipeline(self) -> _Bootstrapping | None: ...
 
 
-def declared_once(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, str, str]]:
-    """Environment, missing setting and rule for what two bootstrap stacks would declare: a bucket, an account's OIDC provider.
+def between(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, str, object, str]]:
+    """Faults between environments: names and orders in each other's way, and what two bootstrap stacks would declare.
 
     Args:
         environments: The environments that one directory holds, by name; those of other repositories only AWS knows.
+
+    Yields:
+        Environment, setting, its value, and the rule.
     """
+    # In whatever regions: names of IAM are the same in all of them. Those of two projects never begin alike.
+    for (short, one), (long, other) in permutations(environments.items(), 2):
+        together = (one.account_id, one.project) == (other.account_id, other.project)
+        if one.pipeline and together and long.startswith(f"{short}-"):
+            rule = f"begins like {short}, whose role for applying could change what belongs to {long}: use another name or account"
+            yield long, "environment", long, rule
+    for name, setting, rule in _declared_once(environments):
+        yield name, f"pipeline.{setting}", None, rule
+    after = {name: each.pipeline.after for name, each in environments.items() if each.pipeline}
+    for name, before in after.items():
+        if before is not None and (before not in after or _comes_after_itself(name, after)):
+            rule = "must be another environment with a pipeline, which does not come after this one"
+            yield name, "pipeline.after", before, rule
+
+
+def _declared_once(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, str, str]]:
+    """Environment, missing setting and rule for what two bootstrap stacks would declare: a bucket, an account's OIDC provider."""
     declared: dict[tuple[str, str], str] = {}
     for name, environment in environments.items():
         pipeline = environment.pipeline
@@ -234,15 +255,6 @@ def declared_once(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[s
             if first != name:
                 in_account = f" in account {where}" if where else ""
                 yield name, setting, f"is missing: the bootstrap stack of {first} declares {what}{in_account} already"
-
-
-def _prefixes(environments: Sequence[Environment]) -> Iterator[Fault]:
-    """Faults of names that begin like another environment's: a pipeline's roles reach what begins with its name."""
-    for one, other in permutations(environments, 2):
-        short, long = one.environment, other.environment
-        if one.pipeline and one.account_id == other.account_id and long.startswith(f"{short}-"):
-            rule = f"begins like {short}, whose role for applying could change what belongs to {long}: use another name or account"
-            yield Fault("environment", long, rule, f"{long}.yaml")
 
 
 def _comes_after_itself(name: str, after: Mapping[str, str | None]) -> bool:

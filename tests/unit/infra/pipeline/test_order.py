@@ -78,17 +78,20 @@ def test_a_job_of_another_project_has_another_place_on_github(write: Write, tmp_
 
 
 @pytest.mark.parametrize(
-    ("afters", "message"),
+    ("afters", "where", "value"),
     [
-        ({"dev": "test"}, "dev.yaml pipeline.after: must be another environment with a pipeline; got 'test'"),
-        ({"dev": "dev"}, "dev.yaml pipeline.after: must be another environment with a pipeline; got 'dev'"),
-        ({"dev": "qa", "qa": "dev"}, "pipeline.after: must be another environment with a pipeline; got 'dev'"),
+        ({"dev": "test"}, "dev.yaml pipeline.after", "test"),
+        ({"dev": "dev"}, "dev.yaml pipeline.after", "dev"),
+        ({"dev": "qa", "qa": "dev"}, "pipeline.after", "dev"),
     ],
 )
-def test_an_impossible_order_is_a_fault(afters: dict[str, str], message: str, write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_an_impossible_order_is_a_fault(  # type: ignore[no-untyped-def]
+    afters: dict[str, str], where: str, value: str, write: Write, tmp_path
+) -> None:
     with pytest.raises(SettingsError) as told:
         environments(write, tmp_path, **afters)
-    assert message in str(told.value)
+    rule = "must be another environment with a pipeline, which does not come after this one"
+    assert f"{where}: {rule}; got {value!r}" in str(told.value)
 
 
 def test_two_bootstraps_of_one_account_do_not_declare_the_same(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -134,21 +134,7 @@ async def _submit(
         untold = _tell(_not_checked(request, found))
         shown = {"replaces": [run.id for run in live], "notChecked": untold, "request": platform.request(job)}
         return {**data, "submitted": False, **shown}
-    async with context.leases() as leases:
-        replacing = bool(live) and (given.replace or given.if_changed)
-        ensure(
-            await refusals(
-                request, platform, found.site, live,
-                kinesis=context.client("kinesis"), leases=leases, clock=clock, replacing=replacing,
-            )
-        )  # fmt: skip
-        replaced: Sequence[Run] = ()
-        if replacing:
-            output.remark(f"stopping {', '.join(run.id for run in live)}")
-            replaced = await make_room(
-                live, platform, leases, clock, remark,
-                grace=given.grace, lease_seconds=lease_timeout(request.arguments), mark=lambda uri: context.mark(uri, given.artifacts),
-            )  # fmt: skip
+    replaced = await _make_room(context, request, clock, given, found, live, busy=False)
     identifier = submit_job(job, platform, store, request, output.remark)
     output.remark(f"submitted {identifier} to {platform.target}")
     if not given.follow:
@@ -156,6 +142,34 @@ async def _submit(
     else:
         run = await until_running(platform, identifier, clock, remark, given.patience)
     return {**data, "submitted": True, "replaced": [each.id for each in replaced], "run": run_data(run)}
+
+
+async def _make_room(
+    context: Context,
+    request: JobRequest,
+    clock: Clock,
+    given: Submit,
+    found: Situation,
+    live: Sequence[Run],
+    *,
+    busy: bool,
+) -> Sequence[Run]:
+    """Refuse a job that could not work, and stop the runs in its way. If `busy`, leases may be held without such a run."""
+    replacing = bool(live) and (given.replace or given.if_changed)
+    async with context.leases() as leases:
+        ensure(
+            await refusals(
+                request, context.platform, found.site, live,
+                kinesis=context.client("kinesis"), leases=leases, clock=clock, replacing=replacing or busy,
+            )
+        )  # fmt: skip
+        if not replacing:
+            return ()
+        output.remark(f"stopping {', '.join(run.id for run in live)}")
+        return await make_room(
+            live, context.platform, leases, clock, remark,
+            grace=given.grace, lease_seconds=lease_timeout(request.arguments), mark=lambda uri: context.mark(uri, given.artifacts),
+        )  # fmt: skip
 
 
 async def _set_schedule(
@@ -171,27 +185,13 @@ async def _set_schedule(
     platform = context.platform
     assert isinstance(platform, Serverless), "checked by Context.schedule"
     lasting = [run for run in found.live if not run.scheduled]
-    replacing = bool(lasting) and (given.replace or given.if_changed)
     start = platform.scheduled(job)
     if given.dry_run:
         untold = _tell(_not_checked(request, found))
         shown = {"replaces": [run.id for run in lasting], "notChecked": untold, "request": schedule.request(start)}
         return {"submitted": False, **shown}
-    async with context.leases() as leases:
-        ensure(
-            await refusals(
-                request, platform, found.site, lasting,
-                # A run of the schedule may read just now.
-                kinesis=context.client("kinesis"), leases=leases, clock=clock, replacing=replacing or not lasting,
-            )
-        )  # fmt: skip
-        replaced: Sequence[Run] = ()
-        if replacing:
-            output.remark(f"stopping {', '.join(run.id for run in lasting)}")
-            replaced = await make_room(
-                lasting, platform, leases, clock, remark,
-                grace=given.grace, lease_seconds=lease_timeout(request.arguments), mark=lambda uri: context.mark(uri, given.artifacts),
-            )  # fmt: skip
+    # A run of the schedule may read just now.
+    replaced = await _make_room(context, request, clock, given, found, lasting, busy=not lasting)
     upload(context.store(given.artifacts), request, output.remark)
     change = context.schedules.put(schedule, start)
     output.remark(f"{change} schedule {schedule.name} in group {schedule.group}")

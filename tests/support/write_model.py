@@ -9,7 +9,8 @@ from itertools import count
 
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.producer.accumulator import Result
-from kinesis_efo.producer.record import Parcel, Record
+from kinesis_efo.producer.aggregation import Parcel
+from kinesis_efo.producer.record import Record
 from kinesis_efo.producer.routing import HashRange, ShardMap
 from kinesis_efo.producer.service import StreamTraits
 
@@ -17,11 +18,7 @@ RING = 1 << 128
 THROTTLE = "ProvisionedThroughputExceededException"
 
 
-@dataclass(frozen=True)
-class Answer:
-    shard: str | None = None
-    code: str | None = None
-    message: str | None = None
+Answer = Result
 
 
 def even_shards(count: int) -> list[HashRange]:

@@ -10,13 +10,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Protocol
+
+import msgspec
 
 from kinesis_efo.aws_errors import THROUGHPUT_EXCEEDED
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import RecordRefusedError, RetriesExhaustedError, StreamError
+from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.faults import Retry, WriteFault, judge_result
-from kinesis_efo.producer.record import Parcel, Record
+from kinesis_efo.producer.record import Record
 from kinesis_efo.producer.request import Request, cut
 from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
@@ -28,15 +30,12 @@ WRONG_SHARD = "WrongShard"
 _MOST_EXPIRED_IN_A_ROW = 5
 
 
-class Result(Protocol):
-    """The answer for one parcel: a shard, or an error."""
+class Result(msgspec.Struct, gc=False):
+    """The answer of PutRecords for one parcel: a shard, or an error."""
 
-    @property
-    def shard(self) -> str | None: ...
-    @property
-    def code(self) -> str | None: ...
-    @property
-    def message(self) -> str | None: ...
+    shard: str | None = msgspec.field(name="ShardId", default=None)
+    code: str | None = msgspec.field(name="ErrorCode", default=None)
+    message: str | None = msgspec.field(name="ErrorMessage", default=None)
 
 
 @dataclass(slots=True)

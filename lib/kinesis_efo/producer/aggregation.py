@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import md5
+from typing import TypeAlias
 
 from kinesis_efo.producer.record import Record
 
@@ -30,6 +31,10 @@ class Aggregate:
         # Set explicitly, because the first record may have a hash key that is not the MD5 of its partition key.
         self.hash_key: str | None = str(records[0].hash)
         self.size = len(data) + len(self.key.encode())
+
+
+Parcel: TypeAlias = Record | Aggregate
+"""One Kinesis record in a request: a record as it is, or an aggregate of several."""
 
 
 class Packer:
@@ -83,7 +88,7 @@ class Packer:
         self._records.append(record)
         return True
 
-    def seal(self) -> Aggregate | Record:
+    def seal(self) -> Parcel:
         """Finish the aggregate; returns the record as it is if there is only one."""
         if len(self._records) == 1:
             return self._records[0]

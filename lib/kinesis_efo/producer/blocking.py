@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from kinesis_efo.errors import ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer.capacity import Waiter, usage_of
+from kinesis_efo.producer.capacity import Waiter
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.producer import Connect, Producer
 from kinesis_efo.producer.record import Data, Given, Record
@@ -121,7 +121,11 @@ class BlockingProducer:
             StreamError: As `put`.
         """
         for batch in self._producer.engine.make_records(records, positions):
-            self._put_batch(batch)
+            for part, admitted in self._producer.engine.capacity.acquire_parts(batch):
+                if admitted:
+                    self._enqueue(part)
+                else:
+                    self._wait_for_capacity(part[0])
 
     def flush(self) -> None:
         """Wait until Kinesis has acknowledged everything that was put before.
@@ -155,20 +159,7 @@ class BlockingProducer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.close()
-        elif isinstance(error, Exception):
-            try:
-                self.close()
-            except StreamError as failure:
-                if failure is not error:
-                    logger.error(
-                        "producer for %s failed when it was closed after another error: %s",
-                        self._producer.stream,
-                        failure,
-                    )
-        else:
-            self.abort()
+        self._finish(lambda: self._producer.__aexit__(kind, error, trace))
 
     # -- parts
 
@@ -192,16 +183,6 @@ class BlockingProducer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def _put_batch(self, records: Sequence[Record]) -> None:
-        if self._producer.engine.capacity.try_acquire_all(usage_of(records)):
-            self._enqueue(records)
-        elif len(records) == 1:
-            self._wait_for_capacity(records[0])
-        else:
-            half = len(records) // 2
-            self._put_batch(records[:half])
-            self._put_batch(records[half:])
-
     def _enqueue(self, records: Sequence[Record]) -> None:
         self._inbox.extend(records)
         if not self._draining:
@@ -214,9 +195,7 @@ class BlockingProducer:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            raise ProducerClosedError(
-                f"the producer for {self._producer.stream} is closed; create another one"
-            ) from None
+            raise self._producer.engine.closed_error() from None
 
     def _drain(self) -> None:
         self._draining = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kinesis_efo.producer.record import Record
@@ -60,7 +60,6 @@ class Capacity:
         self._lock = threading.Lock()
         self._usages: dict[str, Usage] = {}
         self._total = Usage()
-        self._beyond = Usage()
         self._waiters: list[Waiter] = []
         self._closed = False
         self.waits = 0
@@ -127,6 +126,19 @@ class Capacity:
                 self._change(shard, use.records, use.bytes)
                 acquired.append((shard, use))
             return True
+
+    def acquire_parts(self, records: Sequence[Record]) -> Iterator[tuple[Sequence[Record], bool]]:
+        """Take capacity for records, as many at a time as there is capacity for.
+
+        Yields:
+            Records in order, and whether they have their capacity. One alone may have to wait for it.
+        """
+        if (admitted := self.try_acquire_all(usage_of(records))) or len(records) == 1:
+            yield records, admitted
+        else:
+            half = len(records) // 2
+            yield from self.acquire_parts(records[:half])
+            yield from self.acquire_parts(records[half:])
 
     def acquire(self, shard: str, size: int, wake: Callable[[Waiter], None]) -> Waiter:
         """Take capacity for a record, or queue for it.

@@ -101,7 +101,11 @@ class Engine:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         if self._stopped:
-            raise self._closed_error()
+            raise self.closed_error()
+
+    def closed_error(self) -> ProducerClosedError:
+        """What a closed producer answers."""
+        return ProducerClosedError(f"the producer for {self._stream} is closed; create another one")
 
     def make_record(self, given: Given) -> Record | None:
         """Check a record and predict its shard; None if it can never be written and `fail_on_error` is off."""
@@ -251,12 +255,9 @@ class Engine:
                 self.capacity.records,
                 self.capacity.bytes,
             )
-        self._end_flushes(self._closed_error())
+        self._end_flushes(self.closed_error())
 
     # -- parts
-
-    def _closed_error(self) -> ProducerClosedError:
-        return ProducerClosedError(f"the producer for {self._stream} is closed; create another one")
 
     def _eager(self) -> bool:
         return bool(self._flushes) or self.capacity.waiting

@@ -1,12 +1,16 @@
-"""The counters, gauges and latency histogram of a producer."""
+"""The counters, gauges and latency histogram of a producer, and their samples."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from kinesis_efo.metrics import Labels, Sample, Source
+from kinesis_efo.metrics import catalog as metrics
+from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
 
 _BOUNDS = [math.sqrt(1 << power) / 1000 for power in range(39)]
 """Upper bounds of the buckets in seconds; the last bucket has none."""
@@ -115,3 +119,29 @@ class Counts:
             latency_p99=self.latency.quantile(0.99),
             latency_max=self.latency.longest,
         )
+
+
+def producer_collector(stream: str, snapshot: Callable[[], ProducerMetrics]) -> Source:
+    """A source of the samples of one producer.
+
+    Args:
+        stream: Name or ARN; the name becomes the attribute `stream`.
+        snapshot: Returns the producer's metrics; called from any thread.
+    """
+    errors = Labels(MOST_ERRORS)
+    about = (("stream", stream.rpartition("/")[2]),)
+
+    def read() -> Iterator[Sample]:
+        now = snapshot()
+        yield Sample(metrics.WRITTEN, now.records_written, about)
+        yield Sample(metrics.WRITTEN_BYTES, now.bytes_written, about)
+        yield Sample(metrics.REQUESTS, now.requests, about)
+        yield Sample(metrics.REFUSED, now.records_refused, about)
+        yield Sample(metrics.OUTSTANDING, now.outstanding_records, about)
+        yield Sample(metrics.OUTSTANDING_BYTES, now.outstanding_bytes, about)
+        yield Sample(metrics.PUT_WAITS, now.backpressure_seconds, about)
+        yield Sample(metrics.LATENCY, now.latency_p99, about)
+        for code, count in now.retries.items():
+            yield Sample(metrics.RETRIES, count, (*about, ("error", errors.label(code) or OTHER)))
+
+    return read

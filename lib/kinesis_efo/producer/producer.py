@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from random import Random
 from types import TracebackType
@@ -14,11 +14,10 @@ from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import KinesisEfoError, ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings, report
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer.capacity import Waiter, usage_of
-from kinesis_efo.producer.collector import producer_collector
+from kinesis_efo.producer.capacity import Waiter
 from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.faults import judge
-from kinesis_efo.producer.metrics import ProducerMetrics
+from kinesis_efo.producer.metrics import ProducerMetrics, producer_collector
 from kinesis_efo.producer.placement import shard_map
 from kinesis_efo.producer.record import Data, Given, Record
 from kinesis_efo.producer.service import Service, connect
@@ -191,7 +190,11 @@ class Producer:
         """
         engine = self.engine
         for batch in engine.make_records(records):
-            await _put_batch(engine, batch)
+            for part, admitted in engine.capacity.acquire_parts(batch):
+                if admitted:
+                    engine.accept(part)
+                else:
+                    await _wait_for_capacity(engine, part[0])
             if engine.pump_if_full():
                 await asyncio.sleep(0)
 
@@ -223,17 +226,6 @@ class Producer:
 
     def _connect_kinesis(self) -> AbstractAsyncContextManager[Service]:
         return connect(self.stream, self._aws, self.settings.max_in_flight + 1)
-
-
-async def _put_batch(engine: Engine, records: Sequence[Record]) -> None:
-    if engine.capacity.try_acquire_all(usage_of(records)):
-        engine.accept(records)
-    elif len(records) == 1:
-        await _wait_for_capacity(engine, records[0])
-    else:
-        half = len(records) // 2
-        await _put_batch(engine, records[:half])
-        await _put_batch(engine, records[half:])
 
 
 async def _wait_for_capacity(engine: Engine, record: Record) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
@@ -72,21 +70,6 @@ class Record(msgspec.Struct, gc=False, eq=False):
     def describe(self) -> str:
         """The record in words for messages, without its data."""
         return _describe(self.position, self.key, self.size)
-
-
-class Parcel(Protocol):
-    """One Kinesis record in a request: a record as it is, or an aggregate of several."""
-
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def hash_key(self) -> str | None: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def records(self) -> Sequence[Record]: ...
 
 
 def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLimit, position: int) -> Record:

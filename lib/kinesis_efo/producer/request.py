@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from kinesis_efo.producer.aggregation import Packer
-from kinesis_efo.producer.record import Parcel, Record
+from kinesis_efo.producer.aggregation import Packer, Parcel
+from kinesis_efo.producer.record import Record
 from kinesis_efo.producer.routing import ANY_SHARD
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS
 from kinesis_efo.producer.shard_queue import ShardQueue

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import botocore.session
+import botocore
 import msgspec
 from aiobotocore.config import AioConfig
 from pybase64 import b64encode
 
 from kinesis_efo import __version__
 from kinesis_efo.arns import STREAM_ARN, STREAM_NAME
-from kinesis_efo.aws import AsyncClients
+from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.aws_errors import Cause, cause_of, describe
 from kinesis_efo.distribution import Distribution, distribution_of
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.accumulator import Result
-from kinesis_efo.producer.record import Parcel
+from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.routing import HashRange
 from kinesis_efo.raw_bodies import RAW_BODY, keep_answers, send_as_is
 
@@ -75,14 +74,8 @@ class _Entry(msgspec.Struct, gc=False, omit_defaults=True):
     hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
 
 
-class _Result(msgspec.Struct, gc=False):
-    shard: str | None = msgspec.field(name="ShardId", default=None)
-    code: str | None = msgspec.field(name="ErrorCode", default=None)
-    message: str | None = msgspec.field(name="ErrorMessage", default=None)
-
-
 class _Answer(msgspec.Struct):
-    records: list[_Result] = msgspec.field(name="Records")
+    records: list[Result] = msgspec.field(name="Records")
 
 
 _encoder = msgspec.json.Encoder()
@@ -199,13 +192,12 @@ def region_of(stream: str, aws: AwsSettings) -> str:
         raise ConfigurationError(
             f"stream {stream} is in region {arn['region']!r}, but the region given is {aws.region!r}"
         )
-    region = aws.region or (arn and arn["region"]) or os.environ.get("AWS_REGION")
-    region = region or botocore.session.Session().get_config_variable("region")
+    region = aws.region or (arn["region"] if arn else SyncClients(aws).region)
     if not region:
         raise ConfigurationError(
             f"no AWS region for stream {stream!r}: give its ARN, set kinesis-efo option 'region' or the environment's AWS_REGION"
         )
-    return str(region)
+    return region
 
 
 def _shard(shard: dict[str, Any]) -> HashRange:

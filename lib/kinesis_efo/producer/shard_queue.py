@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
 from kinesis_efo.producer.record import Record
 from kinesis_efo.producer.settings import MAX_REQUEST_RECORDS, ProducerSettings
@@ -57,34 +56,8 @@ class Backoff:
         self.until = 0.0
 
 
-class RecordOrder(Protocol):
-    """Waiting records, in the order in which they may be sent."""
-
-    bytes: int
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Record]: ...
-    def extend(self, records: Sequence[Record]) -> None:
-        """Add records that were put."""
-
-    def give_back(self, records: Sequence[Record]) -> None:
-        """Return records that were taken to the front, in their old order."""
-
-    def oldest(self) -> float:
-        """The time at which the first record was put."""
-
-    def candidates(self) -> Iterable[Record]:
-        """The records that may go into one request, in order."""
-
-    def take(self, records: Sequence[Record]) -> None:
-        """Remove the first of the candidates."""
-
-    def take_first(self, most: int, most_bytes: int) -> list[Record]:
-        """Remove and return as many candidates as fit."""
-
-
 class Fifo:
-    """First in, first out."""
+    """Waiting records: first in, first out."""
 
     def __init__(self) -> None:
         self._records: deque[Record] = deque()
@@ -97,25 +70,31 @@ class Fifo:
         return iter(self._records)
 
     def extend(self, records: Sequence[Record]) -> None:
+        """Add records that were put."""
         self._records.extend(records)
         self.bytes += sum([record.size for record in records])
 
     def give_back(self, records: Sequence[Record]) -> None:
+        """Return records that were taken to the front, in their old order."""
         self._records.extendleft(reversed(records))
         self.bytes += sum(record.size for record in records)
 
     def oldest(self) -> float:
+        """The time at which the first record was put."""
         return self._records[0].put_at
 
     def candidates(self) -> Iterable[Record]:
+        """The records that may go into one request, in order."""
         return iter(self._records)
 
     def take(self, records: Sequence[Record]) -> None:
+        """Remove the first of the candidates."""
         for record in records:
             self._records.popleft()
             self.bytes -= record.size
 
     def take_first(self, most: int, most_bytes: int) -> list[Record]:
+        """Remove and return as many candidates as fit."""
         if self.bytes > most_bytes:
             taken = _fitting(self._records, most, most_bytes)
             self.take(taken)
@@ -127,7 +106,7 @@ class Fifo:
 
 
 class PerKey:
-    """Order per partition key: a request holds one record per key, because PutRecords may refuse a record and take a later one."""
+    """As `Fifo`, with an order per partition key: a request holds one record per key, because PutRecords may refuse a record and take a later one."""
 
     def __init__(self) -> None:
         self._keys: dict[str, deque[Record]] = {}
@@ -209,7 +188,7 @@ class ShardQueue:
     def __init__(self, shard: str, settings: ProducerSettings, random: Random) -> None:
         self.shard = shard
         # An aggregate is written as a whole or not at all, and the queue sends one at a time: first in, first out keeps order.
-        self.records: RecordOrder = PerKey() if settings.ordered and not settings.aggregate else Fifo()
+        self.records: Fifo | PerKey = PerKey() if settings.ordered and not settings.aggregate else Fifo()
         self.in_flight = 0
         self.failing: Failing | None = None
         self._ordered = settings.ordered

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamNotFoundError, WriteError
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics, ProducerSettings
-from kinesis_efo.producer.record import Parcel
+from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.service import Service
 from tests.support.write_model import Answer, ModelService, ModelStream, even_shards
 
@@ -583,6 +583,25 @@ class TestBlocking:
         with pytest.raises(StreamNotFoundError, match="stream orders cannot be opened for writing"):
             BlockingProducer("orders", connect=broken).open()
         assert not [thread for thread in threading.enumerate() if thread.name == "kinesis-efo-producer"]
+
+    def test_leaving_after_an_error_raises_that_error_and_logs_the_producers(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        opened = Opened()
+
+        def fail(parcels: Sequence[Parcel]) -> None:
+            raise gone()
+
+        def main() -> None:
+            with BlockingProducer("orders", connect=opened) as producer:
+                opened.service.script = fail
+                producer.put(b"x", "k")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            main()
+        assert "producer for orders failed when it was closed after another error" in caplog.text
+        assert opened.closed
 
     def test_aborting_does_not_wait(self) -> None:
         opened = Opened()

@@ -13,7 +13,7 @@ import pytest
 from kinesis_efo.metrics import METRICS, MetricsSettings
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics
-from kinesis_efo.producer.collector import producer_collector
+from kinesis_efo.producer.metrics import producer_collector
 from kinesis_efo.producer.service import Service
 from tests.support.write_model import ModelService, ModelStream, even_shards
 

@@ -56,6 +56,18 @@ _USUAL_BYTES: Final = 3 << 19
 _LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
 
 
+async def iterator_at(client: Any, stream_arn: str, shard_id: str, start: dict[str, Any]) -> str:
+    """Ask for the iterator of a shard at a position as `starting_position` writes it.
+
+    Raises:
+        ClientError: Kinesis refused; botocore's exception.
+    """
+    names = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
+    request = {names.get(name, name): value for name, value in start.items()}
+    answer = await client.get_shard_iterator(StreamARN=stream_arn, ShardId=shard_id, **request)
+    return str(answer["ShardIterator"])
+
+
 def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
     """The limits for polling: only the five calls per second keep two openings apart.
 
@@ -177,14 +189,8 @@ class PollingTransport:
         return position
 
     async def _open(self, stream: StreamRef, shard_id: str, start: dict[str, Any], room: Quota) -> PolledEvents:
-        request = {"ShardIteratorType": start["Type"]}
-        if "SequenceNumber" in start:
-            request["StartingSequenceNumber"] = start["SequenceNumber"]
-        if "Timestamp" in start:
-            request["Timestamp"] = start["Timestamp"]
-        response = await self._client.get_shard_iterator(StreamARN=stream.stream_arn, ShardId=shard_id, **request)
+        iterator = await iterator_at(self._client, stream.stream_arn, shard_id, start)
         pace = self._paces.setdefault((stream.stream_arn, shard_id), self._pace())
-        iterator: str = response["ShardIterator"]
         events = PolledEvents(self._client, stream.stream_arn, iterator, pace, self._clock, self._interval, room)
         self._open_events.add(events)
         return events

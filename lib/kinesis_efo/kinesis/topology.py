@@ -109,7 +109,7 @@ class Topology:
         self._impossible: set[tuple[str, str]] = set()
 
     async def shards(self, stream_arn: str) -> list[Shard]:
-        """See `ShardLister`.
+        """All shards within retention.
 
         Raises:
             ResponseParserError: No shard is named, as some servers answer right after a stream was created. It passes: every stream
@@ -118,7 +118,7 @@ class Topology:
         return await self._list_some(stream_arn)
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
-        """See `ShardLister`.
+        """The shards that were open at a time.
 
         Raises:
             ResponseParserError: As by `shards`: at that time, the stream existed.
@@ -291,7 +291,7 @@ class PatientLister:
         return await self._call("DescribeStreamConsumer", consumer_arn, ask)
 
     async def distribution(self, stream_arn: str) -> Distribution:
-        """See `ShardLister`. Nobody waits for what is only good to know."""
+        """Asks once: a read goes on without this answer."""
         return await self._lister.distribution(stream_arn)
 
     async def _call(self, operation: str, arn: str, ask: Callable[[], Awaitable[T]]) -> T:

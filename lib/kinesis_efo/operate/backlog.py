@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.kinesis.polling import iterator_at
 from kinesis_efo.kinesis.transport import starting_position
 from kinesis_efo.positions import Position
 
@@ -36,22 +37,6 @@ class Backlog:
     millis_behind: int
 
 
-async def iterator_at(kinesis: Any, stream_arn: str, shard_id: str, position: Position) -> str:
-    """Ask for the iterator of a shard at a position, which is not `SHARD_END`.
-
-    Raises:
-        ClientError: Kinesis refused; botocore's exception.
-    """
-    start = starting_position(position)
-    request = {"ShardIteratorType": start["Type"]}
-    if "SequenceNumber" in start:
-        request["StartingSequenceNumber"] = start["SequenceNumber"]
-    if "Timestamp" in start:
-        request["Timestamp"] = start["Timestamp"]
-    answer = await kinesis.get_shard_iterator(StreamARN=stream_arn, ShardId=shard_id, **request)
-    return str(answer["ShardIterator"])
-
-
 async def backlog(
     kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, position: Position, most_records: int
 ) -> Backlog:
@@ -68,7 +53,7 @@ async def backlog(
     Raises:
         ClientError: Kinesis refused; botocore's exception.
     """
-    iterator: str | None = await iterator_at(kinesis, stream_arn, shard_id, position)
+    iterator: str | None = await iterator_at(kinesis, stream_arn, shard_id, starting_position(position))
     records, oldest, behind = 0, None, 0
     for call in range(MOST_CALLS):
         if call:

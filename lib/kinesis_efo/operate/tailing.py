@@ -19,15 +19,15 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.events import Event
-from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits
+from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, iterator_at, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, subscription_config
+from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, starting_position, subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.access import CONFIG
-from kinesis_efo.operate.backlog import CALL_SECONDS, iterator_at
+from kinesis_efo.operate.backlog import CALL_SECONDS
 from kinesis_efo.operate.record_format import Record
 from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
@@ -270,7 +270,7 @@ async def before_last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str
 async def _last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, start: Position, count: int) -> deque[int]:
     """The sequence numbers of the last records behind a position."""
     found: deque[int] = deque(maxlen=count)
-    iterator = await iterator_at(kinesis, stream_arn, shard_id, start)
+    iterator = await iterator_at(kinesis, stream_arn, shard_id, starting_position(start))
     while True:
         page = await kinesis.get_records(StreamARN=stream_arn, ShardIterator=iterator)
         found.extend(int(record["SequenceNumber"]) for record in page["Records"])

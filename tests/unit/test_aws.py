@@ -592,9 +592,15 @@ def test_keys_of_the_environment_stay_in_front_of_a_profile_whose_file_is_touche
         ("vpce-0a1b.kinesis.eu-west-1.vpce.amazonaws.com", True),
         ("123456789012.data-kinesis.cn-north-1.amazonaws.com.cn", True),
         ("kinesis-fips.us-east-1.api.aws", True),
+        ("kinesis.us-iso-east-1.c2s.ic.gov", True),
+        ("kinesis-fips.us-isob-east-1.sc2s.sgov.gov", True),
+        ("123456789012.control-kinesis.us-isof-south-1.csp.hci.ic.gov", True),
+        ("kinesis.eu-isoe-west-1.cloud.adc-e.uk", True),
+        ("kinesis.eusc-de-east-1.amazonaws.eu", True),
+        ("acme-kinesis.s3.eu-west-1.amazonaws.com", False),  # a bucket
         ("dynamodb.eu-west-1.amazonaws.com", False),
         ("kinesis", False),  # the local AWS in a container, for example
-        ("kinesis.example.com", False),
+        ("kinesis.eu-west-1.example.com", False),
     ],
 )
 def test_an_endpoint_of_kinesis_alone_is_refused_before_others_are_asked_there(host: str, refused: bool) -> None:

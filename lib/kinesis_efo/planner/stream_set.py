@@ -25,7 +25,7 @@ class StreamSet:
 
     Args:
         manifest: Reduced to these streams.
-        drop: Whether to go on without a stream of the checkpoint that is not among them.
+        drop: Whether to go on without a stream of the checkpoint that is not among them, if another one of it is.
     """
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:
@@ -79,7 +79,8 @@ class StreamSet:
             if (fault := self._compare(name, sources[name], known)) is not None:
                 found.append(fault)
                 gone.discard(name)
-        if gone and not self._drop:
+        # If none is left, it may as well be another source's checkpoint: going on would leave records out of both.
+        if gone and (not self._drop or gone == known):
             found.append(ConfigurationError(self._removed(gone, others=gone == known)))
         return found
 
@@ -110,11 +111,17 @@ class StreamSet:
 
     def _removed(self, gone: Collection[str], *, others: bool) -> str:
         names = ", ".join(map(repr, sorted(gone)))
+        drop = "set kinesis-efo option 'removedStreams' to drop: what was not read of it yet is then left in the stream"
         return (
             f"the query's checkpoint names {'stream' if len(gone) == 1 else 'streams'} {names}, but the query reads "
-            f"{', '.join(map(repr, sorted(self._streams)))} (from {self._source}). Where a stream was renamed, give it its former name"
-            f"{_UNION if others else ''}. To go on without it, set kinesis-efo option 'removedStreams' to drop: what was not read of it yet is "
-            "then left in the stream"
+            f"{'only ' if others else ''}{', '.join(map(repr, sorted(self._streams)))} (from {self._source}). Where a stream was renamed, give "
+            f"it its former name{_UNION if others else ''}. To go on without it, "
+            + (
+                "give the query a new checkpointLocation, or run it once with the former streams as well, then "
+                if others
+                else ""
+            )
+            + drop
         )
 
     def _say(self, text: str, name: str, *more: str) -> None:

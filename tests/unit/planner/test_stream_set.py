@@ -148,9 +148,26 @@ def test_a_checkpoint_of_something_else_is_an_error_of_this_library_with_a_remed
     assert type(told) is ConfigurationError
 
 
-def test_sources_of_a_union_that_changed_places_are_thought_of() -> None:
-    with pytest.raises(ConfigurationError, match=r"several sources, give them in the order that they had\. To go on"):
-        reading(CLICKS).read(reading(ORDERS).to_dict(offset(orders=AT)))
+@pytest.mark.parametrize("drop", [True, False])
+def test_sources_of_a_union_that_changed_places_are_refused(drop: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"reads only 'clicks' .*several sources, give them in the order that they had\. To go on",
+    ) as wholly:
+        reading(CLICKS, drop=drop).read(reading(ORDERS).to_dict(offset(orders=AT)))
+    assert "new checkpointLocation, or run it once with the former streams as well, then set" in str(wholly.value)
+    assert caplog.messages == []
+
+
+def test_one_stream_of_several_that_is_gone_is_no_swap() -> None:
     with pytest.raises(ConfigurationError) as partly:
         reading(ORDERS).read(reading(ORDERS, CLICKS).to_dict(offset(orders=AT, clicks=AT)))
-    assert "several sources" not in str(partly.value), "one stream of several is gone: that is no swap"
+    assert "several sources" not in str(partly.value)
+    assert "once with" not in str(partly.value)
+
+
+def test_all_streams_are_replaced_in_two_steps() -> None:
+    data = reading(ORDERS).to_dict(offset(orders=AT))
+    both = reading(ORDERS, CLICKS, drop=True)
+    assert both.added(both.read(data)) == ["clicks"]
+    assert reading(CLICKS, drop=True).read(both.to_dict(offset(orders=AT, clicks=AT))) == offset(clicks=AT)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 
 logger = logging.getLogger(__name__)
+_LOG_SECONDS: Final = 60.0
+"""How long an error waits for a call to raise it: then the query says it, and the log would only repeat it."""
 
 
 def stopped() -> FetcherUnreachableError:
@@ -22,8 +26,8 @@ class Failure:
         error: The first error; None while there is none.
 
     >>> failure = Failure()
-    >>> failure.set(KinesisEfoError("first"))
-    >>> failure.set(KinesisEfoError("second"))
+    >>> failure.adopt(KinesisEfoError("first"))
+    >>> failure.adopt(KinesisEfoError("second"))
     >>> failure.raise_if_set()
     Traceback (most recent call last):
         ...
@@ -32,12 +36,17 @@ class Failure:
 
     def __init__(self) -> None:
         self.error: KinesisEfoError | None = None
+        self._said = True
         self._wakes: list[Callable[[], None]] = []
 
     def set(self, error: KinesisEfoError) -> None:
-        """Keep and log an error and wake those who wait. If there is one already, the new one is only logged, for debugging."""
+        """Keep an error and wake those who wait. It is logged if no call raises it soon: a query may trigger by the hour.
+
+        If there is one already, the new one is only logged, for debugging. Call it in the event loop.
+        """
         if self.error is None:
-            logger.error("%s", error)
+            self._said = False
+            asyncio.get_running_loop().call_later(_LOG_SECONDS, self._say)
             self._keep(error)
         else:
             logger.debug("after what ended the run already: %s", error)
@@ -49,6 +58,7 @@ class Failure:
 
     def stop(self) -> None:
         """Let every call from now on fail because the query has ended, unless there is an error already."""
+        self._say()
         self.adopt(stopped())
 
     def on_set(self, wake: Callable[[], None]) -> None:
@@ -61,7 +71,13 @@ class Failure:
     def raise_if_set(self) -> None:
         """Raise the error, if there is one."""
         if self.error is not None:
+            self._said = True
             raise self.error
+
+    def _say(self) -> None:
+        if not self._said:
+            self._said = True
+            logger.error("%s", self.error)
 
     def _keep(self, error: KinesisEfoError) -> None:
         self.error = error

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 class Job:
     """The job in a process group of its own."""
 
-    def __init__(self, world: World, directory: Path, *arguments: str) -> None:
+    def __init__(self, world: World, directory: Path, *arguments: str, metrics: str = "console") -> None:
         self.output = directory / "lake"
         self.checkpoint = directory / "checkpoint"
         self.log = directory / "job.log"
@@ -41,7 +41,7 @@ class Job:
         environment = {**os.environ, **world.aws.environment, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         # Where nobody else sets OpenTelemetry up, the environment does.
-        environment |= {"OTEL_METRICS_EXPORTER": "console", "OTEL_METRIC_EXPORT_INTERVAL": "1000"}
+        environment |= {"OTEL_METRICS_EXPORTER": metrics, "OTEL_METRIC_EXPORT_INTERVAL": "1000"}
         environment.pop("SPARK_HOME", None)
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
@@ -165,6 +165,24 @@ def test_a_failure_is_said_last_and_whole_and_in_the_exit_code(world: World, tmp
         "kinesis-efo option 'bufferBytes' must be a size such as 256m; got 'lots'",
         "kinesis-efo option 'readMode' must be efo or polling; got 'push'",
     }
+
+
+@pytest.mark.spark43
+@pytest.mark.timeout(200)
+def test_a_consumer_that_is_deleted_is_said_once_and_nothing_else_much(world: World, tmp_path: Path) -> None:
+    world.put(_payloads(0, 100))
+    job = Job(world, tmp_path, "--trigger", "1 second", metrics="none")
+    try:
+        job.wait_archived(100)
+        world.kinesis.deregister_stream_consumer(ConsumerARN=world.consumers["orders"])
+        assert job.wait() == 1
+    finally:
+        job.kill()
+    lines = job.log.read_text().splitlines()
+    words = "kinesis-efo archive failed: ConsumerNotFoundError: "
+    assert lines[-1].startswith(words)
+    assert "\n".join(lines).count(lines[-1].removeprefix(words)) == 1
+    assert len(lines) < 40
 
 
 @pytest.mark.spark43

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 
 from kinesis_efo.errors import DataLossError, FetcherUnreachableError, KinesisEfoError, LeaseLostError
 from kinesis_efo.failure import Failure
+from tests.support.virtual_time import run
+
+
+def failed(*errors: KinesisEfoError, then: Callable[[Failure], object] = lambda _: None, seconds: float = 0) -> Failure:
+    """A failure that was set in an event loop, some seconds after something else was done with it."""
+
+    async def main() -> Failure:
+        failure = Failure()
+        for error in errors:
+            failure.set(error)
+        then(failure)
+        await asyncio.sleep(seconds)
+        return failure
+
+    return run(main())
 
 
 def test_without_an_error_nothing_is_raised() -> None:
@@ -17,15 +34,31 @@ def test_without_an_error_nothing_is_raised() -> None:
 
 
 def test_the_first_error_is_kept_and_the_later_ones_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    failure, first = Failure(), DataLossError("first")
-    with caplog.at_level(logging.ERROR):
-        failure.set(first)
-        failure.set(LeaseLostError("second"))
-        failure.stop()
+    first = DataLossError("first")
+    failure = failed(first, LeaseLostError("second"), then=Failure.stop, seconds=3600)
     with pytest.raises(KinesisEfoError) as raised:
         failure.raise_if_set()
     assert raised.value is failure.error is first
     assert [record.message for record in caplog.records] == ["first"]
+
+
+def test_an_error_that_no_call_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    failure = failed(DataLossError("first"), seconds=59)
+    assert caplog.records == []
+    failure.stop()
+    failure.stop()
+    assert [(record.levelname, record.message) for record in caplog.records] == [("ERROR", "first")]
+    failed(DataLossError("by the hour"), seconds=3600).stop()
+    assert [record.message for record in caplog.records] == ["first", "by the hour"]
+
+
+def test_an_error_that_a_call_raises_is_the_querys_to_say(caplog: pytest.LogCaptureFixture) -> None:
+    def call(failure: Failure) -> None:
+        with pytest.raises(DataLossError):
+            failure.raise_if_set()
+
+    failed(DataLossError("first"), then=call, seconds=3600).stop()
+    assert caplog.records == []
 
 
 def test_an_error_after_the_first_one_is_kept_for_those_who_debug(caplog: pytest.LogCaptureFixture) -> None:
@@ -52,8 +85,8 @@ def test_those_who_wait_are_woken_once_and_see_the_error() -> None:
     for name in "ab":
         failure.on_set(lambda name=name: seen.append(f"{name}: {failure.error}"))  # type: ignore[misc]
     assert seen == []
-    failure.set(DataLossError("gone"))
-    failure.set(DataLossError("again"))
+    failure.adopt(DataLossError("gone"))
+    failure.adopt(DataLossError("again"))
     assert seen == ["a: gone", "b: gone"]
     failure.on_set(lambda: seen.append("late"))
     assert seen[2:] == ["late"]

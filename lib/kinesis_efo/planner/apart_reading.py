@@ -232,7 +232,9 @@ class _ApartCoordinator:
         return self._run.read_until(shard, position)
 
     def _tell(self) -> None:
-        if (error := self.failure.error) is not None:
+        try:
+            self.failure.raise_if_set()
+        except KinesisEfoError as error:
             self._failed(error)
 
     def _adopt(self) -> None:

@@ -414,7 +414,7 @@ class QueryFetching:
                 self.buffered(key, position)
 
     def _apart_failed(self, error: KinesisEfoError) -> None:
-        self.failure.adopt(error)
+        self.failure.set(error)
         self._micro_batches.wake()
 
     def _check(self) -> None:

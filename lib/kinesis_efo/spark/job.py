@@ -104,7 +104,7 @@ class _Failures(ProgressListener):
         """Says why the query failed: at once and whole if it is no error of this library."""
         if event.exception is None:
             return
-        logger.info("query %s failed: %s", event.id, event.exception)
+        logger.debug("query %s failed: %s", event.id, event.exception)
         if (message := own_message(event.exception)) is None:
             sys.stderr.write(event.exception)
         else:

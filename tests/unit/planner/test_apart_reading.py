@@ -161,7 +161,7 @@ def test_what_reads_apart_asks_the_run() -> None:
     assert str(asked.refusal(key(0), 5.0)) == f"{key(0)} 5.0"
     assert asked.read_until(key(0), Position.after(3)) == 80.0
     error = LeaseTableError("the table is gone")
-    rules.failure.set(error)
+    rules.failure.adopt(error)
     assert asked.failure.error is error
 
 

@@ -107,9 +107,9 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
     """Raise an error about a request of another service to an endpoint of Kinesis: the refusal that would come misleads."""
     host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
-    # A bucket may be called kinesis as well: no region follows there.
-    ours = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host) and host.endswith(domains_of_aws())
-    if ours and service != "kinesis":
+    # A region follows: a bucket may be called kinesis, too.
+    its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
+    if service != "kinesis" and its and host.endswith(domains_of_aws()):
         raise ConfigurationError(
             f"{host} is Kinesis' alone, and was given as the endpoint of every service, {service} as well: set AWS_ENDPOINT_URL_KINESIS in "
             "place of kinesis-efo option 'endpointUrl' (on the command line, --endpoint-url) and AWS_ENDPOINT_URL"

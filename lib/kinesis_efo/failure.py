@@ -10,8 +10,7 @@ from typing import Final
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 
 logger = logging.getLogger(__name__)
-_LOG_SECONDS: Final = 60.0
-"""How long an error waits for a call to raise it: then the query says it, and the log would only repeat it."""
+_LOG_SECONDS: Final = 60.0  # a call that raises the error before makes the query say it
 
 
 def stopped() -> FetcherUnreachableError:
@@ -40,10 +39,7 @@ class Failure:
         self._wakes: list[Callable[[], None]] = []
 
     def set(self, error: KinesisEfoError) -> None:
-        """Keep an error and wake those who wait. It is logged if no call raises it soon: a query may trigger by the hour.
-
-        If there is one already, the new one is only logged, for debugging. Call it in the event loop.
-        """
+        """Keep the first error, wake those who wait, and log it if no call raises it soon. Later ones are logged for debugging."""
         if self.error is None:
             self._said = False
             asyncio.get_running_loop().call_later(_LOG_SECONDS, self._say)

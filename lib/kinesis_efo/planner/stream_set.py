@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 _SHOWN: Final = 10
 _UNION: Final = "; if it unites several sources, give them in the order that they had"
+_FIRST: Final = "give the query a new checkpointLocation, or run it once with the former streams as well, then "
 
 
 class StreamSet:
@@ -79,8 +80,7 @@ class StreamSet:
             if (fault := self._compare(name, sources[name], known)) is not None:
                 found.append(fault)
                 gone.discard(name)
-        # If none is left, it may as well be another source's checkpoint: going on would leave records out of both.
-        if gone and (not self._drop or gone == known):
+        if gone and (not self._drop or gone == known):  # none is left: it may be another source's checkpoint
             found.append(ConfigurationError(self._removed(gone, others=gone == known)))
         return found
 
@@ -111,17 +111,11 @@ class StreamSet:
 
     def _removed(self, gone: Collection[str], *, others: bool) -> str:
         names = ", ".join(map(repr, sorted(gone)))
-        drop = "set kinesis-efo option 'removedStreams' to drop: what was not read of it yet is then left in the stream"
         return (
             f"the query's checkpoint names {'stream' if len(gone) == 1 else 'streams'} {names}, but the query reads "
             f"{'only ' if others else ''}{', '.join(map(repr, sorted(self._streams)))} (from {self._source}). Where a stream was renamed, give "
-            f"it its former name{_UNION if others else ''}. To go on without it, "
-            + (
-                "give the query a new checkpointLocation, or run it once with the former streams as well, then "
-                if others
-                else ""
-            )
-            + drop
+            f"it its former name{_UNION if others else ''}. To go on without it, {_FIRST if others else ''}set kinesis-efo option "
+            "'removedStreams' to drop: what was not read of it yet is then left in the stream"
         )
 
     def _say(self, text: str, name: str, *more: str) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 
 logger = logging.getLogger(__name__)
-_LOG_SECONDS: Final = 60.0  # a call that raises the error before makes the query say it
 
 
 def stopped() -> FetcherUnreachableError:
@@ -42,19 +40,23 @@ class Failure:
         """Keep the first error, wake those who wait, and log it if no call raises it soon. Later ones are logged for debugging."""
         if self.error is None:
             self._said = False
-            asyncio.get_running_loop().call_later(_LOG_SECONDS, self._say)
-            self._keep(error)
+            asyncio.get_running_loop().call_later(60.0, self.stop)
+            self.adopt(error)
         else:
             logger.debug("after what ended the run already: %s", error)
 
     def adopt(self, error: KinesisEfoError) -> None:
-        """Keep an error that was logged by another one, unless there is an error already."""
+        """Keep an error that another one logs, and wake those who wait, unless there is an error already."""
         if self.error is None:
-            self._keep(error)
+            self.error = error
+            for wake in self._wakes:
+                wake()
 
     def stop(self) -> None:
-        """Let every call from now on fail because the query has ended, unless there is an error already."""
-        self._say()
+        """Let every call from now on fail because the query has ended, or by the error before: it is logged if no call has raised it."""
+        if not self._said:
+            logger.error("%s", self.error)
+        self._said = True
         self.adopt(stopped())
 
     def on_set(self, wake: Callable[[], None]) -> None:
@@ -69,13 +71,3 @@ class Failure:
         if self.error is not None:
             self._said = True
             raise self.error
-
-    def _say(self) -> None:
-        if not self._said:
-            self._said = True
-            logger.error("%s", self.error)
-
-    def _keep(self, error: KinesisEfoError) -> None:
-        self.error = error
-        for wake in self._wakes:
-            wake()

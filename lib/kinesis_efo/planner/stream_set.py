@@ -58,12 +58,9 @@ class StreamSet:
         gone = {key.stream for key in offset} - self._streams.keys()
         if not gone:
             return offset
-        for name, positions in _left(offset, gone).items():
-            self._say(
-                "stream %s is not read any more, as kinesis-efo option 'removedStreams' asks; it was left at %s",
-                name,
-                _shown(positions),
-            )
+        for name in sorted(gone):
+            left = _shown({key: at for key, at in offset.items() if key.stream == name})
+            self._say("stream %s is not read any more, as option 'removedStreams' asks; it was left at %s", name, left)
         return offset.without(gone)
 
     def faults(self, offset: Offset, sources: Mapping[str, str]) -> list[ConfigurationError | StreamReplacedError]:
@@ -130,10 +127,6 @@ def _read_from(ref: StreamRef) -> str:
 
 def _stream_arn(read_from: str) -> str:
     return read_from.partition("/consumer/")[0]
-
-
-def _left(offset: Offset, gone: Collection[str]) -> dict[str, dict[ShardKey, Position]]:
-    return {name: {key: at for key, at in offset.items() if key.stream == name} for name in sorted(gone)}
 
 
 def _shown(positions: Mapping[ShardKey, Position]) -> str:

@@ -48,8 +48,10 @@ def test_an_error_that_no_call_raises_is_logged_once(caplog: pytest.LogCaptureFi
     failure.stop()
     failure.stop()
     assert [(record.levelname, record.message) for record in caplog.records] == [("ERROR", "first")]
-    failed(DataLossError("by the hour"), seconds=3600).stop()
+    failure = failed(DataLossError("by the hour"), seconds=61)
     assert [record.message for record in caplog.records] == ["first", "by the hour"]
+    failure.stop()
+    assert len(caplog.records) == 2
 
 
 def test_an_error_that_a_call_raises_is_the_querys_to_say(caplog: pytest.LogCaptureFixture) -> None:

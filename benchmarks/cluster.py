@@ -20,7 +20,7 @@ import msgspec
 
 from benchmarks.figures import Figure, Goal
 from benchmarks.simulated import BUSY_EVENTS, SimulatedKinesis, fetcher_of, lease_of, query_of, reader_of, streams_of
-from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest

@@ -18,7 +18,7 @@ from typing import Any, Final
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import AwsProcess, process_of
 from kinesis_efo.aws import SyncClients
-from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.local import Settings
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions

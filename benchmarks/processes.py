@@ -18,9 +18,8 @@ import psutil
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import anonymous_memory, process_of
 from benchmarks.simulated import BUSY_EVENTS, SimulatedKinesis, fetcher_of, lease_of, query_of, reader_of, streams_of
+from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.remote import PlannerLink
 from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.planner.calls import QueryCalls

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from benchmarks.fetching import REF, REGION
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock
 from kinesis_efo.distribution import Distribution
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams

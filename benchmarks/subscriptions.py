@@ -22,7 +22,7 @@ from benchmarks.machine import AwsProcess, anonymous_memory, process_of
 from benchmarks.processes import cpu_seconds, percent_of_a_core
 from benchmarks.simulated import reader_of
 from kinesis_efo.aws import SyncClients
-from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.fetcher.remote import FetcherPlan, fetch
 from kinesis_efo.local import Settings

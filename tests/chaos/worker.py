@@ -14,9 +14,9 @@ import time
 from typing import Any
 
 from kinesis_efo.aws import SyncClients
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.client import FetcherClient
-from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.runtime import PlannerRuntime

@@ -13,9 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.fetcher.client import CallEndedError, FetcherClient
-from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from tests.support.hosts import Hosts, needed_hosts

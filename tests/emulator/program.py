@@ -19,17 +19,15 @@ from typing import Any, Final, NamedTuple, Self
 import msgspec
 import pytest
 
+from kinesis_efo.calls.address import FetcherAddress, Listening
+from kinesis_efo.calls.wire import pack_error, unpack_error
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.client import SILENT_SECONDS, CallEndedError, RangePayloads
-from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.messages import RangeLabel, pack_error, unpack_error
-from kinesis_efo.fetcher.planner_client import PlannerClient
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.fetcher.service import WORD_SECONDS, _Getting
-from kinesis_efo.fetcher.work import WhereReply, WhereRequest
+from kinesis_efo.fetcher.work import PlannerClient, RangeLabel, WhereReply, WhereRequest
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.fetcher.remote import FetcherPlan, fetch
 from tests.support.fetching import QUICK
 

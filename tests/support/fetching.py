@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from kinesis_efo.aws import SyncClients
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.client import FetcherClient
-from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.manifest import resolve_manifest

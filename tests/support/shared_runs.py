@@ -11,12 +11,11 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from kinesis_efo.calls.address import FetcherAddress, Listening
+from kinesis_efo.calls.service import Service
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.failure import stopped
-from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.progress import PollReply, ShardProgress
-from kinesis_efo.fetcher.serving import Service
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds, SourceOptions, Start

@@ -9,8 +9,8 @@ import pickle
 import pytest
 
 from kinesis_efo import errors
+from kinesis_efo.calls.wire import pack_error, unpack_error
 from kinesis_efo.errors import KinesisEfoError, OptionsError
-from kinesis_efo.fetcher.messages import pack_error, unpack_error
 
 ALL = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
 

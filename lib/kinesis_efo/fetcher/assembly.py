@@ -7,14 +7,15 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
+from kinesis_efo.calls.address import Listening
+from kinesis_efo.calls.tls import Certificate, make_certificate
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.later import OpenedLater
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, apart_pace, polling_limits
@@ -24,9 +25,6 @@ from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport, subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
-
-if TYPE_CHECKING:
-    from kinesis_efo.fetcher.certificate import Certificate
 
 logger = logging.getLogger(__name__)
 
@@ -117,12 +115,9 @@ def certificate_for(options: SourceOptions, listening: Listening, clock: Clock) 
     """
     if not options.fetcher_tls:
         logger.warning(
-            "kinesis-efo option 'fetcherTls' is false: whoever sees the traffic between tasks and fetcher reads the records, and "
-            "the secret with which he can fetch more"
+            "kinesis-efo option 'fetcherTls' is false: records pass between tasks and fetcher in the clear, where other hosts on the "
+            "network may read and change them"
         )
     elif not listening.loopback_only:
-        # On loopback alone nothing is encrypted, and the library need not be loaded.
-        from kinesis_efo.fetcher.certificate import make_certificate
-
         return make_certificate(datetime.fromtimestamp(clock.time(), UTC))
     return None

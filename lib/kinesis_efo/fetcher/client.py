@@ -12,12 +12,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.connection import CONNECTIONS, Connection, ConnectionCache
+from kinesis_efo.calls.wire import Frame, Kind, LostError, Request, Wire
 from kinesis_efo.errors import FetcherUnreachableError
-from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.connection import Connection
-from kinesis_efo.fetcher.connection_cache import CONNECTIONS, ConnectionCache
-from kinesis_efo.fetcher.messages import GET, GetTicket, RangeLabel, Request
-from kinesis_efo.fetcher.wire import Frame, Kind, LostError, Wire
+from kinesis_efo.fetcher.work import GET, GetTicket, RangeLabel
 from kinesis_efo.positions import ShardRange
 
 SILENT_SECONDS: Final = 20.0
@@ -87,7 +86,7 @@ class FetcherClient(Connection):
         """
         with self._limited() as give_up_at:
             ticket = msgspec.json.encode(GetTicket(ranges, self._query))
-            wire, first = self.call(Request(self._secret, GET, self._call_seconds), ticket, self._silent_seconds)
+            wire, first = self.call(Request(GET, self._call_seconds), ticket, self._silent_seconds)
             ended = False
             try:
                 for label, parts in groupby(self._parts(wire, first, give_up_at), itemgetter(0)):

@@ -9,11 +9,10 @@ from contextlib import AbstractContextManager
 from itertools import takewhile
 from typing import Final, Protocol
 
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.client import CallEndedError, FetcherClient, RangePayloads
-from kinesis_efo.fetcher.planner_client import PlannerClient
-from kinesis_efo.fetcher.work import WhereReply
+from kinesis_efo.fetcher.work import PlannerClient, WhereReply
 from kinesis_efo.kinesis.events import reached
 from kinesis_efo.positions import ShardRange
 

@@ -13,19 +13,17 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from kinesis_efo.aws import AsyncClients
+from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.assembly import certificate_for, stream_opener
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
-from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.planner_client import PlannerClient
 from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
+from kinesis_efo.fetcher.work import PlannerClient, Report, ReportReply, Work, WorkRequest
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.manifest import Manifest

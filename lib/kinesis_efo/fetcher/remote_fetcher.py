@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.wire import pack_error
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.assignment import Assignment
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.fetcher import Fetcher
-from kinesis_efo.fetcher.messages import pack_error
 from kinesis_efo.fetcher.reporter import Reporter
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest

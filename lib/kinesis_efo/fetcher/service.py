@@ -6,20 +6,16 @@ import asyncio
 import concurrent.futures
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
+from kinesis_efo.calls.service import Call, Service, decoded
+from kinesis_efo.calls.wire import Kind
 from kinesis_efo.errors import FetcherUnreachableError
-from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.messages import GET, TOGETHER_BYTES, GetTicket, RangeLabel
-from kinesis_efo.fetcher.serving import Call, More, Service, StatusDesk, decoded
 from kinesis_efo.fetcher.sharer import ElsewhereError
-from kinesis_efo.fetcher.wire import Kind
+from kinesis_efo.fetcher.work import GET, TOGETHER_BYTES, GetTicket, RangeLabel
 from kinesis_efo.positions import ShardKey, ShardRange
-
-if TYPE_CHECKING:
-    from kinesis_efo.fetcher.certificate import Certificate
 
 WORD_SECONDS: Final = 5.0
 """While a call has nothing to send, it sends a part without payloads this often: its caller knows then that somebody is there."""
@@ -59,29 +55,14 @@ class FetcherService(Service):
 
     Args:
         fetcher: The fetcher.
-        loop: The event loop that it lives in.
-        secret: The secret of the run; a call without it is refused.
-        listening: Where to listen.
-        certificate: Encrypts what is served; None: nothing does.
-        desk: Answers tools; None: nobody does.
-        more: Answers other messages; see `Service`.
+        arguments, options: Those of `Service`.
         word_seconds: How often a call that has nothing to send says so.
     """
 
-    def __init__(
-        self,
-        fetcher: Serves,
-        loop: asyncio.AbstractEventLoop,
-        secret: str,
-        listening: Listening,
-        certificate: Certificate | None = None,
-        desk: StatusDesk | None = None,
-        more: More | None = None,
-        word_seconds: float = WORD_SECONDS,
-    ) -> None:
+    def __init__(self, fetcher: Serves, *arguments: Any, word_seconds: float = WORD_SECONDS, **options: Any) -> None:
         self._fetcher = fetcher
         self._word_seconds = word_seconds
-        super().__init__(loop, secret, listening, certificate, desk, more)
+        super().__init__(*arguments, **options)
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
         if name != GET:

@@ -1,6 +1,7 @@
-"""The messages between the planner and the fetchers of other processes. All calls go from fetcher to planner.
+"""The messages of calls to fetchers, and to the planner of a run, with the client of the latter.
 
-A fetcher has two calls under way: `work` waits for what it is to do, `report` tells what has arrived.
+Tasks call both. A fetcher of another process has two calls to the planner under way: `work` waits for what it is to do, `report` tells
+what has arrived.
 """
 
 from __future__ import annotations
@@ -10,16 +11,46 @@ from typing import Final
 
 import msgspec
 
-from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.connection import Connection
 from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 
+TOGETHER_BYTES: Final = 1 << 20
+"""Payloads are sent together, about this many bytes at a time: what fits into the processor's cache is fastest."""
+
+GET: Final = "get"
 WORK: Final = "work"
 REPORT: Final = "report"
 WHERE: Final = "where"
+_ANSWER_SECONDS: Final = 10.0
+
+
+class GetTicket(msgspec.Struct, frozen=True):
+    """Asks for the events that cover some ranges, one after the other. A task makes one call for all of them: each has its price.
+
+    Attributes:
+        ranges: The ranges.
+        query: The name of the query among those of its run.
+    """
+
+    ranges: Sequence[ShardRange]
+    query: str = ""
+
+
+class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
+    """Tells which range payloads of a `get` belong to.
+
+    Attributes:
+        index: Index of the range in the ticket.
+        hash_range: First and last hash key of the shard, if the fetcher knows them.
+    """
+
+    index: int
+    hash_range: tuple[int, int] | None
 
 
 class WorkRequest(msgspec.Struct, frozen=True):
@@ -182,3 +213,31 @@ class WhereReply(msgspec.Struct, frozen=True):
 
     fetchers: list[FetcherAddress | None]
     there: int
+
+
+class PlannerClient(Connection):
+    """One connection to the planner of a run; see `Connection`."""
+
+    service = "planner"
+
+    def work(self, request: WorkRequest) -> Work:
+        """Ask what to do."""
+        return self.action(WORK, request, Work, request.wait + _ANSWER_SECONDS)
+
+    def report(self, report: Report) -> ReportReply:
+        """Tell what has arrived."""
+        return self.action(REPORT, report, ReportReply, _ANSWER_SECONDS)
+
+    def where(self, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereReply:
+        """Ask which fetchers read some ranges now.
+
+        Args:
+            ranges: The ranges.
+            wait: Seconds to wait until all of their shards have a fetcher.
+            query: The name of the query among those of its run.
+        """
+        return self.ask_where(WhereRequest.of(ranges, wait, query))
+
+    def ask_where(self, request: WhereRequest) -> WhereReply:
+        """Pass on such a question of a task."""
+        return self.action(WHERE, request, WhereReply, request.wait + _ANSWER_SECONDS)

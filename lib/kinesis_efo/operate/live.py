@@ -68,7 +68,7 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> Asked
 
 def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:
     # TLS takes a while to import, and only those who ask need it.
-    from kinesis_efo.fetcher.connection import Connection
+    from kinesis_efo.calls.connection import Connection
 
     address, limits = access.address, (CONNECT_SECONDS, CONNECT_SECONDS)
     with Connection(address, access.token, connect_seconds=limits[0], last_connect_seconds=limits[1]) as connection:

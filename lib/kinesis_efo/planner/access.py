@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Start

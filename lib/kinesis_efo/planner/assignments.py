@@ -6,8 +6,8 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.work import WorkRequest
 from kinesis_efo.planner.members import FetcherSession, Member, Members, MemberState, MissingFetchers

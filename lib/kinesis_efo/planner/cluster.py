@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.coordinator import Coordinator

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock
 from kinesis_efo.failure import Failure
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.planner.assignments import TICK_SECONDS, Assignments
 from kinesis_efo.planner.members import MissingFetchers

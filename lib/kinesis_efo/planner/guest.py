@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.connection import Connection
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
-from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.connection import Connection
 from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.marks import Mark

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds, Start

@@ -14,9 +14,9 @@ from uuid import uuid4
 
 import msgspec
 
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, SourceOptions, Start
 from kinesis_efo.options.sharing import differences, of_run

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import (
     ConfigurationError,
     FetcherError,
@@ -20,7 +21,6 @@ from kinesis_efo.errors import (
     KinesisEfoError,
     OptionsError,
 )
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.access import RunAccess

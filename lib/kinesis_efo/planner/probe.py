@@ -6,7 +6,7 @@ import asyncio
 from enum import Enum, auto
 from typing import Final
 
-from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
+from kinesis_efo.calls.address import FetcherAddress, network_namespace
 from kinesis_efo.fetcher.background import all_of
 
 _CONNECT_SECONDS: Final = 1.0

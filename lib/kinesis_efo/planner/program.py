@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.private_directory import is_private
 from kinesis_efo.processes import Process
 

@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from kinesis_efo.calls.address import FetcherAddress, Listening, network_namespace
+from kinesis_efo.calls.service import Desk
 from kinesis_efo.clock import Clock
-from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
 from kinesis_efo.fetcher.assembly import certificate_for
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
-from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo.fetcher.service import FetcherService
-from kinesis_efo.fetcher.serving import StatusDesk
-from kinesis_efo.fetcher.status import RunStatus, StatusAccess, StatusRequest
+from kinesis_efo.fetcher.status import STATUS, RunStatus, StatusAccess, StatusRequest
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import WhereRequest
 from kinesis_efo.kinesis.clock import KinesisClock
@@ -151,7 +150,7 @@ class RunHost:
         self._guests: Guests | None = None
         self._closed_to_guests = False
         self._fetchers: RemoteFetchers | None = None
-        self._desk = StatusDesk(secrets.token_urlsafe(16), self._status)
+        self._desk = Desk(secrets.token_urlsafe(16), STATUS, StatusRequest, self._status)
         self.cluster: Cluster | None = None
         self.fetcher: Fetcher | None = None
         random, streams, keys = Random(), Streams(self._streams.opened), self._keys

@@ -14,12 +14,11 @@ from typing import Any, Final, Literal, TypeVar
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.aws_errors import describe
+from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.assembly import stream_opener
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.leases.table import LeaseTable, client_config

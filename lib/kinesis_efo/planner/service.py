@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.calls.service import Call, CallerGone, decoded
 from kinesis_efo.fetcher.service import FetcherService
-from kinesis_efo.fetcher.serving import Call, CallerGone, More, StatusDesk, decoded
 from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereRequest, WorkRequest
 from kinesis_efo.planner.cluster import Cluster
-
-if TYPE_CHECKING:
-    from kinesis_efo.fetcher.certificate import Certificate
 
 
 class PlannerService(FetcherService):
@@ -23,29 +18,15 @@ class PlannerService(FetcherService):
 
     Args:
         cluster: Answers the fetchers of the run, and tasks.
-        loop: The event loop that it lives in.
-        secret: The secret of the run; a call without it is refused.
-        listening: Where to listen.
-        certificate: Encrypts what is served; None: nothing does.
-        desk: Answers tools; None: nobody does.
-        more: Answers other messages; see `Service`.
+        arguments, options: Those of `Service`.
     """
 
     what = "planner"
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        loop: asyncio.AbstractEventLoop,
-        secret: str,
-        listening: Listening,
-        certificate: Certificate | None = None,
-        desk: StatusDesk | None = None,
-        more: More | None = None,
-    ) -> None:
+    def __init__(self, cluster: Cluster, *arguments: Any, **options: Any) -> None:
         self._cluster = cluster
         self._sessions = cluster.sessions
-        super().__init__(cluster, loop, secret, listening, certificate, desk, more)
+        super().__init__(cluster, *arguments, **options)
         cluster.home = self.address
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:

@@ -14,12 +14,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.assembly import certificate_for
-from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.marks import Mark

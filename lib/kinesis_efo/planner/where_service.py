@@ -5,20 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.service import Call, Service, decoded
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
-from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.planner_client import PlannerClient
-from kinesis_efo.fetcher.serving import Call, Service, decoded
-from kinesis_efo.fetcher.work import WHERE, WhereReply, WhereRequest
-
-if TYPE_CHECKING:
-    from kinesis_efo.fetcher.certificate import Certificate
+from kinesis_efo.fetcher.work import WHERE, PlannerClient, WhereReply, WhereRequest
 
 _AGAIN_SECONDS: Final = 0.1
 
@@ -40,23 +35,15 @@ class WhereService(Service):
 
     Args:
         place: Tells where the host is at this moment; None if there is none. Raises what has ended the query.
-        secret: The secret of the run; a call without it is refused.
-        listening: Where to listen.
-        certificate: Encrypts what is served; None: nothing does.
+        secret, arguments: Those of `Service`.
     """
 
     what = "planner"
 
-    def __init__(
-        self,
-        place: Callable[[], HostPlace | None],
-        secret: str,
-        listening: Listening,
-        certificate: Certificate | None = None,
-    ) -> None:
+    def __init__(self, place: Callable[[], HostPlace | None], secret: str, *arguments: Any) -> None:
         self._place = place
         self._run_secret = secret
-        super().__init__(None, secret, listening, certificate)
+        super().__init__(None, secret, *arguments)
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
         return self._answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import Final
 
-from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.hosts import EVERY_ADDRESS, LOOPBACK, is_every_address, is_loopback
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.spark.jvm import SparkJvm, spark_jvm

@@ -12,7 +12,7 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.positions import Offset, ShardKey, ShardRange
 
 TASK_BYTES: Final = 8 << 20

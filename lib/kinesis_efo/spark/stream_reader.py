@@ -43,7 +43,7 @@ from kinesis_efo.spark.lifecycle import end_with_spark
 from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
 
 if TYPE_CHECKING:
-    from kinesis_efo.fetcher.address import FetcherAddress
+    from kinesis_efo.calls.address import FetcherAddress
     from kinesis_efo.planner.access import QueryAccess, RunAccess
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
+from kinesis_efo.calls.address import FetcherAddress, network_namespace
 from kinesis_efo.fetcher.status import StatusAccess
 from kinesis_efo.leases import Lag, Lease, run_key
 from kinesis_efo.local import NoFaults

@@ -6,24 +6,23 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+from kinesis_efo.calls import service as serving
+from kinesis_efo.calls.address import FetcherAddress, Listening
+from kinesis_efo.calls.connection import Connection, ConnectionCache
+from kinesis_efo.calls.service import Call, Service, Stopped
+from kinesis_efo.calls.tls import Certificate, fingerprint, make_certificate
+from kinesis_efo.calls.wire import GREETING, PROOF_BYTES, Kind, Wire
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
-from kinesis_efo.fetcher import serving
-from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.certificate import Certificate, make_certificate
 from kinesis_efo.fetcher.client import FetcherClient
-from kinesis_efo.fetcher.connection import Connection
-from kinesis_efo.fetcher.connection_cache import ConnectionCache
-from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.messages import RangeLabel
-from kinesis_efo.fetcher.serving import Call, Service, Stopped
-from kinesis_efo.fetcher.wire import Kind, Wire
+from kinesis_efo.fetcher.work import RangeLabel
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 
 KEY = ShardKey("orders", "shardId-000000000000")
@@ -160,15 +159,52 @@ def test_within_a_host_a_unix_socket_is_the_way() -> None:
                 call(replace(nowhere, hosts=("127.0.0.1",)))
 
 
-def test_where_the_unix_socket_does_not_lead_tcp_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    with counting() as server:
+def test_where_the_unix_socket_does_not_lead_tcp_does_with_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = made()
+    with Counting(Listening("0.0.0.0"), certificate) as server:
         call(replace(server.address, namespace=HERE, nearby="nobody"), HERE)
         # The service takes this process for another user's, and closes the connection.
-        monkeypatch.setattr(serving.nearby, "is_own", lambda sock: sock.getsockname() == "")
+        monkeypatch.setattr(serving, "is_own", lambda _: False)
         call(replace(server.address, namespace=HERE), HERE)
         assert server.calls == 2
         with pytest.raises(FetcherUnreachableError, match="Connection refused"):
             call(replace(server.address, namespace=HERE, port=1), HERE)
+
+
+def test_nothing_is_sent_to_the_one_who_has_taken_the_port_of_a_fetcher_that_is_gone() -> None:
+    """Any user of the host can: the fetcher has a Unix socket, so that nothing else is used in the clear."""
+    with counting() as gone:
+        address = replace(gone.address, namespace=HERE)
+    with socket.create_server(("127.0.0.1", address.port)) as thief:
+        thief.setblocking(False)
+        with pytest.raises(FetcherUnreachableError, match="by its Unix socket: Connection refused"):
+            call(address, HERE)
+        assert connections(thief) == 0
+
+
+def test_who_has_taken_the_port_of_a_fetcher_without_a_unix_socket_learns_no_secret() -> None:
+    """It poses as the fetcher, in this version or the last one."""
+    secret, heard = "the secret of the run", []
+    for said in (b"kinesis-efo 1\n", GREETING + bytes(PROOF_BYTES)):
+        with socket.create_server(("127.0.0.1", 0)) as thief, ThreadPoolExecutor(1) as thread:
+
+            def listens(thief: socket.socket = thief, said: bytes = said) -> bytes:
+                with thief.accept()[0] as sock:
+                    sock.settimeout(10)
+                    sock.sendall(said)
+                    heard = sock.recv(1 << 16)
+                    with suppress(OSError):
+                        sock.sendall(heard[-PROOF_BYTES:])
+                        heard += sock.recv(1 << 16)
+                return heard
+
+            hearing = thread.submit(listens)
+            address = FetcherAddress(HERE, thief.getsockname()[1])
+            with FetcherClient(address, secret, namespace=HERE) as client, pytest.raises(FetcherUnreachableError):
+                next(client.get([WANTED]))
+            heard.append(hearing.result())
+    assert [len(each) for each in heard] == [0, 2 * PROOF_BYTES]
+    assert secret.encode() not in b"".join(heard)
 
 
 def test_one_address_is_no_way_within_the_host() -> None:
@@ -329,10 +365,10 @@ def test_a_connection_that_was_kept_to_one_that_has_gone_costs_no_task(kept: Con
 def test_a_kept_connection_that_fails_gives_way_to_a_new_one(kept: ConnectionCache) -> None:
     with counting() as gone:
         wire = Wire(socket.create_connection(("127.0.0.1", gone.port)))
-        wire.greeted(10)
+        assert wire.prove("secret", fingerprint(None), time.monotonic() + 10)
     with counting() as service:
         address = FetcherAddress(HERE, service.port)
-        kept.keep(address, wire)
+        kept.keep((address, "secret"), wire)
         for _ in range(2):
             read_all(address, kept)
         assert (service.calls, len(set(service.connections))) == (2, 1)
@@ -345,8 +381,8 @@ def test_a_connection_is_not_kept_after_an_error_or_a_task_that_ends_early(kept:
         address = FetcherAddress(HERE, service.port)
         with FetcherClient(address, "secret", namespace=HERE, kept=kept) as client:
             next(client.get([WANTED]))
-        assert kept.take(address) is None
+        assert kept.take((address, "secret")) is None
         read_all(address, kept)
-        wire = kept.take(address)
+        wire = kept.take((address, "secret"))
         assert wire is not None
         wire.close()

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.calls.address import Listening, network_namespace
+from kinesis_efo.calls.tls import make_certificate
 from kinesis_efo.errors import FetcherError
-from kinesis_efo.fetcher.address import network_namespace
-from kinesis_efo.fetcher.certificate import make_certificate
-from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.service import FetcherService
 from tests.support.ports import free_ports
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.planner.probe import nobody_listens
 from tests.support.ports import free_ports
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.errors import ConsumerNotFoundError, FetcherError
-from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo.fetcher.status import ShardStatus

@@ -9,20 +9,26 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from msgspec.structs import replace
 
+from kinesis_efo.calls import service as serving
+from kinesis_efo.calls.address import FetcherAddress, Listening
+from kinesis_efo.calls.connection import Connection
+from kinesis_efo.calls.service import Call, Service
+from kinesis_efo.calls.tls import Certificate, fingerprint, make_certificate
+from kinesis_efo.calls.wire import GREETING, PROOF_BYTES, Frame, Kind, LostError, Request, Wire
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, KinesisEfoError
-from kinesis_efo.fetcher import serving
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.client import FetcherClient
-from kinesis_efo.fetcher.messages import GET
-from kinesis_efo.fetcher.status import STATUS, StatusAccess
-from kinesis_efo.fetcher.wire import Frame, Kind, LostError, Wire
+from kinesis_efo.fetcher.status import STATUS, RunStatus, StatusAccess, StatusRequest
+from kinesis_efo.fetcher.work import GET
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey, ShardRange
 from tests.support.fetching import reading
 from tests.support.world import World, wait_until
@@ -30,46 +36,81 @@ from tests.support.world import World, wait_until
 MakeWorld = Callable[..., World]
 EVERYTHING = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, SHARD_END)
 TICKET = b'{"ranges":[["orders","shardId-000000000000","TRIM_HORIZON","SHARD_END"]]}'
-EVERY_CALL = {GET: TICKET, STATUS: b"{}", "stop": b""}
 
 
 @contextmanager
-def connected(address: FetcherAddress) -> Iterator[Wire]:
+def connected(address: FetcherAddress, secret: str) -> Iterator[Wire]:
+    """A connection by TCP that has proven a secret."""
     wire = Wire(socket.create_connection(("127.0.0.1", address.port), 10))
     try:
-        wire.greeted(10)
+        assert wire.prove(secret, fingerprint(None), time.monotonic() + 10)
         yield wire
     finally:
         wire.close()
 
 
-def asked(address: FetcherAddress, head: object, body: bytes = b"", kind: Kind = Kind.REQUEST) -> Frame:
-    """The answer to the only call of a connection."""
-    with connected(address) as wire:
-        wire.send(kind, head if isinstance(head, bytes) else msgspec.json.encode(head), [body])
-        return wire.receive(10)
+@contextmanager
+def stranger(address: FetcherAddress, said: bytes = b"") -> Iterator[socket.socket]:
+    """A connection by TCP that proves nothing. What it says may be cut off."""
+    with socket.create_connection(("127.0.0.1", address.port), 10) as sock, suppress(ConnectionError):
+        with suppress(ConnectionError):
+            sock.sendall(said)
+        yield sock
+
+
+def heard(sock: socket.socket) -> bytes:
+    """What a service says until it closes the connection."""
+    said = b""
+    with suppress(ConnectionResetError):
+        while part := sock.recv(1 << 16):
+            said += part
+    return said
+
+
+def asked(wire: Wire, name: str, body: bytes) -> Frame:
+    wire.send(Kind.REQUEST, msgspec.json.encode(Request(name)), [body])
+    return wire.receive(10)
+
+
+class Simple(Service):
+    """Answers every call."""
+
+    def __init__(self, certificate: Certificate | None = None) -> None:
+        super().__init__(None, "secret", Listening("127.0.0.1"), certificate)
+
+    def act(self, call: Call, name: str, body: bytes) -> None:
+        return None
+
+    def by_tcp(self) -> FetcherAddress:
+        return replace(self.address, namespace="elsewhere", hosts=("127.0.0.1",))
+
+
+def is_answered(address: FetcherAddress) -> float:
+    """How long a call with the secret took, on a connection of its own."""
+    began = time.monotonic()
+    with Connection(address, "secret") as connection:
+        assert connection.call(Request("any"), b"", 30)[1].kind is Kind.END
+    return time.monotonic() - began
 
 
 def test_no_call_is_answered_without_the_secret(world: MakeWorld) -> None:
     with reading(world()) as r:
         address, right = r.runtime.address, r.runtime.secret
         assert len(right) >= 43, "256 bits in base64"
-        guesses = ["", "guessed", right[:-1], right + "x", right.swapcase(), f" {right}", "\u20ac"]
-        for name, body in EVERY_CALL.items():
-            heads: list[object] = [{"secret": guess, "name": name} for guess in guesses]
-            for head in [
-                *heads,
-                {"name": name},
-                {"secret": None, "name": name},
-                [right, name],
-                b"",
-                b"\xff" * 100,
-                b'{"secret":"\xff","name":"get"}',
-            ]:
-                assert asked(address, head, body) == (Kind.REFUSED, b"", b"")
-        known = {"secret": right, "name": GET}
+        for guess in ["", "guessed", right[:-1], right + "x", right.swapcase(), f" {right}", "\u20ac"]:
+            for secured in (address, replace(address, nearby="")):
+                with FetcherClient(secured, guess) as client, pytest.raises(FetcherRefusedError, match="another run"):
+                    next(client.get([EVERYTHING]))
+        former = msgspec.json.encode({"secret": right, "name": GET})
+        former = struct.pack(">BIQ", Kind.REQUEST, len(former), len(TICKET)) + former + TICKET
+        for said in (former, bytes(2 * PROOF_BYTES), right.encode() * 2, b"\xff" * 1000):
+            with stranger(address, said) as sock:
+                assert heard(sock)[len(GREETING) + PROOF_BYTES :] in (bytes(PROOF_BYTES), b"")
         for kind in set(Kind) - {Kind.REQUEST}:
-            assert asked(address, known, TICKET, kind).kind is Kind.REFUSED
+            with connected(address, right) as wire:
+                wire.send(kind, msgspec.json.encode(Request(GET)), [TICKET])
+                with pytest.raises(LostError):
+                    wire.receive(10)
 
 
 def _is_sent_in_vain(sock: socket.socket) -> bool:
@@ -80,57 +121,63 @@ def _is_sent_in_vain(sock: socket.socket) -> bool:
     return False
 
 
-def test_a_stranger_is_not_listened_to(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a long head is taken of it, nor a long body, nor a second call, nor does it keep a connection."""
-    monkeypatch.setattr(serving, "STRANGER_SECONDS", 1.0)
-    with reading(world()) as r:
-        address = r.runtime.address
-        with pytest.raises(LostError):
-            asked(address, b" " * 10_000)
-        with connected(address) as wire:
-            wire.send(Kind.REQUEST, b"{}")
-            assert wire.receive(10).kind is Kind.REFUSED
-            with suppress(LostError):
-                wire.send(Kind.REQUEST, msgspec.json.encode({"secret": r.runtime.secret, "name": GET}), [TICKET])
-            with pytest.raises(LostError):
-                wire.receive(10)
-        with socket.create_connection(("127.0.0.1", address.port), 10) as stranger:
-            stranger.sendall(struct.pack(">BIQ", Kind.REQUEST, 2, 1 << 40) + b"{}" + b"x" * 1000)
-            assert stranger.makefile("rb").read(14 + 13)[14:15] == bytes([Kind.REFUSED])
-        with connected(address) as wire, pytest.raises(LostError):
-            wire.receive(30)
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_stranger_is_not_listened_to_for_long(encrypted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "STRANGER_SECONDS", 0.5)
+    certificate = make_certificate(datetime.now(UTC)) if encrypted else None
+    with Simple(certificate) as service:
+        with stranger(service.address) as silent:
+            began = time.monotonic()
+            assert len(heard(silent)) <= len(GREETING) + PROOF_BYTES
+            assert time.monotonic() - began < 8
         # A byte now and then gains it no time.
-        with socket.create_connection(("127.0.0.1", address.port), 10) as stranger:
-            stranger.sendall(struct.pack(">BIQ", Kind.REQUEST, 8000, 0))
-            wait_until(lambda: _is_sent_in_vain(stranger), 10, every=0.1)
-        # One that has shown the secret may take its time.
-        with connected(address) as wire:
+        with stranger(service.address, b"\x16\x03\x01\x02\x00" if encrypted else b"") as slow:
+            began = time.monotonic()
+            wait_until(lambda: _is_sent_in_vain(slow), 10, every=0.05)
+            assert time.monotonic() - began < 8
+        # A caller that has proven the secret may take its time.
+        with Connection(service.by_tcp(), "secret") as connection:
             for _ in range(2):
-                wire.send(Kind.REQUEST, msgspec.json.encode({"secret": r.runtime.secret, "name": STATUS}), [b"{}"])
-                assert wire.receive(10).kind is Kind.ANSWER
-                time.sleep(1.5)
+                assert connection.call(Request("any"), b"", 10)[1].kind is Kind.END
+                time.sleep(0.8)
 
 
-def test_strangers_keep_out_nobody_who_knows_the_secret(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are: those who have shown the secret do not count, and a stranger's time ends."""
-    monkeypatch.setattr(serving, "STRANGER_SECONDS", 1.0)
-    monkeypatch.setattr(serving, "MOST_STRANGERS", 4)
-    with reading(world()) as r, ExitStack() as stack:
-        address, call = r.runtime.address, msgspec.json.encode({"secret": r.runtime.secret, "name": STATUS})
-        known = [stack.enter_context(connected(address)) for _ in range(2)]
-        for wire in known:
-            wire.send(Kind.REQUEST, call, [b"{}"])
-            assert wire.receive(10).kind is Kind.ANSWER
+def test_what_strangers_send_takes_no_memory() -> None:
+    """Each sends the request of an earlier version with a body of 1 MiB, but for the last byte."""
+    said = struct.pack(">BIQ", Kind.REQUEST, 2, 1 << 20) + b"{}" + bytes((1 << 20) - 1)
+    process = psutil.Process()
+    with Simple() as service, ExitStack() as stack:
+        before = process.memory_info().rss
+        for _ in range(60):
+            stack.enter_context(stranger(service.address, said))
+        assert process.memory_info().rss - before < 20 << 20
+
+
+def test_strangers_do_not_keep_callers_of_the_run_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if they take all places and say nothing, for which each has ten seconds if there is room."""
+    monkeypatch.setattr(serving, "MOST_STRANGERS", 8)
+    monkeypatch.setattr(serving, "HURRY_SECONDS", 0.2)
+    with Simple() as service, ExitStack() as stack:
         began = threading.active_count()
-        for _ in range(20):
-            stack.enter_context(socket.create_connection(("127.0.0.1", address.port), 10))
-        with connected(address) as wire:
-            assert threading.active_count() <= began + 4
-            wire.send(Kind.REQUEST, call, [b"{}"])
-            assert wire.receive(10).kind is Kind.ANSWER
-        for _ in range(10):
-            # Nor those who have gone, or were refused.
-            assert asked(address, {"secret": "guessed", "name": STATUS}).kind is Kind.REFUSED
+        for _ in range(30):
+            stack.enter_context(stranger(service.address))
+        wait_until(lambda: threading.active_count() == began + 8, 10, "all places taken")
+        assert is_answered(service.by_tcp()) < 7
+        assert threading.active_count() <= began + 8
+
+
+def test_processes_of_the_same_user_need_no_place_among_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST_STRANGERS", 1)
+    with Simple() as service, stranger(service.address) as sock:
+        assert sock.recv(1), "it has the only place"
+        assert is_answered(service.address) < 7
+
+
+def test_a_crowd_of_callers_of_the_run_is_served_although_there_are_few_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST_STRANGERS", 2)
+    certificate = make_certificate(datetime.now(UTC))
+    with Simple(certificate) as service, ThreadPoolExecutor(16) as crowd:
+        assert len(list(crowd.map(is_answered, [service.by_tcp()] * 40))) == 40
 
 
 def test_the_token_in_the_runs_row_opens_its_status_and_nothing_else(world: MakeWorld) -> None:
@@ -142,14 +189,19 @@ def test_the_token_in_the_runs_row_opens_its_status_and_nothing_else(world: Make
         access = StatusAccess.parse(row["status"]["S"])
         assert access.address == replace(r.runtime.address, nearby=""), "tools are not in a hurry"
         assert r.runtime.secret not in str(row)
-        said = asked(access.address, {"secret": access.token, "name": STATUS}, b"{}").head
-        assert b"shardId-000000000000" in said
-        assert b"private" not in said
-        assert r.runtime.secret.encode() not in said
-        for name in (GET, "stop"):
-            assert asked(access.address, {"secret": access.token, "name": name}, TICKET).kind is Kind.REFUSED
+        with connected(access.address, access.token) as tool:
+            said = asked(tool, STATUS, b"{}").head
+            assert b"shardId-000000000000" in said
+            assert b"private" not in said
+            assert r.runtime.secret.encode() not in said
+            for name in (GET, "stop"):
+                assert asked(tool, name, TICKET).kind is Kind.REFUSED
+            tool.send(Kind.REQUEST, msgspec.json.encode(Request(STATUS)), [bytes(100_000)])
+            with pytest.raises(LostError):
+                tool.receive(10)
         for given in ("", "guessed", access.token[:-1]):
-            assert asked(access.address, {"secret": given, "name": STATUS}, b"{}").kind is Kind.REFUSED
+            with pytest.raises(FetcherRefusedError), Connection(access.address, given) as connection:
+                connection.action(STATUS, StatusRequest(), RunStatus, 10)
     wait_until(lambda: "status" not in w.leases()["#run:orders"])
 
 
@@ -158,11 +210,10 @@ def test_nonsense_with_the_right_secret_is_an_error_of_that_call_only(world: Mak
     w.put([("k", b"data")])
     tickets = [b"", b"\xff" * 1000, TICKET.replace(b"TRIM_HORIZON", b"SOON"), TICKET.replace(b"orders", b"nowhere")]
     tickets.append(TICKET.replace(b"orders", b"\xff"))
-    with reading(w) as r, connected(r.runtime.address) as wire:
+    with reading(w) as r, connected(r.runtime.address, r.runtime.secret) as wire:
         calls = [(GET, ticket) for ticket in tickets] + [("none", b""), (STATUS, b"[]")]
         for name, body in calls:
-            wire.send(Kind.REQUEST, msgspec.json.encode({"secret": r.runtime.secret, "name": name}), [body])
-            assert wire.receive(10).kind is Kind.ERROR, (name, body)
+            assert asked(wire, name, body).kind is Kind.ERROR, (name, body)
         assert [row.data for row in r.until(1)] == [b"data"]
 
 

@@ -13,13 +13,14 @@ from functools import partial
 import msgspec
 import pytest
 
+from kinesis_efo.calls.address import Listening
+from kinesis_efo.calls.connection import ConnectionCache
+from kinesis_efo.calls.tls import fingerprint
+from kinesis_efo.calls.wire import Kind, Request, Wire
 from kinesis_efo.fetcher.client import CALL_SECONDS, SILENT_SECONDS, CallEndedError, FetcherClient
-from kinesis_efo.fetcher.connection_cache import ConnectionCache
-from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.messages import GET, GetTicket, Request
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.fetcher.service import WORD_SECONDS, FetcherService
-from kinesis_efo.fetcher.wire import Kind, Wire
+from kinesis_efo.fetcher.work import GET, GetTicket
 from kinesis_efo.kinesis.events import read_head
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from tests.support.world import wait_until
@@ -208,8 +209,9 @@ def test_what_is_held_for_a_task_that_is_frozen_is_let_go_of_although_there_is_n
     serving = serve(fetcher)
     with socket.create_connection(("127.0.0.1", serving.service.address.port)) as sock:
         frozen = Wire(sock)
+        assert frozen.prove("secret", fingerprint(None), time.monotonic() + 10)
         ticket = msgspec.json.encode(GetTicket(RANGES))
-        frozen.send(Kind.REQUEST, msgspec.json.encode(Request("secret", GET, 1.0)), [ticket])
+        frozen.send(Kind.REQUEST, msgspec.json.encode(Request(GET, 1.0)), [ticket])
         wait_until(lambda: fetcher.open == 1, 10, "the beginning of the read")
         wait_until(lambda: fetcher.open == 0, 10, "the end of the read")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
+from kinesis_efo.calls.address import FetcherAddress, network_namespace
 
 ADDRESS = FetcherAddress("boot-1 net:[1]", 40_000, ("10.0.0.7", "fd00::2", "driver"), "a certificate")
 

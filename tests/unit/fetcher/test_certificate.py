@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from kinesis_efo.fetcher.address import CERTIFICATE_NAME
-from kinesis_efo.fetcher.certificate import make_certificate
+from kinesis_efo.calls.tls import CERTIFICATE_NAME, make_certificate
 
 NOW = datetime(2026, 11, 22, 21, 0, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.fetcher.connection_cache import ConnectionCache
+from kinesis_efo.calls.connection import ConnectionCache
 
 
 class Client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kinesis_efo.fetcher.messages import GetTicket, RangeLabel
+from kinesis_efo.fetcher.work import GetTicket, RangeLabel
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
 
 

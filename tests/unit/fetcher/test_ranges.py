@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.client import CallEndedError, RangePayloads
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.fetcher.work import WhereReply

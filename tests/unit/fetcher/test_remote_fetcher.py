@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.wire import unpack_error
 from kinesis_efo.errors import DataLossError, FetcherUnreachableError, SubscriptionError
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
-from kinesis_efo.fetcher.messages import unpack_error
 from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, Work, WorkRequest

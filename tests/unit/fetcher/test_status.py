@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.certificate import make_certificate
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.tls import make_certificate
 from kinesis_efo.fetcher.status import (
     QueryShard,
     QueryStatus,

@@ -7,12 +7,14 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from kinesis_efo.fetcher import wire as module
-from kinesis_efo.fetcher.wire import ALONE_BYTES, GREETING, MOST_HEAD, Frame, Kind, LostError, Wire
+from kinesis_efo.calls import wire as module
+from kinesis_efo.calls.wire import ALONE_BYTES, GREETING, MOST_HEAD, PROOF_BYTES, Frame, Kind, LostError, Wire
 
 LARGE = bytes(range(256)) * 8000
 
@@ -92,18 +94,71 @@ def test_what_is_no_frame_is_not_taken_for_one(pair: tuple[Wire, socket.socket],
         wire.receive(10)
 
 
-def test_who_accepts_says_who_it_is(pair: tuple[Wire, socket.socket]) -> None:
+CHANNEL = b"a certificate"
+
+
+@contextmanager
+def challenging(other: socket.socket, *secrets: str, channel: bytes = CHANNEL) -> Iterator[Future[int | None]]:
+    """A service at the other end; gives which secret the caller has proven."""
+    with ThreadPoolExecutor(1) as thread:
+        yield thread.submit(Wire(other).challenge, secrets, channel, time.monotonic() + 10)
+
+
+def test_each_side_proves_that_it_knows_the_secret(pair: tuple[Wire, socket.socket]) -> None:
     wire, other = pair
+    for known, index in (("secret", 0), ("token", 1), ("guessed", None)):
+        with challenging(other, "secret", "token") as proven:
+            assert wire.prove(known, CHANNEL, time.monotonic() + 10) is (index is not None)
+            assert proven.result() == index
+
+
+def test_a_proof_for_another_channel_is_worth_nothing(pair: tuple[Wire, socket.socket]) -> None:
+    """As one that is passed on by a host in between that shows a certificate of its own."""
+    wire, other = pair
+    with challenging(other, "secret", channel=b"another certificate") as proven:
+        assert not wire.prove("secret", CHANNEL, time.monotonic() + 10)
+        assert proven.result() is None
+
+
+def test_a_proof_cannot_be_used_twice_nor_sent_back(pair: tuple[Wire, socket.socket]) -> None:
+    wire, other = pair
+    with challenging(other, "secret") as proven, ThreadPoolExecutor(1) as thread:
+        seen = socket.socketpair()
+        # A host in between notes what a caller says to one challenge, and says it to the next one.
+        caller = thread.submit(Wire(seen[0]).prove, "secret", CHANNEL, time.monotonic() + 10)
+        challenge = wire._fill(bytearray(len(GREETING) + PROOF_BYTES), 10)
+        seen[1].sendall(challenge)
+        said = seen[1].recv(2 * PROOF_BYTES, socket.MSG_WAITALL)
+        wire._send(said, time.monotonic() + 10)
+        assert proven.result() == 0
+        # A service that does not know the secret can only send the caller's own proof back.
+        seen[1].sendall(said[PROOF_BYTES:])
+        with pytest.raises(LostError, match="does not know the secret of this run"):
+            caller.result()
+        for sock in seen:
+            sock.close()
+    with challenging(other, "secret") as proven:
+        wire._fill(bytearray(PROOF_BYTES + len(GREETING) + PROOF_BYTES), 10)
+        wire._send(said, time.monotonic() + 10)
+        assert proven.result() is None
+
+
+def test_what_is_no_service_of_this_version_is_left(pair: tuple[Wire, socket.socket]) -> None:
+    wire, _ = pair
     began = time.monotonic()
     with pytest.raises(TimeoutError):
-        wire.greeted(0.3)
+        wire.prove("secret", CHANNEL, began + 0.3)
     assert 0.3 <= time.monotonic() - began < 5
-    Wire(other).greet(10)
-    wire.greeted(10)
-    other.sendall(b"SSH-2.0-OpenSSH_9.6")
-    with pytest.raises(LostError, match=r"something else answers there, or another version of kinesis-efo: b'SSH-2\.0"):
-        wire.greeted(10)
-    assert len(GREETING) <= len(b"SSH-2.0-OpenSSH_9.6")
+    for said in (b"SSH-2.0-OpenSSH_9.6\n", b"kinesis-efo 1\n"):
+        one, there = socket.socketpair()
+        with one, there:
+            there.sendall(said)
+            expected = rf"something else answers there, or another version of kinesis-efo: b'{said[:7].decode()}"
+            with pytest.raises(LostError, match=expected):
+                Wire(one).prove("secret", CHANNEL, time.monotonic() + 10)
+            there.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                there.recv(1)
 
 
 def test_one_that_says_nothing_is_given_up(pair: tuple[Wire, socket.socket]) -> None:

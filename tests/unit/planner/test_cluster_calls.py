@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.wire import pack_error
 from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError
 from kinesis_efo.failure import Failure
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.buffer import BufferedEvent
-from kinesis_efo.fetcher.messages import pack_error
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.fetcher.streams import Streams

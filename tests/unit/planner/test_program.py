@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.planner import program
 from kinesis_efo.planner.program import OwnFile, Program, RunEntry
 from kinesis_efo.processes import Process
@@ -26,7 +26,7 @@ JVM = Process.of(os.getpid())
 HOST = """
 import sys
 from pathlib import Path
-from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.planner.program import Program, RunEntry
 from kinesis_efo.processes import Process
 program = Program.found(Path(sys.argv[1]), Process(int(sys.argv[2]), sys.argv[3]), sys.argv[4])

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.errors import FetcherUnreachableError
-from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.runtime import PlannerRuntime

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import ConfigurationError, DataLossError, FetcherUnreachableError
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.sharer import ElsewhereError

@@ -19,7 +19,7 @@ from kinesis_efo.errors import (
     LeaseTableError,
     OptionsError,
 )
-from kinesis_efo.fetcher.planner_client import PlannerClient
+from kinesis_efo.fetcher.work import PlannerClient
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Start
 from kinesis_efo.planner import joining, shared_run

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import DRIVER_HOST
 from kinesis_efo.spark.host import choose, own_addresses

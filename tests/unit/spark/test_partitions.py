@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, ShardKey, ShardRange
 from kinesis_efo.spark.partitions import TASK_BYTES, KinesisPartition, coalesce, streams_with_generations
 from tests.support.fetched import after, key

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import ConfigurationError, DataLossError
-from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.progress import PollReply, ShardProgress
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark

@@ -1,25 +1,36 @@
-"""One end of a connection between the processes of a run: frames over a Unix socket on one host, over TCP with TLS
-between hosts. Blocking, for one thread at a time.
+"""One end of a connection between processes of a run: proofs, then frames. Blocking, for one thread at a time.
 
-Whoever accepts greets, and answers each request with one frame, or with several up to `END`. A frame is its kind, the length of its
-head and of what follows; the head, a message in JSON; and raw bytes. Both ends are always of one version of the library.
+The service sends its greeting and a challenge; the caller a challenge of its own and the proof that it knows the secret; the service
+its proof. The secret itself is never sent. Then the service answers each request with one frame, or with several up to `END`. A frame
+is its kind, the length of its head and of its body; the head, a message in JSON; and the body. Both ends are of one version of the
+library; another version is told so by the greeting.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
+import os
 import select
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias
 
-GREETING: Final = b"kinesis-efo 1\n"
-"""What a service says first. Without it, nobody would know what has accepted: a host behind it may be gone."""
+import msgspec
+
+from kinesis_efo import errors
+from kinesis_efo.errors import FetcherError, KinesisEfoError, OptionsError
+
+GREETING: Final = b"kinesis-efo 2\n"
+"""What a service sends first, with the version of this protocol: something else may listen there."""
+
+PROOF_BYTES: Final = 32
+"""Size of a challenge and of a proof."""
 
 MOST_HEAD: Final = 16 << 20
 """Longest head of a frame, bytes."""
@@ -31,6 +42,7 @@ UNHEARD_SECONDS: Final = 20.0
 """A host that has not confirmed for so long what was sent to it has vanished."""
 
 _UNIX: Final = getattr(socket, "AF_UNIX", None)
+_REFUSAL: Final = bytes(PROOF_BYTES)
 _PREFIX: Final = struct.Struct(">BIQ")
 _UNACKED_AT, _LAST_ACK_AT = 24, 56
 """Where Linux has both in its `tcp_info`: segments that are not confirmed, and milliseconds since anything was."""
@@ -63,6 +75,18 @@ class Frame(NamedTuple):
     body: memoryview
 
 
+class Request(msgspec.Struct, frozen=True):
+    """The head of a call's first frame.
+
+    Attributes:
+        name: What is asked.
+        seconds: How long the caller waits for the whole answer; None: without limit.
+    """
+
+    name: str
+    seconds: float | None = None
+
+
 class LostError(ConnectionError):
     """The other side has closed the connection, or it is broken, or what arrives is no frame."""
 
@@ -87,16 +111,59 @@ class Wire:
             if (option := getattr(socket, name, None)) is not None:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
-    # -- sending
+    # -- proofs
 
-    def greet(self, seconds: float) -> None:
-        """Say that this is a service of this library.
+    def challenge(self, secrets: Sequence[str], channel: bytes, give_up_at: float) -> int | None:
+        """Have the caller prove that it knows a secret, and prove the same to it. It is refused if it does not.
+
+        Args:
+            secrets: The secrets that are accepted.
+            channel: What the proofs are bound to.
+            give_up_at: Until when that may take, monotonic seconds.
+
+        Returns:
+            The index of the secret; None if the caller knows none of them.
 
         Raises:
             LostError: See the class.
             TimeoutError: It took longer.
         """
-        self._send(GREETING, time.monotonic() + seconds)
+        own = os.urandom(PROOF_BYTES)
+        self._send(GREETING + own, give_up_at)
+        answer = bytes(self._fill(bytearray(2 * PROOF_BYTES), None, give_up_at))
+        theirs, proof = answer[:PROOF_BYTES], answer[PROOF_BYTES:]
+        for index, secret in enumerate(secrets):
+            if hmac.compare_digest(proof, _proof(secret, b"caller", own, theirs, channel)):
+                self._send(_proof(secret, b"service", own, theirs, channel), give_up_at)
+                return index
+        self._send(_REFUSAL, give_up_at)
+        return None
+
+    def prove(self, secret: str, channel: bytes, give_up_at: float) -> bool:
+        """Answer the challenge of a service; returns whether it has accepted the secret, and has proven that it knows it.
+
+        Args:
+            secret: The secret.
+            channel: What the proofs are bound to.
+            give_up_at: Until when that may take, monotonic seconds.
+
+        Raises:
+            LostError: See the class; or something else answers there.
+            TimeoutError: It took longer.
+        """
+        greeting = bytes(self._fill(bytearray(len(GREETING)), None, give_up_at))
+        if greeting != GREETING:
+            raise LostError(f"something else answers there, or another version of kinesis-efo: {greeting!r}")
+        theirs, own = bytes(self._fill(bytearray(PROOF_BYTES), None, give_up_at)), os.urandom(PROOF_BYTES)
+        self._send(own + _proof(secret, b"caller", theirs, own, channel), give_up_at)
+        proof = bytes(self._fill(bytearray(PROOF_BYTES), None, give_up_at))
+        if proof == _REFUSAL:
+            return False
+        if not hmac.compare_digest(proof, _proof(secret, b"service", theirs, own, channel)):
+            raise LostError("what answers there does not know the secret of this run")
+        return True
+
+    # -- sending
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = (), give_up_at: float = inf) -> None:
         """Send a frame.
@@ -132,60 +199,24 @@ class Wire:
 
     # -- receiving
 
-    def greeted(self, seconds: float) -> None:
-        """Wait for the greeting.
-
-        Raises:
-            LostError: See the class; something else has answered.
-            TimeoutError: It took longer.
-        """
-        said = self._fill(bytearray(len(GREETING)), seconds)
-        if said != GREETING:
-            raise LostError(f"something else answers there, or another version of kinesis-efo: {bytes(said)!r}")
-
-    def receive(self, seconds: float | None) -> Frame:
+    def receive(self, seconds: float | None, most_head: int = MOST_HEAD, most_body: float = inf) -> Frame:
         """The next frame.
 
         Args:
             seconds: Longest time without a byte.
+            most_head: Longest head, bytes.
+            most_body: Longest body, bytes.
 
         Raises:
             LostError: See the class.
             TimeoutError: Nothing came for longer.
         """
-        kind, head, size = self.receive_head(seconds, MOST_HEAD)
-        return Frame(kind, head, self.receive_body(size, seconds))
-
-    def receive_head(self, seconds: float | None, most: int, give_up_at: float = inf) -> tuple[Kind, bytes, int]:
-        """The beginning of the next frame: its kind, its head, and the bytes that follow.
-
-        Args:
-            seconds: Longest time without a byte.
-            most: Longest head.
-            give_up_at: Until when all of it may come, monotonic seconds.
-
-        Raises:
-            LostError, TimeoutError: See `receive`.
-        """
-        kind, head, size = _PREFIX.unpack(self._fill(bytearray(_PREFIX.size), seconds, give_up_at))
-        if kind not in list(Kind) or head > most:
-            raise LostError(f"what comes is no frame: {kind}, with a head of {head} bytes")
-        return Kind(kind), bytes(self._fill(bytearray(head), seconds, give_up_at)), size
-
-    def receive_body(self, size: int, seconds: float | None, give_up_at: float = inf) -> memoryview:
-        """What follows a head.
-
-        Args:
-            size: Bytes.
-            seconds: Longest time without a byte.
-            give_up_at: Until when all of it may come, monotonic seconds.
-
-        Raises:
-            LostError, TimeoutError: See `receive`.
-        """
-        if not size:
-            return memoryview(b"")
-        return memoryview(self._fill(self._allocate(size), seconds, give_up_at)).toreadonly()
+        kind, head, body = _PREFIX.unpack(self._fill(bytearray(_PREFIX.size), seconds))
+        if kind not in list(Kind) or head > most_head or body > most_body:
+            raise LostError(f"what comes is no frame: {kind}, with a head of {head} bytes and a body of {body}")
+        message = bytes(self._fill(bytearray(head), seconds))
+        data = memoryview(self._fill(self._allocate(body), seconds)).toreadonly() if body else memoryview(b"")
+        return Frame(Kind(kind), message, data)
 
     def _fill(self, memory: Any, seconds: float | None, give_up_at: float = inf) -> Any:
         left = memoryview(memory).cast("B")
@@ -256,3 +287,29 @@ def words(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return str(getattr(error, "verify_message", "") or error.reason or error)
     return error.strerror or str(error)
+
+
+def _proof(secret: str, role: bytes, of_service: bytes, of_caller: bytes, channel: bytes) -> bytes:
+    return hmac.digest(secret.encode(), b"".join((role, of_service, of_caller, channel)), "sha256")
+
+
+class _Failure(msgspec.Struct):
+    kind: str
+    message: str
+
+
+def pack_error(error: KinesisEfoError) -> bytes:
+    """Encode an error of this library."""
+    return msgspec.json.encode(_Failure(type(error).__name__, str(error)))
+
+
+def unpack_error(data: bytes) -> KinesisEfoError:
+    """Decode what `pack_error` encoded, to an error of the same type."""
+    try:
+        failure = msgspec.json.decode(data, type=_Failure)
+    except msgspec.MsgspecError:
+        return FetcherError(f"the fetcher failed without saying why: {data[:200]!r}")
+    kind = getattr(errors, failure.kind, None)
+    if isinstance(kind, type) and issubclass(kind, KinesisEfoError) and kind is not OptionsError:
+        return kind(failure.message)
+    return FetcherError(failure.message)

@@ -1,7 +1,7 @@
-"""What the services of this library share: where they listen, the run's secret, and the way into an event loop.
+"""A service for other processes of this library: listens, has callers prove a secret, and hands their calls over to an event loop.
 
-Each connection has a thread of its own, which sends what it is asked for; every call is handed over to the event loop of the one that is
-served.
+Each connection has a thread of its own, which sends what it is asked for. What a caller can take before it has proven the secret is
+bounded: a place of `MOST_STRANGERS`, `2 * PROOF_BYTES` bytes, and `STRANGER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -10,42 +10,37 @@ import asyncio
 import concurrent.futures
 import contextlib
 import errno
-import hmac
-import os
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from math import inf
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import msgspec
 
+from kinesis_efo.calls.address import FetcherAddress, Listening, is_own, listen_nearby, network_namespace
+from kinesis_efo.calls.tls import Certificate, fingerprint, showing
+from kinesis_efo.calls.wire import Data, Kind, LostError, Request, Wire, pack_error
 from kinesis_efo.errors import FetcherError, KinesisEfoError
-from kinesis_efo.fetcher import nearby
-from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
-from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.messages import Request, pack_error
-from kinesis_efo.fetcher.status import STATUS, RunStatus, StatusRequest
-from kinesis_efo.fetcher.wire import Data, Kind, LostError, Wire
-
-if TYPE_CHECKING:
-    from kinesis_efo.fetcher.certificate import Certificate
 
 T = TypeVar("T")
 More: TypeAlias = Callable[[str, bytes], Coroutine[Any, Any, msgspec.Struct | None]]
 
 STRANGER_SECONDS: Final = 10.0
-"""Longest time for each step of a caller that has not shown the secret."""
+"""Longest time for a caller by TCP to prove the secret."""
 
 MOST_STRANGERS: Final = 512
-"""Callers at a time that have not shown the secret: each costs a thread. Others wait until these have, or their time is over."""
+"""Callers by TCP at a time that have not proven the secret: each costs a thread. Further ones wait in the backlog."""
 
+HURRY_SECONDS: Final = 2.0
+"""While all these places are taken, callers have so long to prove the secret. Else silent strangers would keep out those of the run."""
+
+_SECRET: Final = 0
 _MOST_REQUEST_HEAD: Final = 8 << 10
-_MOST_OF_STRANGER: Final = 1 << 20
+_MOST_OF_TOOL: Final = 64 << 10
 _CANCEL_CHECK_SECONDS: Final = 0.5
 _GRACE_SECONDS: Final = 1.0
 _JOIN_SECONDS: Final = 5.0
@@ -60,42 +55,21 @@ class Stopped(Exception):
     """The event loop does not answer any more."""
 
 
-class NotAllowed(Exception):
-    """The caller knows the token of the status alone, and asks for something else."""
-
-
 @dataclass(frozen=True, slots=True)
-class StatusDesk:
-    """Answers tools that ask how a run reads its shards.
+class Desk:
+    """Answers one call of tools.
 
     Attributes:
         token: What a tool has to know; it opens nothing else.
-        status: Gives the answer, in the event loop of the one that is served.
+        name: The name of the call.
+        asked: The type of its message.
+        answer: Gives the answer, in the event loop of the service.
     """
 
     token: str
-    status: Callable[[StatusRequest], Awaitable[RunStatus]]
-
-
-class _Caller:
-    """Whoever is at the other end of a connection.
-
-    Args:
-        strangers: The places of those who have not shown the secret; it has one of them.
-
-    Attributes:
-        is_known: Whether it has shown the secret.
-    """
-
-    def __init__(self, strangers: threading.BoundedSemaphore) -> None:
-        self.is_known = False
-        self._strangers = strangers
-
-    def give_place(self, *, is_known: bool) -> None:
-        """Leave the place to another one, once."""
-        if not self.is_known:
-            self._strangers.release()
-        self.is_known = is_known
+    name: str
+    asked: type[Any]
+    answer: Callable[[Any], Coroutine[Any, Any, msgspec.Struct]]
 
 
 class Call:
@@ -103,7 +77,7 @@ class Call:
 
     Args:
         wire: The way back to the caller.
-        is_tool: Whether the caller knows the token of the status alone.
+        is_tool: Whether the caller knows the token of tools alone.
         seconds: How long the call may last; None: without limit.
     """
 
@@ -132,11 +106,11 @@ class Service:
 
     Args:
         loop: The event loop in which calls are answered; None if `act` needs none.
-        secret: The secret of the run; a call without it is refused.
+        secret: The secret of the run; a caller that does not prove it is refused.
         listening: Where to listen.
-        certificate: Encrypts what is served; None: nothing does.
-        desk: Answers tools; None: nobody does.
-        more: Answers messages that are not the service's own, of some type, with None if they are not its either; None: nobody does.
+        certificate: Encrypts what is sent by TCP; None: nothing is encrypted.
+        desk: Answers tools; None: they are refused.
+        more: Answers calls that the service itself does not know, with None if they are unknown to it, too.
 
     Attributes:
         address: How it is reached.
@@ -154,26 +128,25 @@ class Service:
         secret: str,
         listening: Listening,
         certificate: Certificate | None = None,
-        desk: StatusDesk | None = None,
+        desk: Desk | None = None,
         more: More | None = None,
     ) -> None:
         self._loop = loop
-        self._secret = secret.encode()
         self._desk = desk
         self._more = more
-        self._tls = None if certificate is None else _server_context(certificate)
+        self._secrets = (secret,) if desk is None else (secret, desk.token)
+        self._pem = None if certificate is None else certificate.pem
+        self._tls = None if certificate is None else showing(certificate)
         self._lock = threading.Lock()
         self._stopping = False
-        self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
+        self._strangers: dict[Wire, float] = {}
         self._idle: set[Wire] = set()
-        self._threads: dict[threading.Thread, Wire | None] = {}
+        self._threads: dict[threading.Thread, Wire] = {}
         self._socket = self._listen(listening)
+        self._nearby = listen_nearby() if listening.on_loopback else None
+        name = "" if self._nearby is None else bytes(self._nearby.getsockname()[1:]).decode()
         namespace = network_namespace() if listening.on_loopback else ""
-        pem = None if certificate is None else certificate.pem
-        port = self._socket.getsockname()[1]
-        self._nearby = nearby.listen() if namespace else None
-        name = "" if self._nearby is None else nearby.name(self._nearby)
-        self.address = FetcherAddress(namespace, port, listening.hosts, pem, name)
+        self.address = FetcherAddress(namespace, self._socket.getsockname()[1], listening.hosts, self._pem, name)
         for sock in filter(None, (self._socket, self._nearby)):
             accepting = f"kinesis-efo {self.what} accepts"
             threading.Thread(target=self._accept, args=(sock,), name=accepting, daemon=True).start()
@@ -195,16 +168,14 @@ class Service:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def shutdown(self) -> None:
         """Take no more calls; those under way have a moment to end. May be called again."""
         with self._lock:
             self._stopping = True
-            idle = list(self._idle)
+            idle = [*self._idle, *self._strangers]
         for sock in filter(None, (self._socket, self._nearby)):
             with contextlib.suppress(OSError):
                 # Wakes the thread that waits there.
@@ -214,7 +185,7 @@ class Service:
             wire.cut()
         self._join(_GRACE_SECONDS)
         with self._lock:
-            wires = [wire for wire in self._threads.values() if wire is not None]
+            wires = list(self._threads.values())
         for wire in wires:
             wire.cut()
         self._join(_JOIN_SECONDS)
@@ -230,96 +201,106 @@ class Service:
 
     def _accept(self, listening: socket.socket) -> None:
         while not self._stopping:
-            if not self._strangers.acquire(timeout=_PAUSE_SECONDS):
+            if listening is self._socket and not self._has_place():
+                time.sleep(_PAUSE_SECONDS)
                 continue
             try:
                 sock, _ = listening.accept()
             except OSError:
-                self._strangers.release()
                 # Without a file for it, a caller waits.
                 time.sleep(_PAUSE_SECONDS)
                 continue
+            try:
+                sock = self._secured(sock, listening)
+                wire = Wire(sock)
+            except OSError:
+                sock.close()
+                continue
             thread = threading.Thread(
-                target=self._serve, args=(sock,), name=f"kinesis-efo {self.what} call", daemon=True
+                target=self._serve, args=(sock, wire), name=f"kinesis-efo {self.what} call", daemon=True
             )
             try:
-                # Whoever stops the service waits for all threads that are known, and can do so for those only that run.
+                # `shutdown` waits for all threads that are known, and can only wait for those that run.
                 with self._lock:
                     thread.start()
-                    self._threads[thread] = None
+                    self._threads[thread] = wire
+                    if listening is self._socket:
+                        self._strangers[wire] = time.monotonic()
             except RuntimeError:
-                self._strangers.release()
-                sock.close()
+                wire.close()
 
-    def _serve(self, sock: socket.socket) -> None:
-        caller = _Caller(self._strangers)
-        try:
-            with sock, contextlib.suppress(LostError, TimeoutError, OSError):
-                sock.settimeout(STRANGER_SECONDS)
-                with self._secured(sock) as safe:
-                    wire = Wire(safe)
-                    with self._lock:
-                        self._threads[threading.current_thread()] = wire
-                    if isinstance(safe, ssl.SSLSocket):
-                        safe.do_handshake()
-                    wire.greet(STRANGER_SECONDS)
-                    while self._next(wire, caller):
-                        pass
-        finally:
-            caller.give_place(is_known=False)
-            with self._lock:
-                del self._threads[threading.current_thread()]
+    def _has_place(self) -> bool:
+        """Whether one more stranger may come. If not, those are cut off that have been silent for `HURRY_SECONDS`."""
+        late = time.monotonic() - HURRY_SECONDS
+        with self._lock:
+            if len(self._strangers) < MOST_STRANGERS:
+                return True
+            for wire, since in self._strangers.items():
+                # What has come and is not read yet waits for this process: its caller is not late.
+                if since <= late and not wire.speaks:
+                    wire.cut()
+        return False
 
-    def _secured(self, sock: socket.socket) -> socket.socket:
-        if self._nearby is not None and sock.family == self._nearby.family:
-            if not nearby.is_own(sock):
-                raise LostError("a process of another user")
+    def _secured(self, sock: socket.socket, listening: socket.socket) -> socket.socket:
+        sock.settimeout(STRANGER_SECONDS)
+        if listening is self._nearby:
+            if not is_own(sock):
+                raise PermissionError("a process of another user")
             return sock
         if self._tls is None:
             return sock
         return self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
-    def _next(self, wire: Wire, caller: _Caller) -> bool:
+    def _serve(self, sock: socket.socket, wire: Wire) -> None:
+        give_up_at = time.monotonic() + STRANGER_SECONDS
+        channel = fingerprint(None)
+        try:
+            with contextlib.suppress(OSError):
+                if isinstance(sock, ssl.SSLSocket):
+                    sock.do_handshake()
+                    channel = fingerprint(self._pem)
+                shown = wire.challenge(self._secrets, channel, give_up_at)
+                if shown == _SECRET:
+                    with self._lock:
+                        self._strangers.pop(wire, None)
+                while shown is not None and self._next(wire, is_tool=shown != _SECRET):
+                    pass
+        finally:
+            with self._lock:
+                del self._threads[threading.current_thread()]
+                self._strangers.pop(wire, None)
+            wire.close()
+
+    def _next(self, wire: Wire, *, is_tool: bool) -> bool:
         """Answer the next call of a connection; returns whether there may be another one."""
-        # A stranger must not gain time by sending a byte now and then.
-        give_up_at = inf if caller.is_known else time.monotonic() + STRANGER_SECONDS
         with self._lock:
             if self._stopping:
                 return False
             self._idle.add(wire)
         try:
-            kind, head, size = wire.receive_head(None, _MOST_REQUEST_HEAD, give_up_at)
+            seconds, most = (STRANGER_SECONDS, _MOST_OF_TOOL) if is_tool else (None, inf)
+            frame = wire.receive(seconds, _MOST_REQUEST_HEAD, most)
+            request = decoded(frame.head, Request)
+        except FetcherError:
+            return False
         finally:
             with self._lock:
                 self._idle.discard(wire)
-        request = _request(head) if kind is Kind.REQUEST else None
-        is_tool = self._is_tool(request.secret) if request is not None else None
-        if request is None or is_tool is None or (is_tool and size > _MOST_OF_STRANGER):
-            # What it has sent is taken: else it might not hear the answer.
-            if size <= _MOST_OF_STRANGER:
-                wire.receive_body(size, None, give_up_at)
-            wire.send(Kind.REFUSED, give_up_at=time.monotonic() + STRANGER_SECONDS)
+        if frame.kind is not Kind.REQUEST:
             return False
-        caller.give_place(is_known=True)
-        body = bytes(wire.receive_body(size, STRANGER_SECONDS))
-        return self._answer(Call(wire, is_tool, request.seconds), request.name, body)
-
-    def _is_tool(self, secret: str) -> bool | None:
-        """Whether a caller knows the token of the status alone; None if it knows nothing."""
-        given = secret.encode()
-        if hmac.compare_digest(given, self._secret):
-            return False
-        if self._desk is not None and hmac.compare_digest(given, self._desk.token.encode()):
-            return True
-        return None
+        return self._answer(Call(wire, is_tool, request.seconds), request.name, bytes(frame.body))
 
     def _answer(self, call: Call, name: str, body: bytes) -> bool:
         """Answer a call; returns whether there may be another one."""
         try:
             try:
-                answer = self._dispatched(call, name, body)
-            except NotAllowed:
-                call.send(Kind.REFUSED)
+                if self._desk is not None and name == self._desk.name:
+                    answer = self.run(call, self._desk.answer(decoded(body, self._desk.asked)))
+                elif not call.is_tool:
+                    answer = self.act(call, name, body)
+                else:
+                    call.send(Kind.REFUSED)
+                    return True
             except KinesisEfoError as error:
                 call.send(Kind.ERROR, pack_error(error))
             else:
@@ -330,13 +311,6 @@ class Service:
         except (CallerGone, Stopped, LostError, TimeoutError):
             return False
         return True
-
-    def _dispatched(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
-        if name == STATUS and self._desk is not None:
-            return self.run(call, _awaited(self._desk.status(decoded(body, StatusRequest))))
-        if call.is_tool:
-            raise NotAllowed
-        return self.act(call, name, body)
 
     # -- calls
 
@@ -393,7 +367,7 @@ class Service:
         except KinesisEfoError:
             raise
         except Exception as error:
-            raise FetcherError(f"the fetcher failed: {type(error).__name__}: {error}") from error
+            raise FetcherError(f"the {self.what} failed: {type(error).__name__}: {error}") from error
 
 
 def decoded(data: bytes, kind: type[T]) -> T:
@@ -406,33 +380,3 @@ def decoded(data: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FetcherError(f"not a {kind.__name__}: {error}") from None
-
-
-def _request(head: bytes) -> Request | None:
-    try:
-        return msgspec.json.decode(head, type=Request)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
-async def _awaited(answer: Awaitable[T]) -> T:
-    return await answer
-
-
-def _server_context(certificate: Certificate) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    with _readable(certificate.pem) as chain, _readable(certificate.key) as key:
-        context.load_cert_chain(chain, key)
-    return context
-
-
-@contextlib.contextmanager
-def _readable(text: str) -> Iterator[str]:
-    """A path that some bytes can be read from, once: Python takes keys from files only, and this one is to be in none."""
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as file:
-        # Little enough for a pipe to hold.
-        file.write(text.encode())
-        file.close()
-        yield f"/dev/fd/{reading}"

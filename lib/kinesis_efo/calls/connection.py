@@ -1,34 +1,97 @@
-"""A connection to one of this library's services: finds the way, and raises the errors of the other side as they were."""
+"""A connection to a service: finds the way, proves the secret, and raises the errors of the other side as they were.
+
+Connections within a host stay open from one task of a worker to the next: opening one costs more than a small micro-batch's records do.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
+from kinesis_efo.calls.address import FetcherAddress, connect_nearby, network_namespace
+from kinesis_efo.calls.tls import CERTIFICATE_NAME, fingerprint, trusting
+from kinesis_efo.calls.wire import Frame, Kind, LostError, Request, Wire, unpack_error, words
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreachableError
-from kinesis_efo.fetcher import nearby
-from kinesis_efo.fetcher.address import CERTIFICATE_NAME, FetcherAddress, network_namespace
-from kinesis_efo.fetcher.connection_cache import ConnectionCache
-from kinesis_efo.fetcher.messages import Request, unpack_error
-from kinesis_efo.fetcher.wire import Frame, Kind, LostError, Wire, words
 from kinesis_efo.hosts import LOOPBACK
 
 T = TypeVar("T")
+AT_MOST: Final = 4
+"""Connections that are kept: the queries of a session share its workers. Those of queries that have ended make room in time."""
+
 _CONNECT_SECONDS: Final = 5.0
 _LAST_CONNECT_SECONDS: Final = 20.0
 """A machine under load answers late, and after the last way there is no other."""
 _SEND_SECONDS: Final = 20.0
 
 _reached: dict[tuple[str, ...], str] = {}
-"""The host that a fetcher answered at, by the hosts to try: the tasks of a worker come one after the other, in this process."""
+"""The host that a service answered at, by the hosts to try: the tasks of a worker come one after the other, in this process."""
+
+
+class ConnectionCache:
+    """Connections that are not used at the moment. Safe for threads: one that is taken is no longer in the cache.
+
+    Args:
+        at_most: How many; the one that waits longest is closed.
+        process: The id of this process. After a fork, the child does not use its parent's.
+    """
+
+    def __init__(self, at_most: int = AT_MOST, process: Callable[[], int] = os.getpid) -> None:
+        self._at_most = at_most
+        self._process = process
+        self._owner: int | None = None
+        self._wires: OrderedDict[Hashable, Wire] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, where: Hashable) -> Wire | None:
+        """A connection that leads somewhere, if there is one."""
+        with self._lock:
+            self._own()
+            return self._wires.pop(where, None)
+
+    def keep(self, where: Hashable, wire: Wire) -> None:
+        """Keep a connection. One that leads there too is closed, and those that the other side has closed; if there is no room, one more."""
+        with self._lock:
+            self._own()
+            ended = [each for each, kept in self._wires.items() if each == where or kept.speaks]
+            closing = [self._wires.pop(each) for each in ended]
+            self._wires[where] = wire
+            if len(self._wires) > self._at_most:
+                closing.append(self._wires.popitem(last=False)[1])
+        for each in closing:
+            each.close()
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            self._own()
+            wires = list(self._wires.values())
+            self._wires.clear()
+        for wire in wires:
+            wire.close()
+
+    def _own(self) -> None:
+        before, self._owner = self._owner, self._process()
+        if self._owner != before:
+            # A child closes its own ends alone: those of its parent go on.
+            for wire in self._wires.values():
+                wire.close()
+            self._wires.clear()
+
+
+CONNECTIONS: Final = ConnectionCache()
+"""The connections of this process."""
+atexit.register(CONNECTIONS.close)
 
 
 class Connection:
@@ -62,6 +125,8 @@ class Connection:
     ) -> None:
         self._address = address
         self._secret = secret
+        # A connection is proven for one secret.
+        self._place = (address, secret)
         self._namespace = network_namespace() if namespace is None else namespace
         self._connect_seconds = connect_seconds
         self._last_connect_seconds = last_connect_seconds
@@ -74,9 +139,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             self.drop()
         self.close()
@@ -84,7 +147,7 @@ class Connection:
     def close(self) -> None:
         """Close the connection, or keep it for the next one to the same place."""
         if self._wire is not None and self._kept is not None and self._local:
-            self._kept.keep(self._address, self._wire)
+            self._kept.keep(self._place, self._wire)
             self._wire = None
         self.drop()
 
@@ -103,7 +166,7 @@ class Connection:
         """
         with self.translated():
             body = msgspec.json.encode(request)
-            _, frame = self.call(Request(self._secret, name), body, seconds)
+            _, frame = self.call(Request(name), body, seconds)
             if frame.kind is not Kind.ANSWER:
                 raise LostError(f"what comes is no answer: {frame.kind.name}")
             return msgspec.json.decode(frame.head, type=answer)
@@ -112,7 +175,7 @@ class Connection:
         """Make a call; returns the connection, and the first frame of the answer. Every call may be made twice.
 
         Args:
-            request: What is asked, by whom.
+            request: What is asked.
             body: The message.
             seconds: Longest time to wait for the frame.
 
@@ -125,7 +188,7 @@ class Connection:
             wire.send(Kind.REQUEST, head, (body,), time.monotonic() + _SEND_SECONDS)
             return wire, self.checked(wire.receive(seconds))
 
-        if self._wire is None and self._kept is not None and (kept := self._kept.take(self._address)) is not None:
+        if self._wire is None and self._kept is not None and (kept := self._kept.take(self._place)) is not None:
             self._wire, self._local = kept, True
             self._location = self._address.location(LOOPBACK)
         if self._wire is not None:
@@ -143,9 +206,7 @@ class Connection:
             KinesisEfoError: It is an error of the other side.
         """
         if frame.kind is Kind.REFUSED:
-            raise FetcherRefusedError(
-                f"the {self.service} at {self._location} does not know this run's secret: it belongs to another run"
-            )
+            raise self._refused()
         if frame.kind is Kind.ERROR:
             raise unpack_error(frame.head)
         return frame
@@ -169,24 +230,35 @@ class Connection:
 
     def _connect(self, host: str, seconds: float) -> Wire:
         if host == LOOPBACK and self._namespace == self._address.namespace and self._address.nearby:
-            # Half the price of TCP, and without TLS. If it leads nowhere, as to a process of another user, TCP may.
-            with contextlib.suppress(OSError):
-                return self._greeted(nearby.connected(self._address.nearby, seconds), seconds)
+            # Half the price of TCP, and without TLS.
+            try:
+                return self._proven(connect_nearby(self._address.nearby, seconds), seconds)
+            except OSError as error:
+                if self._address.certificate is None:
+                    # Once the service has ended, any user of the host may listen at its port.
+                    raise ConnectionError(f"by its Unix socket: {words(error)}") from None
         sock = socket.create_connection((host, self._address.port), seconds)
         if self._address.certificate is None:
-            return self._greeted(sock, seconds)
+            return self._proven(sock, seconds)
         with contextlib.closing(sock):
-            safe = _pinning(self._address.certificate).wrap_socket(sock, server_hostname=CERTIFICATE_NAME)
-        return self._greeted(safe, seconds)
+            safe = trusting(self._address.certificate).wrap_socket(sock, server_hostname=CERTIFICATE_NAME)
+        return self._proven(safe, seconds)
 
-    def _greeted(self, sock: socket.socket, seconds: float) -> Wire:
+    def _proven(self, sock: socket.socket, seconds: float) -> Wire:
+        certificate = sock.getpeercert(binary_form=True) if isinstance(sock, ssl.SSLSocket) else None
         try:
             wire = Wire(sock, self._allocate)
-            wire.greeted(seconds)
+            if not wire.prove(self._secret, fingerprint(certificate), time.monotonic() + seconds):
+                raise self._refused()
         except BaseException:
             sock.close()
             raise
         return wire
+
+    def _refused(self) -> FetcherRefusedError:
+        return FetcherRefusedError(
+            f"the {self.service} at {self._location} does not know this run's secret: it belongs to another run"
+        )
 
     def drop(self) -> None:
         """Close the connection."""
@@ -223,14 +295,6 @@ class Connection:
                 case msgspec.MsgspecError() | UnicodeDecodeError():
                     raise FetcherError(f"{at}: {error}") from None
             raise
-
-
-def _pinning(certificate: str) -> ssl.SSLContext:
-    """Trusts one certificate, and nobody else."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_verify_locations(cadata=certificate)
-    return context
 
 
 def _reason(error: OSError) -> str:

@@ -1,0 +1,162 @@
+"""Where a service listens, and the ways to it: a Unix socket for processes of the same user on its host, TCP for all others.
+
+Names of the Unix sockets are abstract, as Linux has them: they belong to a network namespace, need no directory, and end with their
+process. They have no permissions, so both ends check which user the other one is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+import struct
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kinesis_efo.hosts import EVERY_ADDRESS, LOOPBACK, bracketed, is_every_address, is_loopback
+
+_BACKLOG: Final = 1024
+_CREDENTIALS: Final = struct.Struct("=iII")
+_NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""What a system says that has IPv6 turned off: its sockets can be made all the same."""
+
+
+class FetcherAddress(msgspec.Struct, frozen=True):
+    """Where a service is.
+
+    Attributes:
+        namespace: The network namespace whose loopback address it serves, from `network_namespace`; empty if it does not.
+        port: Its port.
+        hosts: Names and addresses that may lead to it from elsewhere, in the order to try.
+        certificate: The certificate that it shows, PEM; None if it serves in the clear.
+        nearby: The name of its Unix socket in that namespace; empty if it has none.
+    """
+
+    namespace: str
+    port: int
+    hosts: tuple[str, ...] = ()
+    certificate: str | None = None
+    nearby: str = ""
+
+    def hosts_from(self, namespace: str) -> tuple[str, ...]:
+        """The hosts that a caller should try, in order.
+
+        Args:
+            namespace: The caller's network namespace. In another one than the service's, loopback leads elsewhere.
+        """
+        return (LOOPBACK, *self.hosts) if namespace == self.namespace else self.hosts
+
+    def location(self, host: str) -> str:
+        """This service at one of its hosts, for messages."""
+        scheme = "tcp" if self.certificate is None else "tls"
+        return f"{scheme}://{bracketed(host)}:{self.port}"
+
+    def __str__(self) -> str:
+        return self.location(self.hosts[0] if self.hosts else LOOPBACK)
+
+
+@cache
+def network_namespace(proc: Path = Path("/proc")) -> str:
+    """What tells the network namespace of this process from all others.
+
+    The boot id tells machines apart, and the namespace the containers on them. A system without /proc has no namespaces.
+    """
+    try:
+        boot = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {(proc / 'self/ns/net').readlink()}"
+    except OSError:
+        return socket.gethostname()
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """What a service binds to, and what it tells callers about that.
+
+    Attributes:
+        bind: Address or name to bind to.
+        ports: Ports to try, in order; 0 is any free one.
+        hosts: Names and addresses by which callers elsewhere may reach it, in the order to try.
+    """
+
+    bind: str = LOOPBACK
+    ports: range = range(1)
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def loopback_only(self) -> bool:
+        """Whether nothing leaves the network namespace, so that there is nothing to encrypt."""
+        return all(map(is_loopback, (self.bind, *self.hosts)))
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether callers in the same network namespace reach it at the loopback address."""
+        return self.bind == LOOPBACK or is_every_address(self.bind)
+
+    def listen(self, port: int) -> socket.socket:
+        """Listen at a port. Every address means those of both families, if the system has both.
+
+        Raises:
+            OSError: The port is taken or not allowed, or the host has no such address.
+        """
+        if is_every_address(self.bind) and socket.has_dualstack_ipv6():
+            try:
+                return _server("::", port, socket.AF_INET6, both=True)
+            except OSError as error:
+                if error.errno not in _NO_IPV6:
+                    raise
+            return _server(EVERY_ADDRESS, port, socket.AF_INET)
+        # A name may have several addresses; each would have another free port.
+        family, *_, (address, *_) = socket.getaddrinfo(self.bind, port, type=socket.SOCK_STREAM)[0]
+        return _server(str(address), port, family)
+
+    def __str__(self) -> str:
+        ports = f"port {self.ports[0]}" if len(self.ports) == 1 else f"ports {self.ports[0]}-{self.ports[-1]}"
+        return f"{self.bind}, {'any free port' if self.ports[0] == 0 else ports}"
+
+
+def _server(address: str, port: int, family: int, *, both: bool = False) -> socket.socket:
+    return socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+
+
+def listen_nearby() -> socket.socket | None:
+    """A Unix socket with a new name that listens; None if the system has no abstract names."""
+    if sys.platform != "linux":
+        return None
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.bind(f"\0kinesis-efo-{secrets.token_hex(16)}")
+    sock.listen(_BACKLOG)
+    return sock
+
+
+def connect_nearby(name: str, seconds: float) -> socket.socket:
+    """Connect to a socket of `listen_nearby`.
+
+    Args:
+        name: Its name, without the first zero.
+        seconds: Longest time.
+
+    Raises:
+        OSError: There is none in this network namespace, or another user's process listens there.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(seconds)
+        sock.connect(f"\0{name}")
+        if not is_own(sock):
+            raise PermissionError("a process of another user listens there")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def is_own(sock: socket.socket) -> bool:
+    """Whether the process at the other end of a Unix socket is one of this user."""
+    _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return bool(user == os.geteuid())

@@ -288,7 +288,7 @@ class Programs:
         assert file is not None
         self.runs.remove(run)
         run._left.set()
-        file._path = self.directory / "nothing"
+        file._name = "nothing"
         file.close()
         own.die()
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.private_directory import is_private
+from kinesis_efo.private_directory import PrivateDirectory
 from kinesis_efo.processes import Process
 
 try:
@@ -57,7 +57,8 @@ class HostFile:
     """The file of a run whose host is another process. It stays open: whoever cleans up the directory ends no host.
 
     Args:
-        path: The file.
+        directory: Its directory.
+        name: Its name there.
 
     Attributes:
         entry: What it said when it was opened.
@@ -67,8 +68,8 @@ class HostFile:
         msgspec.MsgspecError: It is only just being written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR)
+    def __init__(self, directory: PrivateDirectory, name: str) -> None:
+        self._file = directory.open(name, os.O_RDWR)
         # Of several threads, one looks while another one closes it: the number may be another file's then.
         self._guard = threading.Lock()
         try:
@@ -105,16 +106,19 @@ class OwnFile:
     """The file of the run of this process, which is the host as long as it is open.
 
     Args:
-        path: Where; nothing may be there yet.
+        directory: The path of its directory.
+        name: Its name there, which must be new.
         entry: What it says.
 
     Raises:
         OSError: It cannot be written.
     """
 
-    def __init__(self, path: Path, entry: RunEntry) -> None:
-        self._path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    def __init__(self, directory: Path, name: str, entry: RunEntry) -> None:
+        self._directory = directory
+        self._name = name
+        with PrivateDirectory(directory) as there:
+            self._file = there.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.write(entry)
@@ -137,8 +141,8 @@ class OwnFile:
 
     def close(self) -> None:
         """Be no host any more."""
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError), PrivateDirectory(self._directory) as there:
+            there.remove(self._name)
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -172,9 +176,6 @@ class Program:
         try:
             if fcntl is None:
                 raise OSError("this system has no flock")
-            directory.mkdir(mode=0o700, exist_ok=True)
-            if not is_private(directory):
-                raise OSError(f"others may write to {directory}")
             program._sweep()
             # Whether locks work at all; nobody is waited for.
             with program._lock_file() as file, contextlib.suppress(BlockingIOError):
@@ -207,14 +208,15 @@ class Program:
     def runs(self) -> list[HostFile]:
         """The runs whose hosts are there. Only for the one that decides; files of those that are gone are removed."""
         found: list[HostFile] = []
-        for path in sorted(self._directory.glob(f"{self._name}.*.json")):
-            with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-                file = HostFile(path)
-                if file.host_lives:
-                    found.append(file)
-                    continue
-                file.close()
-                path.unlink(missing_ok=True)
+        with PrivateDirectory(self._directory) as there:
+            for name in there.names(f"{self._name}.*.json"):
+                with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+                    file = HostFile(there, name)
+                    if file.host_lives:
+                        found.append(file)
+                        continue
+                    file.close()
+                    there.remove(name)
         return found
 
     def secret(self, known: str) -> str:
@@ -238,12 +240,12 @@ class Program:
         Raises:
             OSError: The file cannot be written.
         """
-        return OwnFile(self._directory / f"{self._name}.{secrets.token_hex(4)}.json", entry)
+        return OwnFile(self._directory, f"{self._name}.{secrets.token_hex(4)}.json", entry)
 
     @contextlib.contextmanager
     def _lock_file(self) -> Iterator[int]:
-        self._directory.mkdir(mode=0o700, exist_ok=True)
-        file = os.open(self._directory / f"{self._name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        with PrivateDirectory(self._directory) as there:
+            file = there.open(f"{self._name}.lock", os.O_RDWR | os.O_CREAT)
         try:
             yield file
         finally:
@@ -251,10 +253,11 @@ class Program:
 
     def _sweep(self) -> None:
         """Remove the files of programs that have ended on this machine: nobody asks for them any more."""
-        for path in self._directory.glob(f"{self._machine}.*"):
-            pid, started, *_ = [*path.name.removeprefix(f"{self._machine}.").split("."), ""]
-            if pid.isdecimal() and not Process(int(pid), started).lives():
-                path.unlink(missing_ok=True)
+        with PrivateDirectory(self._directory) as there:
+            for name in there.names(f"{self._machine}.*"):
+                pid, started, *_ = [*name.removeprefix(f"{self._machine}.").split("."), ""]
+                if pid.isdecimal() and not Process(int(pid), started).lives():
+                    there.remove(name)
 
 
 def _is_free(file: int) -> bool:

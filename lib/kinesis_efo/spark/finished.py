@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from kinesis_efo.private_directory import is_private, notes_directory
+from kinesis_efo.private_directory import PrivateDirectory, notes_directory
 
 _LOOK_EVERY: Final = 0.01
 
@@ -34,7 +34,7 @@ class PlannedNote:
     def __init__(self, directory: Path, driver: int) -> None:
         self._directory = directory
         self._driver = driver
-        self._path: Path | None = None
+        self._planned: str | None = None
 
     def write(self, end: object) -> None:
         """Note that a micro-batch is planned. Errors are ignored: the query can do without.
@@ -43,16 +43,15 @@ class PlannedNote:
             end: Its end, as Spark hands it over.
         """
         self.clear()
-        with contextlib.suppress(OSError):
-            if is_private(self._directory) and presence(self._directory, self._driver).exists():
-                path = self._directory / f"{_name(end)}.{os.getpid()}.planned"
-                path.touch()
-                self._path = path
+        with contextlib.suppress(OSError), PrivateDirectory(self._directory) as there:
+            if there.names(presence(self._directory, self._driver).name):
+                there.write(name := f"{_name(end)}.{os.getpid()}.planned")
+                self._planned = name
 
     @property
     def has_listener(self) -> bool:
         """Whether word can come that the micro-batch is done."""
-        return self._path is not None
+        return self._planned is not None
 
     def finished(self, at_most: float) -> bool:
         """Wait for word that the micro-batch is done.
@@ -61,9 +60,10 @@ class PlannedNote:
             at_most: Seconds; if no word can come, it does not wait.
         """
         deadline = time.monotonic() + at_most
-        while self._path is not None:
-            if _marked(self._path).exists():
-                return True
+        while self._planned is not None:
+            with contextlib.suppress(OSError), PrivateDirectory(self._directory) as there:
+                if there.names(_marked(self._planned)):
+                    return True
             if time.monotonic() >= deadline:
                 break
             time.sleep(_LOOK_EVERY)
@@ -71,11 +71,10 @@ class PlannedNote:
 
     def clear(self) -> None:
         """Remove the note."""
-        path, self._path = self._path, None
-        if path is not None:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-                _marked(path).unlink(missing_ok=True)
+        planned, self._planned = self._planned, None
+        if planned is not None:
+            with contextlib.suppress(OSError), PrivateDirectory(self._directory) as there:
+                there.remove(planned, _marked(planned))
 
 
 def mark_finished(directory: Path, end: str | None) -> None:
@@ -85,12 +84,10 @@ def mark_finished(directory: Path, end: str | None) -> None:
         directory: Where notes are.
         end: The micro-batch's end in Spark's progress; offsets of other sources have no notes.
     """
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        planned = [
-            path for path in directory.glob(f"{_name(msgspec.json.decode(end or 'null'))}.*.planned") if _alive(path)
-        ]
-        if len(planned) == 1 and is_private(directory):
-            planned[0].rename(_marked(planned[0]))
+    with contextlib.suppress(OSError, msgspec.DecodeError), PrivateDirectory(directory) as there:
+        planned = list(filter(_alive, there.names(f"{_name(msgspec.json.decode(end or 'null'))}.*.planned")))
+        if len(planned) == 1:
+            there.rename(planned[0], _marked(planned[0]))
 
 
 def planned_note(directory: Callable[[], Path] = notes_directory) -> PlannedNote:
@@ -103,8 +100,8 @@ def presence(directory: Path, driver: int) -> Path:
     return directory / f"listening.{driver}"
 
 
-def _marked(planned: Path) -> Path:
-    return planned.with_suffix(".finished")
+def _marked(planned: str) -> str:
+    return f"{planned.removesuffix('.planned')}.finished"
 
 
 def _name(end: object) -> str:
@@ -113,15 +110,14 @@ def _name(end: object) -> str:
 
 def sweep(directory: Path) -> None:
     """Remove what processes left that were killed."""
-    for pattern in ("*.planned", "*.finished", "listening.*"):
-        for path in directory.glob(pattern):
-            if not _alive(path):
-                path.unlink(missing_ok=True)
+    with PrivateDirectory(directory) as there:
+        for pattern in ("*.planned", "*.finished", "listening.*"):
+            there.remove(*(name for name in there.names(pattern) if not _alive(name)))
 
 
-def _alive(path: Path) -> bool:
+def _alive(name: str) -> bool:
     """Whether the process that a file is named after still runs."""
-    pid = path.name.removesuffix(".planned").removesuffix(".finished").rpartition(".")[2]
+    pid = name.removesuffix(".planned").removesuffix(".finished").rpartition(".")[2]
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
-from kinesis_efo.private_directory import is_private, notes_directory
+from kinesis_efo.private_directory import PrivateDirectory, notes_directory
 from kinesis_efo.spark.finished import mark_finished, presence, sweep
 from kinesis_efo.spark.progress_listener import ProgressListener, offset_json
 
@@ -47,14 +47,12 @@ def listen(spark: SparkSession) -> None:
         return
     directory = notes_directory()
     try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-        if not is_private(directory):
-            return
         sweep(directory)
         jvm: Any = spark.sparkContext._jvm
         here = presence(directory, jvm.java.lang.ProcessHandle.current().pid())
         spark.streams.addListener(FinishedListener(directory))
-        here.touch()
+        with PrivateDirectory(directory) as there:
+            there.write(here.name)
     except (OSError, Py4JError) as error:
         logger.info("checkpoints in the lease table will stop one micro-batch early: %s", error)
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Final
 import msgspec
 
 from kinesis_efo.positions import Offset, ShardKey
-from kinesis_efo.private_directory import is_private
+from kinesis_efo.private_directory import PrivateDirectory
 
 _KEPT: Final = 4
 """How many micro-batches keep their file: Spark reports the progress of one a moment after it planned the next."""
@@ -68,35 +69,33 @@ class LagNotes:
 
     def __init__(self, directory: Callable[[], Path]) -> None:
         self._directory = directory
-        self._written: deque[Path] = deque()
+        self._written: deque[str] = deque()
 
     def write(self, end: Offset, report: Report) -> None:
         """Write the report of the micro-batch with this end. Errors are ignored: the query can do without."""
-        with contextlib.suppress(OSError):
-            directory = self._directory()
-            directory.mkdir(mode=0o700, exist_ok=True)
-            if not is_private(directory):
-                return
-            path = _path(directory, end)
-            path.write_bytes(msgspec.json.encode(report))
-            self._written.append(path)
+        with contextlib.suppress(OSError), PrivateDirectory(self._directory()) as there:
+            there.write(name := _name(end), msgspec.json.encode(report))
+            self._written.append(name)
             while len(self._written) > _KEPT:
-                self._written.popleft().unlink(missing_ok=True)
+                there.remove(self._written.popleft())
 
     def clear(self) -> None:
         """Remove the files that are left."""
-        with contextlib.suppress(OSError):
-            while self._written:
-                self._written.popleft().unlink(missing_ok=True)
+        with contextlib.suppress(OSError), PrivateDirectory(self._directory()) as there:
+            there.remove(*self._written)
+            self._written.clear()
 
 
 def read_note(directory: Path, end: Offset) -> Report:
     """The report that was written for the end of a micro-batch; an empty one if there is no file."""
-    with contextlib.suppress(OSError):
-        if is_private(directory):
-            return Report.parse(_path(directory, end).read_bytes())
+    with (
+        contextlib.suppress(OSError),
+        PrivateDirectory(directory) as there,
+        os.fdopen(there.open(_name(end), os.O_RDONLY), "rb") as file,
+    ):
+        return Report.parse(file.read())
     return Report()
 
 
-def _path(directory: Path, end: Offset) -> Path:
-    return directory / f"{hashlib.sha256(msgspec.json.encode(end.to_dict())).hexdigest()[:32]}.json"
+def _name(end: Offset) -> str:
+    return f"{hashlib.sha256(msgspec.json.encode(end.to_dict())).hexdigest()[:32]}.json"

@@ -283,6 +283,18 @@ def test_a_directory_that_somebody_has_cleaned_up_is_made_again(tmp_path: Path) 
     file.close()
 
 
+def test_no_secret_is_left_in_a_directory_that_has_taken_its_place(tmp_path: Path) -> None:
+    """It was cleaned up, and another user has made one of its name."""
+    here = found(tmp_path)
+    (tmp_path / "notes").rename(tmp_path / "cleaned up")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes").chmod(0o777)
+    for use in (lambda: here.secret("known"), lambda: here.begin(ENTRY), here.runs):
+        with pytest.raises(PermissionError, match="set TMPDIR"):
+            use()
+    assert list((tmp_path / "notes").iterdir()) == []
+
+
 def test_a_file_that_cannot_be_read_is_of_nobody(tmp_path: Path) -> None:
     here = found(tmp_path)
     file = here.begin(ENTRY)
@@ -295,7 +307,7 @@ def test_a_file_that_cannot_be_read_is_of_nobody(tmp_path: Path) -> None:
 def test_a_place_that_is_taken_is_no_file_of_ours(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     with pytest.raises(FileExistsError):
-        OwnFile(tmp_path / "taken", ENTRY)
+        OwnFile(tmp_path, "taken", ENTRY)
 
 
 @pytest.mark.parametrize(

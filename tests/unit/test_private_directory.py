@@ -1,0 +1,69 @@
+"""The directory of small files is this user's alone, or is refused; and what was opened is used, wherever its path leads meanwhile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kinesis_efo import private_directory
+from kinesis_efo.private_directory import PrivateDirectory
+
+
+def test_it_is_made_for_this_user_alone(tmp_path: Path) -> None:
+    for _ in range(2):
+        with PrivateDirectory(tmp_path / "notes") as there:
+            there.write("a.json", b"long")
+            there.write("a.json", b"new")
+            there.write("b.txt")
+            assert there.names("*.json") == ["a.json"]
+            there.rename("a.json", "c.json")
+            assert there.names("*") == ["b.txt", "c.json"]
+            assert (tmp_path / "notes" / "c.json").read_bytes() == b"new"
+            there.remove("b.txt", "c.json", "d.json")
+            assert there.names("*") == []
+    assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("entered by the group", r"its owner is user \d+ and its mode 710"),
+        ("written by all", r"its owner is user \d+ and its mode 722"),
+        ("another user's", r"its owner is user \d+ and its mode 700"),
+        ("a link", "it is a link or a file"),
+        ("a file", "it is a link or a file"),
+    ],
+)
+def test_one_that_somebody_else_made_is_refused_with_the_way_out(
+    tmp_path: Path, what: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, own = tmp_path / "notes", tmp_path / "own"
+    own.mkdir(0o700)
+    match what:
+        case "a link":
+            path.symlink_to(own)
+        case "a file":
+            path.touch()
+        case _:
+            path.mkdir()
+            path.chmod({"entered by the group": 0o710, "written by all": 0o722}.get(what, 0o700))
+    if what == "another user's":
+        monkeypatch.setattr(private_directory, "_USER", os.geteuid() + 1)
+    opened = psutil.Process().num_fds()
+    with pytest.raises(PermissionError, match=rf"notes is not a directory of this user alone: {reason}; .* set TMPDIR"):
+        PrivateDirectory(path)
+    assert psutil.Process().num_fds() == opened
+
+
+def test_what_was_opened_is_used_although_its_path_leads_elsewhere(tmp_path: Path) -> None:
+    path, thiefs = tmp_path / "notes", tmp_path / "thief's"
+    thiefs.mkdir()
+    with PrivateDirectory(path) as there:
+        path.rename(tmp_path / "moved")
+        path.symlink_to(thiefs)
+        there.write("secret", b"secret")
+    assert [each.name for each in (tmp_path / "moved").iterdir()] == ["secret"]
+    assert not list(thiefs.iterdir())

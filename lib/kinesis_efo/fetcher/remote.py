@@ -9,7 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Final, TypeVar
 from uuid import uuid4
 
 from kinesis_efo.aws import AsyncClients
@@ -110,36 +111,28 @@ class PlannerLink:
     """
 
     def __init__(self, address: FetcherAddress, secret: str) -> None:
-        self._working = _Line(address, secret)
-        self._reporting = _Line(address, secret)
+        self._clients = PlannerClient(address, secret), PlannerClient(address, secret)
+        self._threads = [ThreadPoolExecutor(1, "kinesis-efo planner") for _ in self._clients]
 
     async def work(self, request: WorkRequest) -> Work:
-        return await self._working.call(lambda client: client.work(request))
+        return await self._call(0, partial(PlannerClient.work, request=request))
 
     async def report(self, report: Report) -> ReportReply:
-        return await self._reporting.call(lambda client: client.report(report))
+        return await self._call(1, partial(PlannerClient.report, report=report))
 
-    def close(self) -> None:
-        """Close both connections."""
-        self._working.close()
-        self._reporting.close()
-
-
-class _Line:
-    def __init__(self, address: FetcherAddress, secret: str) -> None:
-        self._client = PlannerClient(address, secret)
-        self._thread = ThreadPoolExecutor(1, "kinesis-efo planner")
-
-    async def call(self, call: Callable[[PlannerClient], T]) -> T:
+    async def _call(self, number: int, call: Callable[[PlannerClient], T]) -> T:
+        client = self._clients[number]
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, call, self._client)
+            return await asyncio.get_running_loop().run_in_executor(self._threads[number], call, client)
         except FetcherRefusedError as error:
             # Another run's planner has taken the port of ours.
             raise FetcherUnreachableError(str(error)) from error
         except FetcherUnreachableError:
-            self._client.close()
+            client.close()
             raise
 
-    def close(self, *_: Any) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        self._client.close()
+    def close(self) -> None:
+        """Close both connections."""
+        for client, thread in zip(self._clients, self._threads, strict=True):
+            thread.shutdown(wait=False, cancel_futures=True)
+            client.close()

@@ -288,7 +288,7 @@ class Programs:
         assert file is not None
         self.runs.remove(run)
         run._left.set()
-        file._name = "nothing"
+        file._path = self.directory / "nothing"
         file.close()
         own.die()
 

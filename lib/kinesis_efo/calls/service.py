@@ -292,6 +292,7 @@ class Service:
 
     def _answer(self, call: Call, name: str, body: bytes) -> bool:
         """Answer a call; returns whether there may be another one."""
+        answer: msgspec.Struct | None
         try:
             try:
                 if self._desk is not None and name == self._desk.name:

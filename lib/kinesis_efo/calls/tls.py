@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 CERTIFICATE_NAME: Final = "fetcher.kinesis-efo.invalid"
@@ -73,6 +74,7 @@ def showing(certificate: Certificate) -> ssl.SSLContext:
     return context
 
 
+@lru_cache(maxsize=16)
 def trusting(pem: str) -> ssl.SSLContext:
     """What a caller wraps its socket with that trusts one certificate and no other."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

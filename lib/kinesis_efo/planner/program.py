@@ -57,8 +57,7 @@ class HostFile:
     """The file of a run whose host is another process. It stays open: whoever cleans up the directory ends no host.
 
     Args:
-        directory: Its directory.
-        name: Its name there.
+        path: The file.
 
     Attributes:
         entry: What it said when it was opened.
@@ -68,8 +67,9 @@ class HostFile:
         msgspec.MsgspecError: It is only just being written.
     """
 
-    def __init__(self, directory: PrivateDirectory, name: str) -> None:
-        self._file = directory.open(name, os.O_RDWR)
+    def __init__(self, path: Path) -> None:
+        with PrivateDirectory(path.parent) as there:
+            self._file = there.open(path.name, os.O_RDWR)
         # Of several threads, one looks while another one closes it: the number may be another file's then.
         self._guard = threading.Lock()
         try:
@@ -106,19 +106,17 @@ class OwnFile:
     """The file of the run of this process, which is the host as long as it is open.
 
     Args:
-        directory: The path of its directory.
-        name: Its name there, which must be new.
+        path: Where; nothing may be there yet.
         entry: What it says.
 
     Raises:
         OSError: It cannot be written.
     """
 
-    def __init__(self, directory: Path, name: str, entry: RunEntry) -> None:
-        self._directory = directory
-        self._name = name
-        with PrivateDirectory(directory) as there:
-            self._file = there.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    def __init__(self, path: Path, entry: RunEntry) -> None:
+        self._path = path
+        with PrivateDirectory(path.parent) as there:
+            self._file = there.open(path.name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.write(entry)
@@ -141,8 +139,8 @@ class OwnFile:
 
     def close(self) -> None:
         """Be no host any more."""
-        with contextlib.suppress(OSError), PrivateDirectory(self._directory) as there:
-            there.remove(self._name)
+        with contextlib.suppress(OSError), PrivateDirectory(self._path.parent) as there:
+            there.remove(self._path.name)
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -211,7 +209,7 @@ class Program:
         with PrivateDirectory(self._directory) as there:
             for name in there.names(f"{self._name}.*.json"):
                 with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-                    file = HostFile(there, name)
+                    file = HostFile(self._directory / name)
                     if file.host_lives:
                         found.append(file)
                         continue
@@ -240,7 +238,7 @@ class Program:
         Raises:
             OSError: The file cannot be written.
         """
-        return OwnFile(self._directory, f"{self._name}.{secrets.token_hex(4)}.json", entry)
+        return OwnFile(self._directory / f"{self._name}.{secrets.token_hex(4)}.json", entry)
 
     @contextlib.contextmanager
     def _lock_file(self) -> Iterator[int]:

@@ -343,6 +343,15 @@ def test_tasks_of_a_worker_share_a_connection_within_the_machine(kept: Connectio
         assert (service.calls, len(set(service.connections))) == (3, 1)
 
 
+def test_a_connection_that_was_kept_is_of_one_secret(kept: ConnectionCache) -> None:
+    with counting() as service:
+        address = FetcherAddress(HERE, service.port)
+        read_all(address, kept)
+        with pytest.raises(FetcherRefusedError):
+            next(FetcherClient(address, "guessed", namespace=HERE, kept=kept).get([WANTED]))
+        assert service.calls == 1
+
+
 def test_another_hosts_connection_is_closed_after_the_task(kept: ConnectionCache) -> None:
     """When a host has gone, nobody says so: a connection to it would wait for an answer."""
     with counting() as service:

@@ -168,9 +168,27 @@ def test_strangers_do_not_keep_callers_of_the_run_waiting(monkeypatch: pytest.Mo
 
 def test_processes_of_the_same_user_need_no_place_among_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "MOST_STRANGERS", 1)
+    monkeypatch.setattr(serving, "HURRY_SECONDS", 60)
     with Simple() as service, stranger(service.address) as sock:
         assert sock.recv(1), "it has the only place"
         assert is_answered(service.address) < 7
+
+
+def test_a_caller_whose_proof_waits_for_this_process_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST_STRANGERS", 2)
+    near, far = socket.socketpair()
+    with Simple() as service, near, far:
+        ours, late = Wire(near), Wire(far)
+        late.send(Kind.END)
+        service._strangers = dict.fromkeys((ours, late), time.monotonic() - 60)
+        assert not service._has_place()
+        # `late` was cut off, which the other end sees once it has read what was sent.
+        assert ours.receive(10).kind is Kind.END
+        with pytest.raises(LostError, match="it was closed"):
+            ours.receive(10)
+        with pytest.raises(LostError, match="Broken pipe"):
+            late.send(Kind.END)
+        service._strangers.clear()
 
 
 def test_a_crowd_of_callers_of_the_run_is_served_although_there_are_few_places(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,7 +307,7 @@ def test_a_file_that_cannot_be_read_is_of_nobody(tmp_path: Path) -> None:
 def test_a_place_that_is_taken_is_no_file_of_ours(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     with pytest.raises(FileExistsError):
-        OwnFile(tmp_path, "taken", ENTRY)
+        OwnFile(tmp_path / "taken", ENTRY)
 
 
 @pytest.mark.parametrize(

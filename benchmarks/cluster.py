@@ -10,25 +10,32 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from benchmarks.figures import Figure, Goal
-from benchmarks.simulated import BUSY_EVENTS, SimulatedKinesis, fetcher_of, lease_of, query_of, reader_of, streams_of
+from benchmarks.simulated import (
+    BUSY_EVENTS,
+    SimulatedKinesis,
+    fetcher_of,
+    lease_of,
+    planner_of,
+    query_of,
+    reader_of,
+    streams_of,
+)
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
-from kinesis_efo.marks import Mark
+from kinesis_efo.planner.access import Call, Next, Plan
 from kinesis_efo.planner.cluster import Cluster
 from kinesis_efo.planner.local_fetching import LocalFetching
-from kinesis_efo.planner.query import Query
-from kinesis_efo.positions import Offset, ShardRange
 from tests.support.virtual_time import LoopClock
 from tests.support.virtual_time import run as in_virtual_time
 
@@ -148,7 +155,8 @@ class _Run:
             self.cluster = Cluster(streams, lease.seconds, 10.0, clock, gone=self._is_gone)
         fetching = self.cluster or LocalFetching(fetcher_of(kinesis, streams), clock)
         self.run, self.query = query_of(streams, fetching, lease, clock)
-        self.reader = reader_of(_Calls(self.query))
+        self.planner = planner = planner_of(self.query, clock)
+        self.reader = reader_of(lambda call: _now(planner.answer(_at_once(call))))
         self._places = fetchers
         self._gone: set[FetcherAddress] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -190,13 +198,13 @@ class _Run:
     async def settled(self) -> None:
         """Wait until every shard has told that it is idle."""
         await self.query.poll(self.reader._offset(self.offset), 1 << 60, 1 << 60, 0.0)
-        while len(self.reader._advance.millis_behind) < self.kinesis.number:
+        while len(self.reader._behind) < self.kinesis.number:
             await self.kinesis.clock.sleep(0.2)
             self.trigger()
 
     async def store_idle_offsets(self) -> tuple[float, float]:
         """Store the positions of idle shards, as is done once a minute; returns the time of that trigger and of the next, ms."""
-        self.reader._advance._stored_idle_at = -1e9
+        self.planner._advance._stored_idle_at = -1e9
         await self.kinesis.clock.sleep(TRIGGER_SECONDS["idle"])
         stored, _ = self.trigger()
         await self.kinesis.clock.sleep(TRIGGER_SECONDS["idle"])
@@ -282,35 +290,9 @@ class _Wire:
         return msgspec.json.decode(said, type=answer)
 
 
-class _Calls:
-    """Stands in for `QueryCalls`: calls that do not wait, in the run's own thread."""
-
-    def __init__(self, query: Query) -> None:
-        self._query = query
-
-    def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
-        """See `QueryCalls`."""
-        return _now(self._query.poll(offset, max_bytes, max_records, 0.0))
-
-    def commit(self, offset: Offset) -> None:
-        """See `QueryCalls`."""
-        _now(self._query.commit(offset))
-
-    def wait_held(self, *, timeout: float) -> bool:
-        """See `QueryCalls`."""
-        return True
-
-    def resume(self, offset: Offset) -> None:
-        """See `QueryCalls`."""
-        _now(self._query.resume(offset))
-
-    def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        """See `QueryCalls`."""
-        _now(self._query.check_replay(begin, ranges))
-
-    def planned(self, mark: Mark) -> None:
-        """See `QueryCalls`."""
-        self._query.planned(mark)
+def _at_once(call: Call[Any]) -> Call[Any]:
+    """A call that does not wait: all is done in the run's own thread."""
+    return replace(call, wait=0.0) if isinstance(call, Next | Plan) else call
 
 
 def _now(work: Coroutine[Any, Any, T]) -> T:

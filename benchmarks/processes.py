@@ -11,20 +11,29 @@ import contextlib
 import time
 from multiprocessing.connection import Connection
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import anonymous_memory, process_of
-from benchmarks.simulated import BUSY_EVENTS, SimulatedKinesis, fetcher_of, lease_of, query_of, reader_of, streams_of
-from kinesis_efo.calls.address import FetcherAddress, Listening
+from benchmarks.simulated import (
+    BUSY_EVENTS,
+    SimulatedKinesis,
+    fetcher_of,
+    lease_of,
+    planner_of,
+    query_of,
+    reader_of,
+    streams_of,
+)
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.fetcher.remote import PlannerLink
 from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
-from kinesis_efo.planner.calls import QueryCalls
+from kinesis_efo.planner.access import Call
 from kinesis_efo.planner.cluster import Cluster
 from kinesis_efo.planner.local_fetching import LocalFetching
+from kinesis_efo.planner.query_planner import QueryPlanner
 from kinesis_efo.planner.service import PlannerService
 
 CASES: Final = {256: 2, 8000: 32}
@@ -133,14 +142,25 @@ async def _planning(pipe: Connection, shards: int, fetchers: int) -> None:
     await run.start(str(address))
     pipe.send(address)
     await asyncio.to_thread(pipe.recv)
-    spark = asyncio.create_task(asyncio.to_thread(_spark, QueryCalls(query, loop, lambda: True), kinesis, pipe))
+    spark = asyncio.create_task(asyncio.to_thread(_spark, _Asking(planner_of(query, clock), loop), kinesis, pipe))
     await _follow(pipe, kinesis)
     await spark
 
 
-def _spark(calls: QueryCalls, kinesis: SimulatedKinesis, pipe: Connection) -> None:
+class _Asking:
+    """Makes calls to a query from another thread; see `RunAccess`."""
+
+    def __init__(self, planner: QueryPlanner, loop: asyncio.AbstractEventLoop) -> None:
+        self._planner = planner
+        self._loop = loop
+
+    def __call__(self, call: Call[Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(self._planner.answer(call), self._loop).result()
+
+
+def _spark(ask: _Asking, kinesis: SimulatedKinesis, pipe: Connection) -> None:
     """Calls the stream reader as Spark does."""
-    reader = reader_of(calls)
+    reader = reader_of(ask)
     start, heard = kinesis.horizon.to_dict(), False
     while True:
         end = reader.latestOffset(start)
@@ -148,7 +168,7 @@ def _spark(calls: QueryCalls, kinesis: SimulatedKinesis, pipe: Connection) -> No
             reader.partitions(start, end)
             start = end
             time.sleep(BATCH_SECONDS)
-        if not heard and len(reader._advance.millis_behind) == kinesis.number:
+        if not heard and len(reader._behind) == kinesis.number:
             heard = True
             pipe.send("settled")
 

@@ -5,7 +5,7 @@ As Kinesis does, a shard sends an event without records every 5 s, and a subscri
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import count
 from math import inf
 from random import Random
@@ -27,9 +27,11 @@ from kinesis_efo.leases import LeaseKeys, RunLease, Timing
 from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import RetrySettings, SourceOptions
+from kinesis_efo.planner.access import Call
 from kinesis_efo.planner.query import Query
+from kinesis_efo.planner.query_planner import QueryPlanner
 from kinesis_efo.planner.run import Fetching, Run
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from tests.support.lease_store import MemoryLeaseStore
 
@@ -176,21 +178,32 @@ def query_of(streams: Streams, fetching: Fetching, lease: RunLease, clock: Clock
     return run, Query(run)
 
 
-def reader_of(query: Any) -> KinesisStreamReader:
+class RunOfQuery:
+    """What a query planner needs of a run whose fetcher is here; see `QueryPlanner`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.reading = False
+
+    async def placed(self, ranges: Sequence[ShardRange], _at_most: float, _query: str) -> list[FetcherAddress]:
+        """See `QueryPlanner`."""
+        return [FetcherAddress("here", 1)] * len(ranges)
+
+
+def planner_of(query: Query, clock: Clock) -> QueryPlanner:
+    """Plans for the query of a simulated run."""
+    run: Any = RunOfQuery(clock)
+    return QueryPlanner(run, query, "", SourceOptions(), ["orders"])
+
+
+def reader_of(ask: Callable[[Call[Any]], Any]) -> KinesisStreamReader:
     """A stream reader of a query whose run is there already.
 
     Args:
-        query: What is needed of `QueryCalls`.
+        ask: Makes a call to the query; see `RunAccess`.
     """
     manifest = Manifest("lake", "dev", REGION, "lake", {"orders": REF}, "the benchmark", {"orders": "orders"})
     reader = KinesisStreamReader(SourceOptions(), manifest)
-    here = FetcherAddress("here", 1)
-    runtime: Any = SimpleNamespace(
-        query=query,
-        query_name="",
-        place=lambda ranges, _at_most: [here] * len(ranges),
-        secret="",
-        planner_address=None,
-    )
+    runtime: Any = SimpleNamespace(ask=ask, query_name="", secret="", planner_address=None)
     reader._runtime = runtime
     return reader

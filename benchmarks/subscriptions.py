@@ -28,7 +28,7 @@ from kinesis_efo.fetcher.remote import FetcherPlan, fetch
 from kinesis_efo.local import Settings
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.calls import QueryCalls
+from kinesis_efo.planner.query import Query
 from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.positions import Offset
 from tests.support.world import make_world
@@ -111,19 +111,13 @@ class _Elsewhere:
         """See `RemoteFetchers`."""
 
 
-class _Counted:
-    """The calls to a query, with the records that it told of."""
+class _Counted(Query):
+    """A query, with the records that it told of."""
 
-    def __init__(self, calls: QueryCalls) -> None:
-        self._calls = calls
-        self.records = 0
+    records = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._calls, name)
-
-    def poll(self, offset: Offset, **limits: Any) -> PollReply:
-        """See `QueryCalls`."""
-        reply = self._calls.poll(offset, **limits)
+    async def poll(self, offset: Offset, *limits: Any) -> PollReply:
+        reply = await super().poll(offset, *limits)
         self.records += sum(shard.records for shard in reply.shards)
         return reply
 
@@ -133,16 +127,18 @@ def _plan(pipe: Connection, given: dict[str, str], fetchers: int) -> None:
     manifest = resolve_manifest(options, SyncClients(options.aws))
     runtime = PlannerRuntime(manifest, options, Listening(), start_fetchers=_Elsewhere(pipe) if fetchers else None)
     runtime.start()
-    calls = _Counted(runtime.query)
-    reader = reader_of(calls)
-    start = runtime.initial_offset(options.start).to_dict()
+    query = runtime.host.planner.query
+    query.__class__ = _Counted
+    assert isinstance(query, _Counted)
+    reader = reader_of(runtime.ask)
+    start = reader.initialOffset()
     milestones = [1, RECORDS]
     while True:
         end = reader.latestOffset(start)
         if end != start:
             reader.partitions(start, end)
             start = end
-        while milestones and calls.records >= milestones[0]:
+        while milestones and query.records >= milestones[0]:
             del milestones[0]
             pipe.send(time.monotonic())
 

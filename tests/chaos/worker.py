@@ -21,7 +21,7 @@ from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.positions import Offset
-from tests.support.fetching import QUICK, Reading
+from tests.support.fetching import QUICK, Reading, first_offset
 
 
 def say(*words: object) -> None:
@@ -45,7 +45,7 @@ def main(config: dict[str, Any]) -> None:
     runtime.start()
     try:
         with FetcherClient(runtime.address, runtime.secret) as client:
-            offset = Offset.from_dict(config["offset"]) if "offset" in config else runtime.initial_offset(options.start)
+            offset = Offset.from_dict(config["offset"]) if "offset" in config else first_offset(runtime)
             reader = Reading(runtime, client, offset)
             say("READY", runtime.address)
             read(reader, config)

@@ -40,15 +40,16 @@ from kinesis_efo.local import Settings
 from kinesis_efo.local.fault_injection import FaultInjection
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
-from kinesis_efo.options import SourceOptions, Start
-from kinesis_efo.planner import calls, guest, guests, joining, run_host, runtime, shared_run, where_service
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner import guest, guests, joining, run_host, runtime, shared_run, where_service
+from kinesis_efo.planner.access import Begin, Next, Plan
 from kinesis_efo.planner.guest import HostClient
 from kinesis_efo.planner.program import Program
 from kinesis_efo.planner.run_host import RunHost
 from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.planner.where_service import HostPlace, WhereService
-from kinesis_efo.positions import TRIM_HORIZON, Offset, ShardRange
+from kinesis_efo.positions import Offset, ShardRange
 from tests.emulator.machine import (
     Loops,
     Machine,
@@ -61,11 +62,9 @@ from tests.emulator.machine import (
 )
 from tests.emulator.memory import MemoryClient, MemoryKinesis
 from tests.support.lease_store import MemoryLeaseStore, Network
-from tests.support.planned import planned
 
 STREAM: Final = "dev-orders"
 LEASE_TIMEOUT: Final = 10.0
-NO_LIMIT: Final = 1 << 60
 QUICK: Final[dict[str, Any]] = {"consumer_creating_seconds": 0.0, "consumer_deleting_seconds": 0.0}
 
 
@@ -275,7 +274,6 @@ class Job:
         running: The process of its source.
         stopping: Whether it is to stop.
         errors: What its runs have failed with.
-        max_records: Most records of a micro-batch.
         pause: Seconds between two micro-batches.
         slowness: The longest time that a task takes for an event, seconds.
     """
@@ -284,7 +282,7 @@ class Job:
         self.world = world
         self.name = name
         self.random = random
-        self.options = SourceOptions.parse({"manifest": "m.json", **options})
+        self.options = SourceOptions.parse({"manifest": "m.json", "startingPosition": "TRIM_HORIZON", **options})
         self.starts = count(1)
         self.rows: list[Row] = []
         self.log: list[tuple[Offset, Offset]] = []
@@ -293,8 +291,11 @@ class Job:
         self.running: SimulatedProcess | None = None
         self.stopping = False
         self.errors: list[KinesisEfoError] = []
-        self.max_records = NO_LIMIT
         self.pause = self.slowness = 0.0
+
+    def limit(self, max_records: int) -> None:
+        """Let its next processes read so many records in a micro-batch at most."""
+        self.options = SourceOptions.parse({**self.options.given, "maxRecordsPerTrigger": str(max_records)})
 
     @property
     def has_all(self) -> bool:
@@ -307,28 +308,25 @@ class Job:
         """What Spark does with one start of the query."""
         shared.start()
         if not self.log:
-            offset = Offset(shared.initial_offset(Start(TRIM_HORIZON)), mark=Mark(f"{self.random.getrandbits(32):08x}"))
+            begins = shared.ask(Begin(new=True, mark=Mark(f"{self.random.getrandbits(32):08x}")))
+            assert begins is not None
+            offset = begins
             # Spark stores where a query begins before anything is read.
             self.log.append((offset, offset))
             running = None
         else:
             start, offset = self.log[-1]
-            shared.query.resume(offset)
+            shared.ask(Begin(resumed=offset))
             running = offset
             if start != offset and not (self.written and self.random.random() < 0.5):
                 self._read(shared, start, offset, first=True)
         first = running is None
         committed: Offset | None = None
-        held = False
         while not self.stopping:
-            if offset == running and offset is not committed:
-                shared.query.commit(offset)
-                committed = offset
-            while not held and not self.stopping:
-                held = shared.query.wait_held(timeout=1.0)
-            reply = shared.query.poll(offset, max_bytes=NO_LIMIT, max_records=self.max_records, timeout=1.0)
-            end = planned(offset, reply)
-            if end == offset:
+            done = offset if offset == running and offset is not committed else None
+            end = shared.ask(Next(offset, 1.0, done)).end
+            committed = done or committed
+            if end is None:
                 continue
             self.log.append((offset, end))
             self.written = False
@@ -338,14 +336,11 @@ class Job:
 
     def _read(self, shared: SharedRun, start: Offset, end: Offset, *, first: bool) -> None:
         assert end.mark is not None
-        shared.query.planned(end.mark)
-        ranges = start.ranges_to(end)
-        if first:
-            shared.query.check_replay(start, ranges)
-        addresses = shared.place(ranges, 1.0)
+        plan = shared.ask(Plan(start, end, 1.0, first))
+        ranges = [each.wanted for each in plan.served]
         rows: list[Row] = []
-        for wanted, address in zip(ranges, addresses, strict=True):
-            rows += self._task(shared, wanted, address)
+        for each in plan.served:
+            rows += self._task(shared, each.wanted, each.fetcher)
         again = [row for row in self.rows if any(_covers(wanted, row) for wanted in ranges)]
         assert not again or again == rows, f"{self.name}: the micro-batch that is read again has other rows"
         if not again:
@@ -674,8 +669,7 @@ def in_virtual_time(machine: Machine) -> Iterator[None]:
             patch.setattr(module, "threading", Threads(machine))
         for module in (joining, where_service):
             patch.setattr(module, "time", Time(machine))
-        for module in (runtime, calls):
-            patch.setattr(module, "finished", finished)
+        patch.setattr(runtime, "finished", finished)
         for module in (joining, guests):
             patch.setattr(module, "Process", process_type(machine))
         for module in (shared_run, joining):

@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from kinesis_efo.errors import AlreadyRunningError, LeaseLostError
 from kinesis_efo.local import AwsError
 from tests.emulator.faults import ScriptedFaults
 from tests.emulator.machine import Machine, SimulatedProcess
-from tests.emulator.program import LEASE_TIMEOUT, NO_LIMIT, STREAM, Job, ProgramWorld, SparkProgram, in_virtual_time
+from tests.emulator.program import LEASE_TIMEOUT, STREAM, Job, ProgramWorld, SparkProgram, in_virtual_time
 from tests.emulator.script import generate
 
+MANY: Final = 1_000_000
 SECONDS = 60.0
 """How long records are written and disturbances happen."""
 
@@ -202,7 +204,7 @@ class Scenario:
             if move():
                 self.outcome.moves[move.__name__.removeprefix("_")] += 1
         for job in self.jobs:
-            job.pause, job.slowness, job.max_records = 0.0, 0.0, NO_LIMIT
+            job.pause, job.slowness = 0.0, 0.0
         self.world.lossy = 0.0
         if self.rival is not None:
             self._end_rival()
@@ -330,7 +332,7 @@ class Scenario:
         """Let a query dawdle, or read little at a time."""
         job = self.random.choice(self.jobs)
         job.pause = self.random.choice((0.0, 0.3, 3.0))
-        job.max_records = self.random.choice((5, NO_LIMIT))
+        job.limit(self.random.choice((5, MANY)))
         return True
 
     def _lose_calls(self) -> bool:

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.calls.address import Listening
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.client import FetcherClient
+from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.calls import QueryCalls
+from kinesis_efo.planner.access import Begin
 from kinesis_efo.planner.query import Query
 from kinesis_efo.planner.run_host import StartFetchers
-from kinesis_efo.planner.runtime import PlannerRuntime
+from kinesis_efo.planner.runtime import PlannerRuntime, finished
 from kinesis_efo.positions import Offset, ShardRange
 from tests.support.planned import planned
 from tests.support.world import World
 
+T = TypeVar("T")
 QUICK = Limits(between_calls=0.02, after_success=0.02, full=1.0)
 NO_LIMIT = 1 << 60
 LOOPBACK_ONLY = Listening()
@@ -40,16 +42,55 @@ class Row(NamedTuple):
     data: bytes
 
 
+class QueryCalls:
+    """Calls a query from other threads than its own.
+
+    Args:
+        runtime: The run, in whose event loop the query lives.
+        query: The query; None: the runtime's own.
+    """
+
+    def __init__(self, runtime: PlannerRuntime, query: Query | None = None) -> None:
+        self._runtime = runtime
+        self._query = query or runtime.host.planner.query
+
+    def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
+        return self._run(self._query.poll(offset, max_bytes, max_records, timeout))
+
+    def commit(self, offset: Offset) -> None:
+        self._run(self._query.commit(offset))
+
+    def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
+        self._run(self._query.check_replay(begin, ranges))
+
+    def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
+        return self._run(self._query.tips(offset, timeout))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return finished(asyncio.run_coroutine_threadsafe(work, self._runtime._loop), self._runtime._thread.is_alive)
+
+
+def first_offset(runtime: PlannerRuntime) -> Offset:
+    """Where a new query begins."""
+    while (found := runtime.ask(Begin(new=True, wait=1.0))) is None:
+        pass
+    return found
+
+
 class Reading:
     """A query without Spark: a fetcher's runtime, its client, and the query's offset.
 
     Attributes:
+        calls: Calls to the query.
         rows: The rows read so far.
         batches: Start and end of every micro-batch.
     """
 
-    def __init__(self, runtime: PlannerRuntime, client: FetcherClient, offset: Offset) -> None:
+    def __init__(
+        self, runtime: PlannerRuntime, client: FetcherClient, offset: Offset, calls: QueryCalls | None = None
+    ) -> None:
         self.runtime = runtime
+        self.calls = calls or QueryCalls(runtime)
         self.client = client
         self.offset = offset
         self.rows: list[Row] = []
@@ -57,16 +98,16 @@ class Reading:
 
     def poll(self, max_bytes: int = NO_LIMIT, max_records: int = NO_LIMIT, timeout: float = 0.2) -> Offset:
         """Plan the next micro-batch; returns its end."""
-        reply = self.runtime.query.poll(self.offset, max_bytes=max_bytes, max_records=max_records, timeout=timeout)
+        reply = self.calls.poll(self.offset, max_bytes=max_bytes, max_records=max_records, timeout=timeout)
         return planned(self.offset, reply)
 
     def commit(self) -> None:
         """Note that everything up to the offset is processed."""
-        self.runtime.query.commit(self.offset)
+        self.calls.commit(self.offset)
 
     def tips(self) -> Offset | None:
         """Where the streams end now; None where that is not known yet."""
-        return self.runtime.query.tips(self.offset, timeout=0.2)
+        return self.calls.tips(self.offset, timeout=0.2)
 
     def read(self, wanted: ShardRange, client: FetcherClient | None = None) -> list[Row]:
         """Read the rows of a range."""
@@ -137,7 +178,7 @@ def reading(
     runtime.start()
     try:
         with FetcherClient(runtime.address, runtime.secret) as client:
-            yield Reading(runtime, client, at or runtime.initial_offset(runtime.host.options.start))
+            yield Reading(runtime, client, at or first_offset(runtime))
     finally:
         runtime.stop()
 
@@ -151,9 +192,8 @@ def beside(first: Reading, name: str, at: Offset) -> Iterator[Reading]:
         return Query(runtime.host.run, name=name)
 
     query = runtime._call(join())
-    calls: Any = SimpleNamespace(query=QueryCalls(query, runtime._loop, runtime._thread.is_alive))
     try:
         with FetcherClient(runtime.address, runtime.secret, query=name) as client:
-            yield Reading(calls, client, at)
+            yield Reading(runtime, client, at, QueryCalls(runtime, query))
     finally:
         runtime._call(query.leave())

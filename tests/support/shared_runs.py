@@ -5,29 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
-
-import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.calls.service import Service
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.failure import stopped
-from kinesis_efo.fetcher.progress import PollReply, ShardProgress
 from kinesis_efo.manifest import Manifest, StreamRef
-from kinesis_efo.marks import Mark
-from kinesis_efo.options import Bounds, SourceOptions, Start
-from kinesis_efo.planner.calls import finished
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.access import Begin, Call, Next, Plan, Planned, Reading, Served, Step
+from kinesis_efo.planner.ending import EndingState
 from kinesis_efo.planner.guests import Guests
 from kinesis_efo.planner.program import Program
-from kinesis_efo.planner.query_ends import Found
+from kinesis_efo.planner.runtime import finished
 from kinesis_efo.planner.shared_run import SharedRun
-from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.processes import Process
 
 T = TypeVar("T")
+ENDING = EndingState(False, False, False, True, [(ShardKey("orders", "b"), None)], [])
 KEY = ShardKey("orders", "shardId-000000000000")
 BIG = 49590338271490256608559692538361571095921575989136588898
 
@@ -44,92 +42,55 @@ def manifest(*streams: str) -> Manifest:
 
 
 class FakeQuery:
-    """A query that notes what is asked of it, in the order in which it is done."""
+    """Plans for a query, and notes what is asked of it, in the order in which it is done; see `QueryPlanner`."""
 
-    def __init__(self, streams: Collection[str] = (), ends: Bounds | None = None) -> None:
+    def __init__(self, own: FakeOwn, streams: Collection[str], options: SourceOptions) -> None:
         self.streams = frozenset(streams)
-        self.ends_at = ends
-        self.asked: list[tuple[Any, ...]] = []
+        self.options = options
+        self.asked: list[Any] = []
         self.left = False
         self.error: Exception | None = None
         self.going = asyncio.Event()
         self.going.set()
         self.at_once = 0
-
-    async def _note(self, *asked: Any) -> None:
-        self.at_once += 1
-        assert self.at_once == 1, "calls of a query follow one another"
-        try:
-            await self.going.wait()
-            self.asked.append(asked)
-            if self.error is not None:
-                raise self.error
-        finally:
-            self.at_once -= 1
+        self.query = self
+        self._own = own
 
     async def leave(self) -> None:
         self.left = True
 
-    async def wait_held(self, at_most: float) -> bool:
-        await self._note("wait_held", at_most)
-        return True
+    async def answer(self, call: Call[Any]) -> Any:
+        self.at_once += 1
+        assert self.at_once == 1, "calls of a query follow one another"
+        try:
+            await self.going.wait()
+            self.asked.append(call)
+            if self.error is not None:
+                raise self.error
+        finally:
+            self.at_once -= 1
+        match call:
+            case Begin(new=True):
+                return Offset({ShardKey(name, "a"): Position.at_timestamp(7) for name in self.streams}, {}, call.mark)
+            case Next():
+                end = call.position.moved_to({**call.position, KEY: Position.after(BIG + 1)}, {KEY: BIG})
+                return Step(
+                    None if end is call.position else end,
+                    bytes=300,
+                    data=60,
+                    behind=[(KEY, 5), (ShardKey("orders", "b"), None)],
+                    ending=ENDING,
+                )
+            case Plan():
+                ranges = call.begin.ranges_to(call.end)
+                return Planned([Served(wanted, self._own.address, 300) for wanted in ranges], ["orders"])
+            case Reading():
+                return self._own.reading
+        return None
 
-    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
-        await self._note("poll", offset, max_bytes, max_records, at_most)
-        progress = ShardProgress(KEY, Position.after(BIG + 1), 3, 300, 5, BIG, 1.5, 60)
-        idle = ShardProgress(ShardKey("orders", "b"), Position.at_timestamp(1), 0, 0, None)
-        return PollReply([progress, idle], [ShardKey("orders", "c")], [ShardKey("orders", "d")])
-
-    async def commit(self, offset: Offset) -> None:
-        await self._note("commit", offset)
-
-    async def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
-        await self._note("last_records", ranges)
-        return {ranges[0].key: BIG}
-
-    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        await self._note("check_replay", begin, ranges)
-
-    async def ends(self, offset: Offset, at_most: float) -> Found | None:
-        await self._note("ends", offset, at_most)
-        return Found({KEY: Position.after(BIG), ShardKey("orders", "b"): None}, True, {KEY: BIG}) if at_most else None
-
-    async def strict(self, streams: Collection[str]) -> frozenset[str]:
-        await self._note("strict", sorted(streams))
-        return frozenset(streams)
-
-    async def resume(self, offset: Offset) -> None:
-        await self._note("resume", offset)
-
-    def planned(self, mark: Mark) -> None:
-        self.asked.append(("planned", mark))
-
-    async def tips(self, offset: Offset, at_most: float) -> Offset | None:
-        await self._note("tips", offset, at_most)
-        return offset if at_most else None
-
-    def done(self, name: str) -> list[tuple[Any, ...]]:
-        """The calls with a name."""
-        return [asked for asked in self.asked if asked[0] == name]
-
-
-class Calls:
-    """Calls to a query in its event loop; see `QueryCalls`."""
-
-    def __init__(self, own: FakeOwn) -> None:
-        self._own = own
-
-    def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
-        return self._own.call(self._own.mine.poll(offset, max_bytes, max_records, timeout))
-
-    def planned(self, mark: Mark) -> None:
-        self._own.mine.planned(mark)
-
-    def resume(self, offset: Offset) -> None:
-        self._own.call(self._own.mine.resume(offset))
-
-    def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        self._own.call(self._own.mine.check_replay(begin, ranges))
+    def done(self, kind: type[Call[Any]]) -> list[Any]:
+        """The calls of a kind."""
+        return [asked for asked in self.asked if isinstance(asked, kind)]
 
 
 class FakeOwn:
@@ -145,7 +106,7 @@ class FakeOwn:
         self.streams_changed: Callable[[dict[str, str]], None] = lambda _: None
         self.reading = False
         self.refs: dict[str, StreamRef] = dict(streams.streams)
-        self.mine = FakeQuery(streams.streams)
+        self.mine = FakeQuery(self, streams.streams, options)
         self.queries: list[FakeQuery] = []
         self.names: list[str] = []
         self.faults: list[str] = []
@@ -172,15 +133,9 @@ class FakeOwn:
         assert self.service is not None
         return self.service.address
 
-    @property
-    def query(self) -> Any:
-        return Calls(self)
-
-    def place(self, ranges: Sequence[ShardRange], at_most: float) -> list[FetcherAddress | None]:
-        return [self.address] * len(ranges)
-
-    def initial_offset(self, start: Start) -> Offset:
-        return self.call(self.initial(start, self.mine.streams, self.mine))
+    def ask(self, call: Call[T]) -> T:
+        answer: T = self.call(self.mine.answer(call))
+        return answer
 
     def say(self, line: str) -> None:
         self.guests.said.append(line)
@@ -236,20 +191,10 @@ class FakeOwn:
 
         return asyncio.create_task(ready())
 
-    def new_query(self, name: str, streams: Collection[str], ends: Bounds) -> FakeQuery:
+    def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> FakeQuery:
         self.names.append(name)
-        self.queries.append(FakeQuery(streams, ends))
+        self.queries.append(FakeQuery(self, streams, options))
         return self.queries[-1]
-
-    async def initial(self, start: Start, names: Collection[str], query: FakeQuery) -> Offset:
-        return Offset({ShardKey(name, "a"): start.position or Position.at_timestamp(7) for name in names})
-
-    async def added(self, start: Start, names: Collection[str]) -> Offset:
-        return await self.initial(start, names, self.mine)
-
-    async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
-        self.names.append(query)
-        return [None if wanted.key == KEY else self.address for wanted in ranges]
 
 
 class Programs:
@@ -298,8 +243,3 @@ class Programs:
             run.stop()
         for own in self.begun:
             own.die()
-
-
-def encoded(message: msgspec.Struct) -> Any:
-    """A message after its way over the wire."""
-    return msgspec.json.decode(msgspec.json.encode(message), type=type(message))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
@@ -73,6 +73,8 @@ class SourceOptions:
     retry: RetrySettings = field(default_factory=RetrySettings)
     aws: AwsSettings = field(default_factory=AwsSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """What it was parsed from."""
 
     @property
     def arrival_step(self) -> int | None:
@@ -96,7 +98,7 @@ class SourceOptions:
         Raises:
             OptionsError: One or more options are wrong, unknown or missing; the message names all of them.
         """
-        return _TABLE.parse(options, _contradictions)
+        return replace(_TABLE.parse(options, _contradictions), given=dict(options))
 
 
 def _start(text: str) -> Start:

@@ -1,53 +1,148 @@
-"""What a stream reader asks of its run and of its query, wherever these are: in this process, or in another one of the program."""
+"""What a stream reader asks of its run, wherever that is: in this process, or in another one of its program.
+
+A call is one message. A run answers the calls of a query one after the other, each once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar, get_args
+
+import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.marks import Mark
-from kinesis_efo.options import Start
-from kinesis_efo.planner.query_ends import Found
+from kinesis_efo.planner.ending import EndingState
 from kinesis_efo.positions import Offset, ShardKey, ShardRange
 
+T = TypeVar("T")
 
-class QueryAccess(Protocol):
-    """The calls to a query; see `Query` for what they do.
 
-    Each raises a `KinesisEfoError`: reading failed for good, or the query has ended.
+class Call(msgspec.Struct, Generic[T], frozen=True, tag_field="call", tag=str.lower):
+    """A call to a query; the parameter is what it answers."""
+
+
+class Begin(Call[Offset | None], frozen=True):
+    """The query begins, or a run takes the place of one that is gone. Answers where a new query begins; None for others.
+
+    Attributes:
+        new: Whether the option says where it begins. If that has to wait for the lease, the answer is None at first: ask again.
+        mark: For an offset that has none.
+        wait: Seconds to wait for the lease.
+        resumed: Up to where Spark's log had planned when the query went on; None once the query has asked for more.
+        planned: The last micro-batch in Spark's log.
+        kept: From where on its tasks may still read; None if they cannot.
+        ending: How far the query had come with its end.
     """
 
-    def wait_held(self, *, timeout: float) -> bool:
-        """Wait until every stream of the query may be read."""
+    new: bool = False
+    mark: Mark | None = None
+    wait: float = 0.0
+    resumed: Offset | None = None
+    planned: Mark | None = None
+    kept: Offset | None = None
+    ending: EndingState | None = None
 
-    def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
-        """Ask how far the next micro-batch may go."""
 
-    def commit(self, offset: Offset) -> None:
-        """Note that Spark will not ask for anything up to an offset again."""
+class Step(msgspec.Struct, frozen=True):
+    """How far the next micro-batch goes.
 
-    def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
-        """The last records of ranges that are buffered."""
+    Attributes:
+        end: Its end; None if there is nothing to read.
+        again: Whether something that the query waits for was not known in time: ask again.
+        bytes: Bytes of its events; None if that is not known.
+        data: About how much of them is the records' data; None likewise.
+        behind: How far shards are behind their tips, milliseconds, as far as that is news.
+        ending: How far the query has come with its end; None if that has not changed.
+    """
 
-    def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        """Look for what is gone of ranges that Spark reads first after a start."""
+    end: Offset | None = None
+    again: bool = False
+    bytes: int | None = 0
+    data: int | None = 0
+    behind: list[tuple[ShardKey, int | None]] = []
+    ending: EndingState | None = None
 
-    def ends(self, offset: Offset, *, timeout: float) -> Found | None:
-        """Where the query is to end, as far as that is known."""
 
-    def strict(self, streams: Collection[str]) -> frozenset[str]:
-        """Those of some streams of which KPL aggregates may be left out."""
+class Next(Call[Step], frozen=True):
+    """Ask how far the next micro-batch may go.
 
-    def resume(self, offset: Offset) -> None:
-        """Tell from where the query goes on."""
+    Attributes:
+        position: How far the query has come.
+        wait: Seconds to wait if there is nothing to read.
+        done: Up to where everything is processed, if that is news.
+        hurry: Whether another source of the query has rows: a query that goes on does not wait, then.
+        once: Whether this micro-batch reads everything up to the tips.
+        available_now: Whether the query ends at the tips as they are at its first call.
+    """
 
-    def planned(self, mark: Mark) -> None:
-        """Tell which micro-batch Spark's log has."""
+    position: Offset
+    wait: float
+    done: Offset | None = None
+    hurry: bool = False
+    once: bool = False
+    available_now: bool = False
 
-    def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
-        """Where the query is to end that reads what is there in one micro-batch."""
+
+class Served(msgspec.Struct, frozen=True, array_like=True):
+    """A range that a task is to read.
+
+    Attributes:
+        wanted: The range.
+        fetcher: Who reads its shard; None: nobody yet.
+        bytes: What it occupies in the buffer; None if that is not known.
+    """
+
+    wanted: ShardRange
+    fetcher: FetcherAddress | None
+    bytes: int | None
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """The ranges of a micro-batch.
+
+    Attributes:
+        served: Those that have records, as far as that is known.
+        strict: Streams of which tasks leave out KPL aggregates with records of other shards.
+    """
+
+    served: list[Served]
+    strict: list[str] = []
+
+
+class Plan(Call[Planned], frozen=True):
+    """Ask who serves a micro-batch that Spark's log has.
+
+    Tasks that begin before there are fetchers could take the cores that these need: ask again while nobody reads a shard.
+
+    Attributes:
+        begin: Its begin.
+        end: Its end.
+        wait: Seconds to wait until all shards are read by somebody.
+        first: Whether it is the first one since the query started: a former run may have planned it long ago.
+    """
+
+    begin: Offset
+    end: Offset
+    wait: float
+    first: bool = False
+
+
+class Commit(Call[None], frozen=True):
+    """Note that everything up to an offset is processed, where the query asks for no more."""
+
+    done: Offset
+
+
+class Reading(Call[bool], frozen=True):
+    """Ask whether a task reads a range at this moment; another query's counts, too."""
+
+
+AnyCall = Begin | Next | Plan | Commit | Reading
+
+
+def answer_type(call: Call[Any]) -> Any:
+    """What a call answers."""
+    return get_args(type(call).__orig_bases__[0])[0]  # type: ignore[attr-defined]
 
 
 class RunAccess(Protocol):
@@ -61,29 +156,19 @@ class RunAccess(Protocol):
     def query_name(self) -> str:
         """What tasks tell whose they are."""
 
-    def start(self) -> None:
-        """Find or begin the run."""
-
-    def initial_offset(self, start: Start) -> Offset:
-        """The position of each shard from which a new query begins."""
-
-    def added_offset(self, start: Start, names: Collection[str]) -> Offset:
-        """The position of each shard from which streams begin that an older query reads now, too."""
-
-    def place(self, ranges: Sequence[ShardRange], at_most: float) -> list[FetcherAddress | None]:
-        """Who reads the shards of some ranges, which are about to be read; None: nobody yet."""
-
     @property
     def planner_address(self) -> FetcherAddress | None:
         """Where tasks ask who reads a shard; None if that never changes."""
 
-    @property
-    def query(self) -> QueryAccess:
-        """The query."""
+    def start(self) -> None:
+        """Find or begin the run."""
 
-    @property
-    def reading(self) -> bool:
-        """Whether a task reads a range at this moment."""
+    def ask(self, call: Call[T]) -> T:
+        """Make a call, and wait for its answer.
+
+        Raises:
+            KinesisEfoError: Reading failed for good, or the query has ended.
+        """
 
     def stop(self) -> None:
         """End the query, and the run if nobody else needs it. May be called again."""

@@ -6,16 +6,15 @@ whose answer was lost. It runs once, and to its end, as it would in the query's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, TypeAlias
+from collections import OrderedDict
+from typing import Any, Final
 
 import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.marks import Mark
-from kinesis_efo.options import Bounds, Start
-from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import Offset, Position, ShardKey
 
 JOIN: Final = "join"
 CALL: Final = "call"
@@ -24,34 +23,8 @@ LEAVE: Final = "leave"
 ANSWER_SECONDS: Final = 2.0
 """Longest time until a host says that a call is not done yet."""
 
-BoundsParts: TypeAlias = tuple[Position | None, dict[str, Position | None], list[tuple[ShardKey, Position | None]]]
-"""A `Bounds`. JSON has no shards as keys."""
-StartParts: TypeAlias = tuple[Position | None, bool, BoundsParts | None]
-"""A `Start`."""
-FoundParts: TypeAlias = tuple[list[tuple[ShardKey, Position | None]], bool, list[tuple[ShardKey, int]]]
-"""A `Found`."""
-
-
-def bounds_parts(bounds: Bounds) -> BoundsParts:
-    """Bounds as messages have them."""
-    return bounds.everywhere, dict(bounds.streams), list(bounds.shards.items())
-
-
-def bounds_of(parts: BoundsParts) -> Bounds:
-    """What `bounds_parts` made its parts of."""
-    everywhere, streams, shards = parts
-    return Bounds(everywhere, streams, dict(shards))
-
-
-def start_parts(start: Start) -> StartParts:
-    """A start as messages have it."""
-    return start.position, start.from_leases, None if start.bounds is None else bounds_parts(start.bounds)
-
-
-def start_of(parts: StartParts) -> Start:
-    """What `start_parts` made its parts of."""
-    position, from_leases, bounds = parts
-    return Start(position, from_leases, None if bounds is None else bounds_of(bounds))
+_KEPT_OFFSETS: Final = 4
+"""A reader plans from one offset to the next, and commits the one before."""
 
 
 class Join(msgspec.Struct, frozen=True):
@@ -62,8 +35,7 @@ class Join(msgspec.Struct, frozen=True):
         pid: Its process id.
         started: When it started.
         streams: What its query reads, by logical name.
-        options: Those of its options that belong to a run.
-        ends: Where its query ends if it reads what is there.
+        options: The options of its query, as they were given.
     """
 
     reader: str
@@ -71,7 +43,6 @@ class Join(msgspec.Struct, frozen=True):
     started: str
     streams: dict[str, StreamRef]
     options: dict[str, str]
-    ends: BoundsParts
 
 
 class Joined(msgspec.Struct, frozen=True):
@@ -90,116 +61,18 @@ class Joined(msgspec.Struct, frozen=True):
     faults: list[str] = []
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
-    """An offset. Thousands of shards are told once: afterwards, the number says which.
-
-    Attributes:
-        number: Its number; no two offsets of a guest have the same.
-        data: The offset as plain data; None if the host knows it.
-    """
-
-    number: int
-    data: dict[str, object] | None
-
-
-class _Call(msgspec.Struct, frozen=True, tag_field="call", tag=str.lower):
-    """A call to the query of a guest, or for it; see `QueryAccess` and `RunAccess`."""
-
-
-class InitialOffset(_Call, frozen=True):
-    start: StartParts
-
-
-class AddedOffset(_Call, frozen=True):
-    start: StartParts
-    names: list[str]
-
-
-class Place(_Call, frozen=True):
-    ranges: Sequence[ShardRange]
-    wait: float
-
-
-class Reading(_Call, frozen=True):
-    pass
-
-
-class WaitHeld(_Call, frozen=True):
-    wait: float
-
-
-class Poll(_Call, frozen=True):
-    offset: Told
-    max_bytes: int
-    max_records: int
-    wait: float
-
-
-class Commit(_Call, frozen=True):
-    offset: Told
-
-
-class LastRecords(_Call, frozen=True):
-    ranges: Sequence[ShardRange]
-
-
-class CheckReplay(_Call, frozen=True):
-    begin: Told
-    ranges: Sequence[ShardRange]
-
-
-class AskEnds(_Call, frozen=True):
-    offset: Told
-    wait: float
-
-
-class Strict(_Call, frozen=True):
-    streams: list[str]
-
-
-class Resume(_Call, frozen=True):
-    offset: Told
-
-
-class Planned(_Call, frozen=True):
-    mark: Mark
-
-
-class AskTips(_Call, frozen=True):
-    offset: Told
-    wait: float
-
-
-Call: TypeAlias = (
-    InitialOffset
-    | AddedOffset
-    | Place
-    | Reading
-    | WaitHeld
-    | Poll
-    | Commit
-    | LastRecords
-    | CheckReplay
-    | AskEnds
-    | Strict
-    | Resume
-    | Planned
-    | AskTips
-)
-
-
 class GuestCall(msgspec.Struct, frozen=True):
     """A call of a guest.
 
     Attributes:
         guest: Its name.
         number: The number of the call.
-        call: The call.
+        call: The call; see `access`.
     """
 
     guest: str
     number: int
-    call: Call
+    call: msgspec.Raw
 
 
 class Leave(msgspec.Struct, frozen=True):
@@ -226,11 +99,94 @@ class Answer(msgspec.Struct, frozen=True):
     said: list[str] = []
 
 
-def offset_data(offset: Offset | None) -> dict[str, object] | None:
-    """An offset as messages have it."""
-    return None if offset is None else offset.to_dict()
+class _Told(msgspec.Struct, frozen=True, array_like=True):
+    """An offset in a message.
+
+    Attributes:
+        number: Its number.
+        base: The number of the one that it is told by; None: by none. Below itself: it was told before.
+        moved: The shards with another position than there.
+        left: The shards that it does not name, and the other does.
+        lasts: Its last records.
+        mark: Its mark.
+    """
+
+    number: int
+    base: int | None = None
+    moved: list[tuple[ShardKey, Position]] = []
+    left: list[ShardKey] = []
+    lasts: list[tuple[ShardKey, int]] = []
+    mark: Mark | None = None
 
 
-def parsed_offset(data: dict[str, object] | None) -> Offset | None:
-    """What `offset_data` wrote."""
-    return None if data is None else Offset.from_dict(data)
+class UnknownOffset(Exception):
+    """A message names an offset by a number that is not kept here."""
+
+
+class OffsetsOfLink:
+    """The offsets that two processes have told each other. Each is told once, by what has changed: there may be thousands of shards.
+
+    Args:
+        first: The number of the first one that this process tells; 0 and 1, for the two count in steps of two.
+    """
+
+    def __init__(self, first: int) -> None:
+        self._next = first
+        self._known: OrderedDict[int, Offset] = OrderedDict()
+        self._heard: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def clear(self) -> None:
+        """Tell all of them anew."""
+        self._known.clear()
+
+    def encode(self, message: Any) -> msgspec.Raw:
+        """A message with its offsets."""
+        return msgspec.Raw(msgspec.json.encode(message, enc_hook=self._tell))
+
+    def decode(self, data: msgspec.Raw, kind: Any) -> Any:
+        """What `encode` of the other process made. Offsets that were told before are the same objects, which is cheap to recognize.
+
+        Raises:
+            UnknownOffset: The other process has to tell all offsets anew.
+            msgspec.MsgspecError: It is something else.
+        """
+        return msgspec.json.decode(data, type=kind, dec_hook=self._hear)
+
+    def _tell(self, offset: Any) -> _Told:
+        if not isinstance(offset, Offset):
+            raise NotImplementedError
+        for number, known in self._known.items():
+            if known is offset:
+                self._keep(number, known)
+                return _Told(number, number)
+        base = self._known.get(self._heard) if self._heard is not None else None
+        number, self._next = self._next, self._next + 2
+        self._keep(number, offset)
+        moved, lasts = list(offset.changes_since(base).items()), list(offset.lasts.items())
+        left = [] if base is None else [key for key in base if key not in offset]
+        return _Told(number, None if base is None else self._heard, moved, left, lasts, offset.mark)
+
+    def _hear(self, _kind: type[Any], data: Any) -> Offset:
+        told = msgspec.convert(data, _Told)
+        offset = self._known.get(told.number)
+        if offset is None:
+            positions = {}
+            if told.base is not None:
+                if (base := self._known.get(told.base)) is None:
+                    raise UnknownOffset
+                positions = dict(base)
+                for key in told.left:
+                    del positions[key]
+            offset = Offset({**positions, **dict(told.moved)}, dict(told.lasts), told.mark)
+        self._heard = told.number
+        self._keep(told.number, offset)
+        return offset
+
+    def _keep(self, number: int, offset: Offset) -> None:
+        self._known[number] = offset
+        self._known.move_to_end(number)
+        while len(self._known) > _KEPT_OFFSETS:
+            self._known.popitem(last=False)

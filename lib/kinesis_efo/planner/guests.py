@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
@@ -18,48 +18,29 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.options import Bounds, SourceOptions, Start
+from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.sharing import differences, of_run
+from kinesis_efo.planner.access import AnyCall, Call
 from kinesis_efo.planner.guest_messages import (
     ANSWER_SECONDS,
     CALL,
     JOIN,
     LEAVE,
-    AddedOffset,
     Answer,
-    AskEnds,
-    AskTips,
-    Call,
-    CheckReplay,
-    Commit,
     GuestCall,
-    InitialOffset,
     Join,
     Joined,
-    LastRecords,
     Leave,
-    Place,
-    Planned,
-    Poll,
-    Reading,
-    Resume,
-    Strict,
-    Told,
-    WaitHeld,
-    bounds_of,
-    offset_data,
-    start_of,
+    OffsetsOfLink,
+    UnknownOffset,
 )
-from kinesis_efo.planner.query import Query
-from kinesis_efo.positions import Offset, ShardRange
+from kinesis_efo.planner.query_planner import QueryPlanner
 from kinesis_efo.processes import Process
 
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 _KEPT_LINES: Final = 1_000
-_KEPT_OFFSETS: Final = 4
-"""A reader plans from one offset to the next, and commits the one before."""
 
 
 class Host(Protocol):
@@ -81,27 +62,14 @@ class Host(Protocol):
     def planner_address(self) -> FetcherAddress | None:
         """Where tasks ask who reads a shard; None if that never changes."""
 
-    @property
-    def reading(self) -> bool:
-        """Whether a task reads a range at this moment."""
-
     def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
         """Why a query that reads some streams cannot share the run."""
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
         """Let streams be read that the run does not read yet. Others of the program see them at once, the task is done once they are open."""
 
-    def new_query(self, name: str, streams: Collection[str], ends: Bounds) -> Query:
-        """One more query of the run; its tasks give its name."""
-
-    async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
-        """Where a new query begins."""
-
-    async def added(self, start: Start, names: Collection[str]) -> Offset:
-        """Where streams begin that are new to a query."""
-
-    async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
-        """Who reads the shards of some ranges of a query."""
+    def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
+        """Plans for one more query of the run; its tasks give its name."""
 
 
 class _Guest:
@@ -110,44 +78,21 @@ class _Guest:
     Attributes:
         reader: Names its query.
         process: Its process.
-        query: Its query.
-        streams: What its query reads, by logical name.
+        planner: Plans for its query.
         ready: Opens what the run did not read before.
         number: The number of its last call.
         calling: That call.
-        offsets: The last offsets that it has told, by number.
+        offsets: The offsets that it has told, and was told.
     """
 
-    def __init__(
-        self, reader: str, process: Process, query: Query, streams: Collection[str], ready: asyncio.Task[None]
-    ) -> None:
+    def __init__(self, reader: str, process: Process, planner: QueryPlanner, ready: asyncio.Task[None]) -> None:
         self.reader = reader
         self.process = process
-        self.query = query
-        self.streams = streams
+        self.planner = planner
         self.ready = ready
         self.number = 0
-        self.calling: asyncio.Task[bytes] | None = None
-        self.offsets: OrderedDict[int, Offset] = OrderedDict()
-
-    def offset(self, told: Told) -> Offset:
-        """An offset that it names. The same object for the same number: that is cheap to recognize.
-
-        Raises:
-            _UnknownOffset: It has to be told.
-        """
-        if told.data is not None:
-            self.offsets[told.number] = Offset.from_dict(told.data)
-        elif told.number not in self.offsets:
-            raise _UnknownOffset
-        self.offsets.move_to_end(told.number)
-        while len(self.offsets) > _KEPT_OFFSETS:
-            self.offsets.popitem(last=False)
-        return self.offsets[told.number]
-
-
-class _UnknownOffset(Exception):
-    """A guest names an offset by a number that is not kept."""
+        self.calling: asyncio.Task[msgspec.Raw] | None = None
+        self.offsets = OffsetsOfLink(1)
 
 
 class Guests:
@@ -221,15 +166,15 @@ class Guests:
         if self._closed:
             return Joined()
         streams = request.streams
-        faults = [*self._host.stream_faults(streams), *differences(of_run(self._host.options), request.options)]
+        options = SourceOptions.parse(request.options)
+        faults = [*self._host.stream_faults(streams), *differences(of_run(self._host.options), of_run(options))]
         if faults:
             return Joined(faults=faults)
         name = uuid4().hex
         ready = self._host.extend(streams)
         ready.add_done_callback(_heard)
-        query = self._host.new_query(request.reader, frozenset(streams), bounds_of(request.ends))
-        process = Process(request.pid, request.started)
-        self._guests[name] = _Guest(request.reader, process, query, frozenset(streams), ready)
+        planner = self._host.new_query(request.reader, frozenset(streams), options)
+        self._guests[name] = _Guest(request.reader, Process(request.pid, request.started), planner, ready)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="guests")
         logger.info(
@@ -252,7 +197,7 @@ class Guests:
                 if task is not None:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
-            await guest.query.leave()
+            await guest.planner.query.leave()
         except Exception:
             logger.exception("a query did not leave its run in order")
         finally:
@@ -266,8 +211,14 @@ class Guests:
         if guest is None or self._closed:
             return Answer(known=False)
         if guest.calling is None or guest.number != request.number:
+            try:
+                call = guest.offsets.decode(request.call, AnyCall)
+            except UnknownOffset:
+                return Answer(again=True)
+            except msgspec.MsgspecError as error:
+                raise FetcherError(f"not a call: {error}") from None
             before, guest.number = guest.calling, request.number
-            guest.calling = asyncio.create_task(self._after(before, guest, request.call), name="call of a guest")
+            guest.calling = asyncio.create_task(self._after(before, guest, call), name="call of a guest")
             guest.calling.add_done_callback(_heard)
         calling = guest.calling
         await asyncio.wait({calling}, timeout=ANSWER_SECONDS)
@@ -276,9 +227,7 @@ class Guests:
         if not calling.done():
             return Answer()
         try:
-            return Answer(done=True, result=msgspec.Raw(calling.result()), said=self._told())
-        except _UnknownOffset:
-            return Answer(again=True)
+            return Answer(done=True, result=calling.result(), said=self._told())
         except FetcherUnreachableError as error:
             # To the guest, the type says that this process is not reached.
             raise FetcherError(str(error)) from error
@@ -289,46 +238,13 @@ class Guests:
             lines.append(self.said.popleft())
         return lines
 
-    async def _after(self, before: asyncio.Task[bytes] | None, guest: _Guest, call: Call) -> bytes:
+    async def _after(self, before: asyncio.Task[msgspec.Raw] | None, guest: _Guest, call: Call[Any]) -> msgspec.Raw:
         """Make a call once the one before is over, which its caller may not have waited for: calls of a query follow each other."""
         if before is not None:
             await asyncio.wait({before})
         # Not cut off with this call: others may wait for it, too.
         await asyncio.shield(guest.ready)
-        return msgspec.json.encode(await self._call(guest, call))
-
-    async def _call(self, guest: _Guest, call: Call) -> Any:
-        query, offset = guest.query, guest.offset
-        match call:
-            case Poll():
-                return await query.poll(offset(call.offset), call.max_bytes, call.max_records, call.wait)
-            case Commit():
-                return await query.commit(offset(call.offset))
-            case WaitHeld():
-                return await query.wait_held(call.wait)
-            case InitialOffset():
-                return offset_data(await self._host.initial(start_of(call.start), guest.streams, query))
-            case AddedOffset():
-                return offset_data(await self._host.added(start_of(call.start), call.names))
-            case Place():
-                return await self._host.placed(call.ranges, call.wait, guest.reader)
-            case Reading():
-                return self._host.reading
-            case LastRecords():
-                return list((await query.last_records(call.ranges)).items())
-            case CheckReplay():
-                return await query.check_replay(offset(call.begin), call.ranges)
-            case AskEnds():
-                found = await query.ends(offset(call.offset), call.wait)
-                return None if found is None else (list(found.ends.items()), found.complete, list(found.lasts.items()))
-            case AskTips():
-                return offset_data(await query.tips(offset(call.offset), call.wait))
-            case Strict():
-                return sorted(await query.strict(call.streams))
-            case Resume():
-                return await query.resume(offset(call.offset))
-            case Planned():
-                return query.planned(call.mark)
+        return guest.offsets.encode(await guest.planner.answer(call))
 
 
 def _decoded(data: bytes, kind: type[Any]) -> Any:

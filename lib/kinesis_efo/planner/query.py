@@ -214,7 +214,7 @@ class Query:
                 self._bytes_done += each.bytes
         self._planned = []
 
-    async def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
+    def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
         """The last record of each of some ranges that are buffered, and end where no event does.
 
         Args:
@@ -253,7 +253,7 @@ class Query:
         """Take note that the query is new, so that it warns if the application has read its streams before; see `Resumption`."""
         self._resumption.begins(streams, from_leases=from_leases)
 
-    async def resume(self, offset: Offset) -> None:
+    def resume(self, offset: Offset) -> None:
         """Warn if the lease table shows that the checkpoint which the query goes on from had been further.
 
         Args:

@@ -42,12 +42,13 @@ from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.metrics import report
-from kinesis_efo.options import Bounds, SourceOptions, Start
+from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.patience import Patience
 from kinesis_efo.planner.cluster import Apart, Cluster
 from kinesis_efo.planner.local_fetching import LocalFetching
 from kinesis_efo.planner.probe import nobody_listens
 from kinesis_efo.planner.query import Query
+from kinesis_efo.planner.query_planner import QueryPlanner
 from kinesis_efo.planner.run import Run
 from kinesis_efo.planner.run_streams import RunStreams
 from kinesis_efo.planner.service import PlannerService
@@ -120,7 +121,7 @@ class RunHost:
 
     Attributes:
         run: The run.
-        query: The query of this process.
+        planner: Plans for the query of this process.
         cluster: Knows the fetchers of other processes; None: one fetcher runs here.
         fetcher: The fetcher of this process; None: fetchers are elsewhere.
         service: Where tasks read, or ask who reads.
@@ -169,7 +170,7 @@ class RunHost:
         self.run: Final = Run(streams, fetching, self._leases, table, keys, pace, options.patience, clock)
         # What has failed is no run to join, even if its own queries learn that late.
         self.run.failure.on_set(lambda: self._streams_changed({}))
-        self.query: Final = self.new_query(setup.query_name, manifest.streams, options.ends)
+        self.planner: Final = self.new_query(setup.query_name, manifest.streams, options)
         self.service: Final = self._serve(fetching)
 
     def _cluster(self, streams: Streams, settings: FetcherSettings) -> Cluster:
@@ -276,8 +277,9 @@ class RunHost:
         await self._streams.ready(names)
         self.run.leases.extend(names)
 
-    def new_query(self, name: str, streams: Collection[str], ends: Bounds) -> Query:
-        return Query(self.run, ends, name=name, max_skew=self.options.max_shard_skew, streams=streams)
+    def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
+        query = Query(self.run, options.ends, name=name, max_skew=self.options.max_shard_skew, streams=streams)
+        return QueryPlanner(self, query, name, options, streams)
 
     def say(self, line: str) -> None:
         """Let a guest write a line for this process; in any thread."""

@@ -7,8 +7,8 @@ import contextlib
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import AsyncExitStack
 from typing import Any, Final, Literal, TypeVar
 
@@ -17,22 +17,23 @@ from kinesis_efo.aws_errors import describe
 from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.failure import stopped
 from kinesis_efo.fetcher.assembly import stream_opener
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.manifest import Manifest
-from kinesis_efo.options import SourceOptions, Start
+from kinesis_efo.options import SourceOptions
 from kinesis_efo.patience import Patience, passes
-from kinesis_efo.planner.calls import QueryCalls, finished
+from kinesis_efo.planner.access import Call
 from kinesis_efo.planner.run_host import RunHost, RunSetup, StartFetchers
-from kinesis_efo.positions import Offset, ShardRange
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _STOP_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 1.0
 _LEASE_REQUESTS: Final = 32
 
 
@@ -88,27 +89,6 @@ class PlannerRuntime:
             self.stop()
             raise
 
-    def initial_offset(self, start: Start) -> Offset:
-        """The position of each shard from which a new query begins.
-
-        Raises:
-            KinesisEfoError: The streams cannot be listed, or there are no leases to start from.
-        """
-        host = self.host
-        return self._call(host.initial(start, self._setup.manifest.streams, host.query))
-
-    def added_offset(self, start: Start, names: Collection[str]) -> Offset:
-        """The position of each shard from which streams begin that an older query reads now, too.
-
-        Args:
-            start: Where they begin.
-            names: Their logical names.
-
-        Raises:
-            KinesisEfoError: The streams cannot be listed, or their leases are of other streams.
-        """
-        return self._call(self.host.added(start, names))
-
     @property
     def host(self) -> RunHost:
         """The run. Only after `start`; it lives in the run's event loop."""
@@ -125,38 +105,27 @@ class PlannerRuntime:
         """How the fetcher is reached, or the planner if fetchers are elsewhere. Only after `start`."""
         return self.host.address
 
-    def place(self, ranges: Sequence[ShardRange], at_most: float) -> list[FetcherAddress | None]:
-        """Who reads the shards of some ranges, which are about to be read.
-
-        Args:
-            ranges: The ranges.
-            at_most: Seconds to wait until all of them are read by somebody.
-
-        Returns:
-            The addresses, in the order of the ranges; None if nobody reads the shard yet: ask again. Tasks that begin before
-            there are fetchers could take the cores that these need.
-
-        Raises:
-            KinesisEfoError: Reading failed for good.
-        """
-        if self.host.cluster is None:
-            return [self.address] * len(ranges)
-        return self._call(self.host.placed(ranges, at_most, self.query_name))
-
     @property
     def planner_address(self) -> FetcherAddress | None:
         """Where tasks ask who reads a shard; None if that never changes."""
         return self.host.planner_address
 
-    @property
-    def query(self) -> QueryCalls:
-        """The query, for the thread that Spark calls. Only after `start`."""
-        return QueryCalls(self.host.query, self._loop, self._thread.is_alive)
+    def ask(self, call: Call[T]) -> T:
+        """Make a call to the query. Only after `start`.
 
-    @property
-    def reading(self) -> bool:
-        """Whether a task reads a range at this moment."""
-        return self._host is not None and self._host.reading
+        Raises:
+            KinesisEfoError: As `RunAccess.ask`, or the fetcher has stopped.
+        """
+        work = self.host.planner.answer(call)
+        try:
+            answer: T = self._call(work)
+        except CancelledError:
+            raise stopped() from None
+        except KinesisEfoError:
+            raise
+        except Exception as error:
+            raise FetcherError(f"the fetcher failed: {type(error).__name__}: {error}") from error
+        return answer
 
     def say(self, line: str) -> None:
         """Let a guest write a line for this process; in any thread."""
@@ -167,7 +136,7 @@ class PlannerRuntime:
         """End the query, but not the run: its guests may go on."""
         with contextlib.suppress(FetcherUnreachableError):
             if self._host is not None:
-                self._call(self._host.query.leave())
+                self._call(self._host.planner.query.leave())
 
     def close(self, *, only_if_alone: bool = False) -> bool:
         """Take no more guests; see `Guests.close`."""
@@ -248,4 +217,25 @@ class PlannerRuntime:
                 ) from error
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return finished(asyncio.run_coroutine_threadsafe(work, self._loop), self._thread.is_alive)
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise stopped() from None
+        return finished(future, self._thread.is_alive)
+
+
+def finished(future: Future[T], alive: Callable[[], bool]) -> T:
+    """The result of a call into an event loop of another thread.
+
+    Args:
+        future: The call.
+        alive: Whether the loop runs: a stopped event loop never completes its futures.
+
+    Raises:
+        FetcherUnreachableError: The loop was stopped.
+    """
+    while not wait((future,), _LOOK_SECONDS).done:
+        if not alive():
+            raise stopped()
+    return future.result()

@@ -7,27 +7,25 @@ nothing but a pause: they ask where to read, and go on there.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kinesis_efo.calls.address import FetcherAddress, Listening
+from msgspec.structs import replace
+
+from kinesis_efo.calls.address import Listening
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.fetcher.assembly import certificate_for
-from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.manifest import Manifest
-from kinesis_efo.marks import Mark
-from kinesis_efo.options import SourceOptions, Start
-from kinesis_efo.planner.access import QueryAccess
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.access import Begin, Call, Next, Plan, Step
 from kinesis_efo.planner.joining import Joining, OwnRun
 from kinesis_efo.planner.program import Program
-from kinesis_efo.planner.query_ends import Found
-from kinesis_efo.positions import Offset, ShardKey, ShardRange
 
 # What a guest needs is imported by guests: most queries are alone in their program.
 if TYPE_CHECKING:
@@ -78,7 +76,7 @@ class SharedRun:
         self._hurry = threading.Event()
         self._attaching = threading.RLock()
         self._stopping = threading.RLock()
-        self.query: Final = SharedQuery(self)
+        self._known = Begin()
 
     # -- what the stream reader asks
 
@@ -93,14 +91,21 @@ class SharedRun:
         if self._run.is_guest:
             self._be_guest()
 
-    def initial_offset(self, start: Start) -> Offset:
-        return self.call(lambda run: run.initial_offset(start))
-
-    def added_offset(self, start: Start, names: Collection[str]) -> Offset:
-        return self.call(lambda run: run.added_offset(start, names))
-
-    def place(self, ranges: Sequence[ShardRange], at_most: float) -> list[FetcherAddress | None]:
-        return self.call(lambda run: run.place(ranges, at_most))
+    def ask(self, call: Call[T]) -> T:
+        """See `RunAccess`. If the host is gone, the call goes to the run that takes the place of its."""
+        match call:
+            case Begin():
+                self._known = replace(call, new=False)
+            case Next():
+                self._known = replace(self._known, kept=call.position)
+            case Plan():
+                self._known = replace(self._known, kept=call.begin, planned=call.end.mark or self._known.planned)
+        answer = self._asked(call)
+        if isinstance(answer, Step):
+            # By now, its own commits move the rows that a checkpoint is compared with.
+            resumed = self._known.resumed if answer.again else None
+            self._known = replace(self._known, resumed=resumed, ending=answer.ending or self._known.ending)
+        return answer
 
     @property
     def planner_address(self) -> FetcherAddress | None:
@@ -116,14 +121,6 @@ class SharedRun:
     @property
     def query_name(self) -> str:
         return self._joining.query_name
-
-    @property
-    def reading(self) -> bool:
-        """See `RunAccess`. Tasks of other queries count, too."""
-        # Of a run that has ended, nobody reads.
-        with contextlib.suppress(KinesisEfoError):
-            return self.call(lambda run: run.reading)
-        return False
 
     def stop(self) -> None:
         """End the query. A host stays for its guests, until the last one has left or the program has ended."""
@@ -148,12 +145,7 @@ class SharedRun:
 
     # -- inside
 
-    def call(self, ask: Callable[[OwnRun | GuestRun], T]) -> T:
-        """Make a call to the run; if its host is gone, to the one that takes its place.
-
-        Raises:
-            KinesisEfoError: The error of the call, or this query has ended.
-        """
+    def _asked(self, call: Call[T]) -> T:
         while True:
             run = self._run
             if self._error is not None:
@@ -162,11 +154,11 @@ class SharedRun:
                 raise stopped()
             if not run.is_guest:
                 self._joining.keep_file()
-                return ask(run)
+                return run.ask(call)
             from kinesis_efo.planner.guest import HostLostError
 
             try:
-                return ask(run)
+                return run.ask(call)
             except HostLostError:
                 self._attach_again(run)
 
@@ -185,7 +177,7 @@ class SharedRun:
             )
             run = self._run = self._joining.replace(lost)
             with contextlib.suppress(HostLostError):  # the next one is told, then
-                self.query.tell_again(run.query)
+                run.ask(self._known)
 
     # -- as the host
 
@@ -214,7 +206,7 @@ class SharedRun:
         listening = self._listening
         if listening.loopback_only:
             # Ports are chosen for firewalls, of which there are none.
-            listening = replace(listening, ports=range(1))
+            listening = dataclasses.replace(listening, ports=range(1))
         try:
             certificate = certificate_for(self._options, listening, SystemClock())
             self._where = WhereService(self._place, self._joining.secret, listening, certificate)
@@ -255,66 +247,3 @@ class SharedRun:
         if run.is_guest:
             return HostPlace(run.address, run.by_planner) if run.link.file.host_lives else None
         return HostPlace(run.address, run.planner_address is not None)
-
-
-class SharedQuery:
-    """The query of a shared run; see `QueryAccess`.
-
-    Args:
-        shared: The run.
-    """
-
-    def __init__(self, shared: SharedRun) -> None:
-        self._shared = shared
-        self._mark: Mark | None = None
-        self._resumed: Offset | None = None
-        self._begins: Offset | None = None
-
-    def tell_again(self, query: QueryAccess) -> None:
-        """Tell the run what its predecessor knew of this query beside offsets, which every call carries."""
-        if self._mark is not None:
-            query.planned(self._mark)
-        if self._resumed is not None:
-            query.resume(self._resumed)
-        if self._begins is not None:
-            # It polls once its tasks are done, which may be reading from there. Until then the run must keep what they need.
-            query.check_replay(self._begins, ())
-
-    def wait_held(self, *, timeout: float) -> bool:
-        return self._shared.call(lambda run: run.query.wait_held(timeout=timeout))
-
-    def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
-        self._begins = offset
-        reply = self._shared.call(
-            lambda run: run.query.poll(offset, max_bytes=max_bytes, max_records=max_records, timeout=timeout)
-        )
-        self._resumed = None
-        return reply
-
-    def commit(self, offset: Offset) -> None:
-        self._shared.call(lambda run: run.query.commit(offset))
-
-    def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
-        return self._shared.call(lambda run: run.query.last_records(ranges))
-
-    def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        self._begins = begin
-        self._shared.call(lambda run: run.query.check_replay(begin, ranges))
-
-    def ends(self, offset: Offset, *, timeout: float) -> Found | None:
-        return self._shared.call(lambda run: run.query.ends(offset, timeout=timeout))
-
-    def strict(self, streams: Collection[str]) -> frozenset[str]:
-        return self._shared.call(lambda run: run.query.strict(streams))
-
-    def resume(self, offset: Offset) -> None:
-        self._resumed = offset
-        self._shared.call(lambda run: run.query.resume(offset))
-
-    def planned(self, mark: Mark) -> None:
-        self._mark = mark
-        with contextlib.suppress(FetcherUnreachableError):  # Spark finishes a micro-batch of a query that has ended
-            self._shared.call(lambda run: run.query.planned(mark))
-
-    def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
-        return self._shared.call(lambda run: run.query.tips(offset, timeout=timeout))

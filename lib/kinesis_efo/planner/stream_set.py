@@ -81,11 +81,6 @@ class StreamSet:
             found.append(ConfigurationError(self._removed(gone, others=gone == known)))
         return found
 
-    def added(self, offset: Offset) -> list[str]:
-        """The streams that an offset does not name."""
-        known = {key.stream for key in offset}
-        return sorted(self._streams.keys() - known)
-
     def _compare(self, name: str, before: str, known: set[str]) -> ConfigurationError | StreamReplacedError | None:
         arn = _stream_arn(before)
         ref = self._streams.get(name)

@@ -38,13 +38,13 @@ class Report(msgspec.Struct, frozen=True):
     data: int | None = msgspec.field(name="dataBytes", default=None)
 
     @classmethod
-    def of(cls, millis_behind: Mapping[ShardKey, int | None], size: tuple[int, int] | None) -> Report:
+    def of(cls, millis_behind: Mapping[ShardKey, int | None], size: tuple[int | None, int | None]) -> Report:
         """The report of some lags, and of a micro-batch's bytes and data."""
         streams: dict[str, dict[str, int]] = {}
         for key, millis in sorted(millis_behind.items()):
             if millis is not None:
                 streams.setdefault(key.stream, {})[key.shard] = millis
-        return cls(streams, *(size or (None, None)))
+        return cls(streams, *size)
 
     @classmethod
     def parse(cls, text: str | builtins.bytes | None) -> Report:

@@ -21,21 +21,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.errors import ConfigurationError, KinesisEfoError
+from kinesis_efo.failure import stopped
 from kinesis_efo.fetcher.client import CALL_SECONDS, FetcherClient
-from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.kinesis.records import Decoder
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.marks import Mark
-from kinesis_efo.options import Deaggregation, SourceOptions
+from kinesis_efo.options import Bounds, Deaggregation, SourceOptions
+from kinesis_efo.planner.access import Begin, Commit, Next, Plan, Reading, Step
 from kinesis_efo.planner.stream_set import StreamSet
-from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import Offset, ShardKey, ShardRange
 from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.spark import latency
-from kinesis_efo.spark.advance import Advance
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamReaderBase, read_limit
-from kinesis_efo.spark.ending import Ending
 from kinesis_efo.spark.finished import PlannedNote, planned_note
 from kinesis_efo.spark.lag import LagNotes, Report
 from kinesis_efo.spark.left_out import LEFT_OUT
@@ -44,7 +43,7 @@ from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce,
 
 if TYPE_CHECKING:
     from kinesis_efo.calls.address import FetcherAddress
-    from kinesis_efo.planner.access import QueryAccess, RunAccess
+    from kinesis_efo.planner.access import RunAccess
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +51,6 @@ _NO_LIMIT = 1 << 62
 _WORD_SECONDS = 2.0
 """How long a reader that stops waits for word that its last micro-batch is done. The driver hears of that within milliseconds, of the
 first one of a session within half a second."""
-_ENDING_SECONDS = 0.2
-"""A query that ends looks so often whether it has come to its end: an event without records ends no poll."""
 
 
 class KinesisStreamReader(StreamReaderBase):
@@ -72,8 +69,6 @@ class KinesisStreamReader(StreamReaderBase):
     def _reset(self) -> None:
         self._runtime: RunAccess | None = None
         self._streams = StreamSet(self._manifest, drop=self._options.drop_removed_streams)
-        self._added: Offset | None = None
-        self._knows_all = False
         self._asked_to_end = threading.Event()
         # For a checkpoint that has no mark yet. The same in every call: Spark compares offsets as text.
         self._mark = Mark(secrets.token_hex(4))
@@ -81,13 +76,13 @@ class KinesisStreamReader(StreamReaderBase):
         self._planned: Offset | None = None
         self._running: Offset | None = None
         self._asked = 0
-        self._resumed = False
-        self._may_read = False
+        self._begun = False
+        self._done: Offset | None = None
         self._committed: Offset | None = None
-        self._ending = Ending(
-            catch_up=self._options.catch_up, ends=self._options.ends, patience=self._options.retry.timeout
-        )
-        self._advance = Advance(self._ending, self._options.idle_checkpoint_interval, self._last_records)
+        self._available_now = False
+        self._ends_known = False
+        self._behind: dict[ShardKey, int | None] = {}
+        self._size: tuple[int | None, int | None] = (None, None)
         self._had_nothing = False
         self._others_run = False
         self._offsets: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
@@ -119,46 +114,28 @@ class KinesisStreamReader(StreamReaderBase):
             start: The offset that the query has reached; Spark 4.0 passes none.
             limit: Spark's limit for this trigger; 4.0 passes none, and the limits of the options apply.
         """
-        ending = self._ending
         self._asked += 1
-        if isinstance(limit, ReadAllAvailable):
-            ending.once()
-        ending.check()
-        self._advance.size = (0, 0)
+        once = isinstance(limit, ReadAllAvailable)
+        self._check_end(once=once)
         position = self._offset(start) if start else self._planned or self._initial_offset()
         if position == self._running:
-            self._done(position)
-        self._resume(position)
-        if ending.over:
-            return self._data(position)
-        self._wait_for_leases()
-        added = self._added_streams(position)
-        if added and not (ending.wanted and ending.in_one_batch):
-            # They begin in a micro-batch that reads nothing of them: from then on, Spark's log knows where they began.
-            return self._data(position.moved_to({**position, **added}, {}, self._mark))
-        if ending.wanted:
-            if ending.in_one_batch:
-                tips = self._tips(position)
-                ending.found(tips, time.monotonic(), complete=True)
-                self._advance.size = None
-                # It cannot do both. The next run reads the new streams.
-                return self._data(position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark))
-            self._look_for_ends(position)
+            self._done = position
+        self._size = (0, 0)
         # Another source of the query has rows: waiting for ours would hold them up in every trigger.
-        at_most = 0.0 if self._others_run and ending.targets is None else self._options.poll_timeout
-        if ending.targets is not None:
-            at_most = min(at_most, _ENDING_SECONDS)
+        hurry = self._others_run
         self._others_run = self._had_nothing = False
+        self._begin(position)
+        # Short calls: between them it is seen that this process was asked to end.
         while not self._asked_to_end.is_set():
-            reply = self._poll(position, at_most)
-            if ending.targets is not None and not ending.complete:
-                # After the poll: what it tells of a shard may lie behind an end that has just become known.
-                self._look_for_ends(position)
-            end = self._advance.to(position, reply, self._mark)
-            if end is not None:
-                return self._data(end)
-            ending.settle(position, self._advance.quiet, time.monotonic())
-            if ending.targets is None or ending.reached(position):
+            done = self._done if self._done != self._committed else None
+            step = self._started().ask(
+                Next(position, self._options.poll_timeout, done, hurry, once, self._available_now)
+            )
+            self._committed = self._done
+            self._take_note(position, step)
+            if step.end is not None:
+                return self._data(step.end)
+            if not step.again:
                 break
         self._had_nothing = True
         return self._data(position)
@@ -169,38 +146,34 @@ class KinesisStreamReader(StreamReaderBase):
         if start == end:
             return []
         first, self._running = self._running is None, self._planned
-        self._resume(self._planned)
-        if self._planned.mark is not None:
-            # Spark has it in its log, and whatever comes of it now, the sink may have its number.
-            self._query().planned(self._planned.mark)
-        runtime = self._started()
+        self._begin(self._planned)
         self._note = self._note or planned_note()
         self._note.write(end)
         if SPARK_VERSION < (4, 2):
             self._lag_notes.write(self._planned, self._report())
-        begin = self._offset(start)
-        ranges = list(filter(self._advance.has_records, begin.ranges_to(self._planned)))
-        if first:
-            self._query().check_replay(begin, ranges)
+        begin, runtime = self._offset(start), self._started()
+        plan = runtime.ask(Plan(begin, self._planned, self._options.poll_timeout, first))
+        # Tasks that begin before all shards are read by somebody could take the cores that fetchers need.
+        while any(each.fetcher is None for each in plan.served) and not self._asked_to_end.is_set():
+            plan = runtime.ask(Plan(begin, self._planned, self._options.poll_timeout))
+        ranges = [each.wanted for each in plan.served]
+        sizes = {each.wanted.key: each.bytes for each in plan.served if each.bytes is not None}
         together = streams_with_generations(begin, ranges)
         tasks: list[tuple[FetcherAddress | None, list[ShardRange]]] = [
             (fetcher, group)
-            for fetcher, theirs in by_fetcher(ranges, self._placed(ranges), together=together)
-            for group in coalesce(theirs, self._advance.sizes, together=together)
+            for fetcher, theirs in by_fetcher(ranges, [each.fetcher for each in plan.served], together=together)
+            for group in coalesce(theirs, sizes, together=together)
         ]
         if not tasks and self._options.latency_hooks:
             # Spark ends Python workers after a minute without a task; this one keeps them for the next record.
             tasks = [(None, [])]
-        strict: frozenset[str] = frozenset()
-        if self._options.deaggregate is Deaggregation.STRICT and ranges:
-            strict = self._query().strict({wanted.key.stream for wanted in ranges})
         return [
             KinesisPartition(
                 fetcher,
                 runtime.secret,
                 group,
                 deaggregate=self._options.deaggregate is not Deaggregation.OFF,
-                strict=strict,
+                strict=frozenset(plan.strict),
                 planner=runtime.planner_address,
                 query=runtime.query_name,
             )
@@ -215,7 +188,7 @@ class KinesisStreamReader(StreamReaderBase):
         """
         # The micro-batch that Spark has planned has rows of other sources only.
         self._others_run = self._had_nothing
-        self._done(self._offset(end))
+        self._done = self._offset(end)
 
     def stop(self) -> None:
         """Stop fetching and release the leases."""
@@ -233,11 +206,11 @@ class KinesisStreamReader(StreamReaderBase):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the query end at the streams' present tips, or in front of them. The first `latestOffset` asks for them."""
-        self._ending.available_now()
+        self._available_now = True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For the query's progress, the lag of each shard in milliseconds, and the micro-batch's bytes and data (Spark 4.2+)."""
-        if not self._advance.millis_behind:
+        if not self._behind:
             return None
         report: dict[str, Any] = msgspec.to_builtins(self._report())
         return report
@@ -261,50 +234,40 @@ class KinesisStreamReader(StreamReaderBase):
     # -- inside
 
     def _report(self) -> Report:
-        return Report.of(self._advance.millis_behind, self._advance.size)
+        return Report.of(self._behind, self._size)
 
-    def _done(self, end: Offset) -> None:
-        if end == self._committed:
-            return
-        try:
-            self._query().commit(end)
-        except FetcherUnreachableError:
-            if not self._asked_to_end.is_set():
-                raise
-        self._committed = end
+    def _check_end(self, *, once: bool) -> None:
+        if self._options.ends != Bounds() and not (once or self._available_now or self._options.catch_up):
+            raise ConfigurationError(
+                "kinesis-efo option 'endingPosition' needs a query that ends: .trigger(availableNow=True) on Spark 4.2 or newer; before, "
+                "option 'catchUp' with that trigger; or spark.read. Leave it out for a query that goes on"
+            )
 
-    def _resume(self, planned: Offset) -> None:
+    def _begin(self, planned: Offset) -> None:
         """Tell the planner, once, up to where Spark's log had planned when this query started; nothing if it is new."""
-        if not self._resumed and planned is not self._initial:
-            self._query().resume(planned)
-        self._resumed = True
+        if not self._begun:
+            self._started().ask(Begin(mark=self._mark, resumed=planned))
+        self._begun = True
 
-    def _wait_for_leases(self) -> None:
-        """Wait, once, until this query may read, or fail.
-
-        Spark writes a micro-batch as soon as it has an offset of each source. The other sources' rows would be committed before this
-        query is refused.
-        """
-        # Short calls: between them it is seen that this process was asked to end.
-        while not self._may_read and not self._asked_to_end.is_set():
-            self._may_read = self._query().wait_held(timeout=self._options.poll_timeout)
-
-    def _placed(self, ranges: Sequence[ShardRange]) -> list[FetcherAddress | None]:
-        """Who reads the shards of a micro-batch, once all of them are read. After a restart, Spark is quicker than fetchers."""
-        # Short calls: between them it is seen that this process was asked to end.
-        while None in (placed := self._started().place(ranges, self._options.poll_timeout)):
-            if self._asked_to_end.is_set():
-                break
-        return placed
+    def _take_note(self, position: Offset, step: Step) -> None:
+        """Take note of what is told beside the offset."""
+        self._size = step.bytes, step.data
+        self._behind.update(step.behind)
+        if step.ending is not None:
+            self._ends_known = step.ending.complete
+        if position.has_ends and step.end is not None:
+            self._behind = {key: millis for key, millis in self._behind.items() if key in step.end}
 
     def _learn_last(self, at_most: float) -> None:
         """Take note that the last micro-batch is done, where the driver says so. A fetcher that has failed need not know."""
         finished = False
         if self._note is not None and self._running is not None and self._running != self._committed:
             finished = self._note.finished(at_most)
+            self._done = self._running if finished else self._done
+        if self._runtime is not None and self._done is not None and self._done != self._committed:
             with contextlib.suppress(KinesisEfoError):
-                if finished:
-                    self._done(self._running)
+                self._runtime.ask(Commit(self._done))
+                self._committed = self._done
         self._warn_of_rest(finished=finished, known=self._note is None or self._note.has_listener)
 
     def _warn_of_rest(self, *, finished: bool, known: bool) -> None:
@@ -315,14 +278,14 @@ class KinesisStreamReader(StreamReaderBase):
             known: Whether it is.
         """
         asked, self._asked = self._asked, 2  # a process may be asked to end twice
-        if self._ending.complete or asked > 1:
+        if self._ends_known or asked > 1:
             return
         if asked == 0 and finished:
             logger.warning(
                 "the query ended after one micro-batch, which the run before had begun, and has not looked for more records. With "
                 "trigger(once=True), run it again: it goes on where it ended"
             )
-        behind = self._advance.millis_behind.values()
+        behind = self._behind.values()
         limited = self._options.max_bytes_per_trigger or self._options.max_records_per_trigger
         at_tips = behind and not limited and all(millis == 0 for millis in behind)
         if asked == 1 and SPARK_VERSION < (4, 2) and not at_tips and (finished or self._had_nothing or not known):
@@ -362,17 +325,11 @@ class KinesisStreamReader(StreamReaderBase):
         read_at = time.monotonic()
         while time.monotonic() - read_at < self._options.lease_timeout and (runtime := self._runtime) is not None:
             time.sleep(0.1)
-            if runtime.reading:
+            if _reads(runtime):
                 read_at = time.monotonic()
         if (runtime := self._runtime) is not None:
             self._learn_last(_WORD_SECONDS)
             runtime.stop()
-
-    def _query(self) -> QueryAccess:
-        return self._started().query
-
-    def _last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
-        return self._query().last_records(ranges)
 
     def _offset(self, data: dict[str, Any]) -> Offset:
         """The offset that Spark hands over. Spark says the same few again and again, and parsing thousands of shards takes its time."""
@@ -393,44 +350,16 @@ class KinesisStreamReader(StreamReaderBase):
         return data
 
     def _initial_offset(self) -> Offset:
-        if self._initial is None:
-            start = self._options.start
-            found = self._started().initial_offset(start)
-            if start.from_leases:
-                # A run before that is ending moves the rows until it releases its lease.
-                self._wait_for_leases()
-                found = self._started().initial_offset(start)
-            self._initial = Offset(found, mark=self._mark)
+        while self._initial is None:
+            self._initial = self._started().ask(Begin(new=True, mark=self._mark, wait=self._options.poll_timeout))
+            if self._initial is None and self._asked_to_end.is_set():
+                raise stopped()
+        self._begun = True
         return self._initial
 
-    def _added_streams(self, position: Offset) -> Offset | dict[ShardKey, Position]:
-        """Where the streams begin that the query does not know yet; nothing if it knows all. Chosen once."""
-        if self._knows_all or not (names := self._streams.added(position)):
-            # No offset after this one knows less.
-            self._knows_all = True
-            return {}
-        if self._added is None:
-            self._added = self._started().added_offset(self._options.new_stream_start, names)
-        return self._added
 
-    def _poll(self, position: Offset, at_most: float) -> PollReply:
-        return self._query().poll(
-            position,
-            max_bytes=self._options.max_bytes_per_trigger or _NO_LIMIT,
-            max_records=self._options.max_records_per_trigger or _NO_LIMIT,
-            timeout=at_most,
-        )
-
-    def _look_for_ends(self, position: Offset) -> None:
-        # Short calls: between them it is seen that this process was asked to end.
-        while (found := self._query().ends(position, timeout=self._options.poll_timeout)) is None:
-            if self._asked_to_end.is_set():
-                return
-        self._ending.found(found.ends, time.monotonic(), complete=found.complete, lasts=found.lasts)
-
-    def _tips(self, position: Offset) -> Offset:
-        # Short calls: between them it is seen that this process was asked to end.
-        while (tips := self._query().tips(position, timeout=self._options.poll_timeout)) is None:
-            if self._asked_to_end.is_set():
-                return position
-        return tips
+def _reads(runtime: RunAccess) -> bool:
+    # Of a run that has ended, nobody reads.
+    with contextlib.suppress(KinesisEfoError):
+        return runtime.ask(Reading())
+    return False

@@ -508,7 +508,7 @@ def test_one_call_reads_many_ranges_in_their_order_also_where_some_are_empty_or_
     with reading(w) as r:
 
         def all_there() -> bool:
-            reply = r.runtime.query.poll(r.offset, max_bytes=1 << 60, max_records=1 << 60, timeout=0.2)
+            reply = r.calls.poll(r.offset, max_bytes=1 << 60, max_records=1 << 60, timeout=0.2)
             return sum(shard.records for shard in reply.shards) == 2000
 
         wait_until(all_there)

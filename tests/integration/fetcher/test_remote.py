@@ -24,7 +24,7 @@ from kinesis_efo.operate.live import ask
 from kinesis_efo.positions import ShardRange
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.fetcher_processes import FetcherProcesses
-from tests.support.fetching import QUICK, Reading, Row, prepare
+from tests.support.fetching import QUICK, Reading, Row, first_offset, prepare
 from tests.support.world import World, wait_until
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ class Query(Reading):
     """Reads as Spark's tasks do: from the fetcher that the plan names, or from whom the planner says."""
 
     def read(self, wanted: ShardRange, client: Any = None) -> list[Row]:
-        (fetcher,) = self.runtime.place([wanted], 0.0)
+        (fetcher,) = self.runtime._call(self.runtime.host.placed([wanted], 0.0, ""))
         reader = RangeReader(self.runtime.secret, self.runtime.planner_address, 60.0)
         return [
             Row(r["stream"], r["shardId"], int(r["sequenceNumber"]), r["partitionKey"], r["data"])
@@ -64,7 +64,7 @@ def reading(
     )
     try:
         runtime.start()
-        yield Query(runtime, None, runtime.initial_offset(runtime.host.options.start))  # type: ignore[arg-type]
+        yield Query(runtime, None, first_offset(runtime))  # type: ignore[arg-type]
     finally:
         runtime.stop()
         ended = fetchers.ended()

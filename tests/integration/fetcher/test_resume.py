@@ -247,11 +247,11 @@ def test_a_range_from_a_childs_beginning_that_is_read_again_after_retention_pass
     ranges = [wanted for wanted in begin.ranges_to(end) if wanted.key.shard != root]
     with reading(w, at=end, clock=calendar) as r:
         if not hours:
-            r.runtime.query.check_replay(begin, ranges)
+            r.calls.check_replay(begin, ranges)
             assert sorted(row.data for wanted in ranges for row in r.read(wanted)) == [data for _, data in records(0)]
             return
         with pytest.raises(DataLossError, match="is gone, if there was anything"):
-            r.runtime.query.check_replay(begin, ranges)
+            r.calls.check_replay(begin, ranges)
         with pytest.raises(DataLossError):
             r.poll()
 
@@ -263,11 +263,11 @@ def test_a_first_range_from_the_horizon_that_is_gone_as_a_whole_is_told(aging: M
         begin = r.offset
         r.until(20)
         ranges = begin.ranges_to(r.offset)
-        r.runtime.query.check_replay(begin, ranges)  # as with each first micro-batch
+        r.calls.check_replay(begin, ranges)  # as with each first micro-batch
     calendar.offset += 25 * HOURS
     w.put(records(20))
     with reading(w, clock=calendar) as r, pytest.raises(DataLossError, match="from its beginning up to AFTER:"):
-        r.runtime.query.check_replay(begin, ranges)
+        r.calls.check_replay(begin, ranges)
 
 
 def test_a_new_query_at_the_horizon_or_before_it_has_lost_nothing(aging: MakeWorld, calendar: Calendar) -> None:

@@ -15,6 +15,7 @@ from kinesis_efo.aws import SyncClients
 from kinesis_efo.errors import FetcherError, StreamError
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.access import Begin
 from kinesis_efo.planner.guest import GuestRun, HostClient, HostLink
 from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.processes import Process
@@ -60,7 +61,8 @@ def test_a_guest_adds_a_stream_and_is_told_where_it_begins(world: MakeWorld) -> 
     with hosting(w) as (runtime, told), asking(w, runtime, "orders,clicks") as guest:
         assert guest is not None
         assert [sorted(streams) for streams in told] == [["clicks", "orders"]]
-        begins = guest.initial_offset(SourceOptions.parse({**w.options, "startingPosition": "TRIM_HORIZON"}).start)
+        begins = guest.ask(Begin(new=True))
+        assert begins is not None
         assert sorted(key.stream for key in begins) == ["clicks", "clicks", "orders"]
 
 

@@ -104,7 +104,7 @@ def test_tools_are_told_of_each_query_by_its_checkpoint(world: MakeWorld, play: 
     queries = [Reading(play, w), Reading(play, w)]
     for query in queries:
         query.until(rows)
-    queries[1].spark.commit(queries[1].at)
+    queries[1].spark.latest_offset(queries[1].at)
     run = Lease.from_item(w.leases()["#run:orders"])
     assert run is not None
     (status,) = asyncio.run(ask({"orders": run})).answers.values()

@@ -725,7 +725,7 @@ def test_the_last_record_in_front_of_an_end_within_an_event_is_told_by_fetchers(
             [wanted] = begin.ranges_to(Offset({key: end})) or [ShardRange(key, begin[key], end)]
             while not (await run.planner.poll(begin, NO_LIMIT, NO_LIMIT, 1.0)).shards[0].records:
                 pass
-            known = await run.planner.last_records([wanted])
+            known = run.planner.last_records([wanted])
             assert known == ({} if after == place else {key: numbers[place]})
 
     test()

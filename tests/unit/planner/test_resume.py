@@ -49,9 +49,9 @@ def test_a_checkpoint_behind_the_table_is_a_warning_once(
         offset = Offset({SHARD: Position.after(20)})
         if first == "lease":
             held.lease_taken("orders", rows)
-            await made.resume(offset)
+            made.resume(offset)
         else:
-            await made.resume(offset)
+            made.resume(offset)
             held.lease_taken("orders", rows)
         held.lease_taken("orders", rows)  # once more, after it was lost for a while
         await asyncio.sleep(0)
@@ -68,7 +68,7 @@ def test_a_query_that_joins_later_is_compared_with_the_rows_that_the_run_has_fou
     async def main() -> None:
         held, _ = query()
         held.lease_taken("orders", {KEY: Lease(KEY, checkpoint=Position.after(30))})
-        await Query(held, name="later").resume(Offset({SHARD: Position.after(20)}))
+        Query(held, name="later").resume(Offset({SHARD: Position.after(20)}))
 
     with caplog.at_level(logging.WARNING):
         run(main())
@@ -103,9 +103,9 @@ def test_a_checkpoint_behind_its_own_mark_is_one_warning_whatever_the_rows_say(
 
         if first == "leases":
             take()
-            await made.resume(offset)
+            made.resume(offset)
         else:
-            await made.resume(offset)
+            made.resume(offset)
             take()
         take()
 

@@ -218,7 +218,6 @@ async def test_a_failure_ends_every_call_and_the_first_one_stays(centre: Centre)
         query.wait_held(5.0),
         centre.poll(ONE),
         query.commit(ONE),
-        query.last_records([]),
         query.check_replay(ONE, []),
         query.strict(["orders"]),
         query.ends(ONE, 5.0),
@@ -227,6 +226,8 @@ async def test_a_failure_ends_every_call_and_the_first_one_stays(centre: Centre)
     for call in calls:
         with pytest.raises(DataLossError, match=r"^first$"):
             await call
+    with pytest.raises(DataLossError, match=r"^first$"):
+        query.last_records([])
     assert centre.calls("poll", "commit") == []
     assert centre.access.listings == listings, "nothing is looked for any more"
     centre.run.lease_lost("orders", "somebody")
@@ -521,7 +522,7 @@ async def test_tools_are_told_how_far_each_shard_is_processed(centre: Centre) ->
 async def test_the_last_records_of_ranges_are_told_as_far_as_they_are_buffered(centre: Centre) -> None:
     ranges = [ShardRange(key, TRIM_HORIZON, Position.after(20)) for key in (FIRST, SECOND)]
     centre.fetching.lasts = {ranges[0]: 18}
-    assert await centre.query.last_records(ranges) == {FIRST: 18}
+    assert centre.query.last_records(ranges) == {FIRST: 18}
 
 
 @scenario()

@@ -6,13 +6,15 @@ import asyncio
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kinesis_efo.calls.address import Listening
-from kinesis_efo.errors import FetcherUnreachableError
+from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.access import Reading
 from kinesis_efo.planner.runtime import PlannerRuntime
 
 MANIFEST = Manifest("lake", "test", "eu-west-1", "leases", {}, "manifest.json", {})
@@ -68,3 +70,34 @@ def test_a_call_ends_with_the_loop_that_it_waits_for() -> None:
     caller.join(60)
     assert not caller.is_alive()
     assert isinstance(ended[0], FetcherUnreachableError)
+
+
+class Planner:
+    """Fails with what it is told."""
+
+    def __init__(self, failure: BaseException) -> None:
+        self.failure = failure
+
+    async def answer(self, call: Any) -> Any:
+        raise self.failure
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "message"),
+    [
+        (DataLossError("it is gone"), DataLossError, "^it is gone$"),
+        (ValueError("a bug"), FetcherError, "^the fetcher failed: ValueError: a bug$"),
+        (TimeoutError("a slow one"), FetcherError, "^the fetcher failed: TimeoutError: a slow one$"),
+        (asyncio.CancelledError(), FetcherUnreachableError, "its query has ended"),
+    ],
+)
+def test_errors_keep_their_kind(failure: BaseException, kind: type[Exception], message: str) -> None:
+    runtime = PlannerRuntime(MANIFEST, OPTIONS, Listening())
+    host = SimpleNamespace(service=Service(), end_report=lambda: None, planner=Planner(failure))
+    runtime._host = host  # type: ignore[assignment]
+    runtime._thread.start()
+    with pytest.raises(kind, match=message):
+        runtime.ask(Reading())
+    runtime.stop()
+    with pytest.raises(FetcherUnreachableError, match="its query has ended"):
+        runtime.ask(Reading())

@@ -21,15 +21,17 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.fetcher.work import PlannerClient
 from kinesis_efo.marks import Mark
-from kinesis_efo.options import Start
 from kinesis_efo.planner import joining, shared_run
+from kinesis_efo.planner.access import Begin, Next, Plan
 from kinesis_efo.planner.program import Program
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardRange
-from tests.support.shared_runs import KEY, FakeOwn, Programs
+from tests.support.shared_runs import ENDING, KEY, FakeOwn, Programs
 from tests.support.world import wait_until
 
+MARK = Mark("cd")
 OFFSET = Offset({KEY: Position.after(42)}, mark=Mark("ab", 3))
+LATER = Offset({KEY: Position.after(43)}, mark=Mark("ab", 4))
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progra
 
 
 def poll(run: SharedRun, offset: Offset = OFFSET) -> None:
-    run.query.poll(offset, max_bytes=1, max_records=1, timeout=0.01)
+    run.ask(Next(offset, 0.01))
 
 
 def in_thread(work: Callable[[], Any]) -> threading.Thread:
@@ -72,9 +74,9 @@ def test_a_query_alone_has_a_run_of_its_own_and_asks_nobody(programs: Programs) 
     run.start()
     assert run.planner_address is None, "tasks need not ask"
     assert run.secret == host_of(run).secret
-    assert run.initial_offset(Start()) == {("orders", "a"): Position.at_timestamp(7)}
+    assert run.ask(Begin(new=True)) == {("orders", "a"): Position.at_timestamp(7)}
     poll(run)
-    assert host_of(run).mine.done("poll")
+    assert host_of(run).mine.done(Next)
     assert len(files(programs)) == 1
     own = host_of(run)
     run.stop()
@@ -91,10 +93,10 @@ def test_the_next_one_joins_and_its_tasks_read_from_the_host(programs: Programs)
     second.start()
     (own,) = programs.begun
     assert second.secret == first.secret
-    assert second.place([], 0.0) == []
+    assert second.ask(Plan(OFFSET, OFFSET, 0.0)).served == []
     poll(second)
-    assert own.queries[0].done("poll")
-    assert not own.mine.done("poll")
+    assert own.queries[0].done(Next)
+    assert not own.mine.done(Next)
     reply = where(second)
     assert (reply.fetchers, reply.there) == ([own.address], 1)
     second.stop()
@@ -249,7 +251,7 @@ def test_a_host_for_which_spark_waits_hands_its_run_over(programs: Programs) -> 
     assert programs.stayed == 0
     poll(second)
     assert host_of(second) is programs.begun[1]
-    assert host_of(second).mine.done("poll")
+    assert host_of(second).mine.done(Next)
 
 
 def test_a_host_that_stays_ends_when_spark_waits_after_all(programs: Programs) -> None:
@@ -307,16 +309,15 @@ def test_a_guest_goes_on_with_the_run_of_a_host_that_was_killed(programs: Progra
     second.start()
     asked = second.planner_address
     poll(second)
-    second.query.planned(Mark("ab", 3))
+    second.ask(Plan(OFFSET, LATER, 0.0))
     programs.kill(first)
     poll(second)
     own = host_of(second)
     assert own.secret == first.secret, "tasks that were planned before read on"
     assert own.query_name == second.query_name == programs.begun[0].names[0]
-    assert own.mine.done("planned") == [("planned", Mark("ab", 3))]
-    assert own.mine.done("poll") == [("poll", OFFSET, 1, 1, 0.01)]
-    assert own.mine.done("resume") == []
-    assert own.mine.done("check_replay") == [("check_replay", OFFSET, ())], "what its tasks read is kept"
+    assert own.mine.done(Next) == [Next(OFFSET, 0.01)]
+    (begin,) = own.mine.done(Begin)
+    assert begin == Begin(planned=LATER.mark, kept=OFFSET, ending=ENDING), "what its tasks read is kept"
     assert second.planner_address == asked, "and they ask where they have asked"
     reply = where(second)
     assert (reply.fetchers, reply.there) == ([own.address], 1)
@@ -324,7 +325,7 @@ def test_a_guest_goes_on_with_the_run_of_a_host_that_was_killed(programs: Progra
     third = programs.reader()
     third.start()
     poll(third)
-    assert own.queries[0].done("poll")
+    assert own.queries[0].done(Next)
 
 
 @pytest.mark.parametrize("ends", ["killed", "handed over"])
@@ -352,21 +353,21 @@ def test_the_next_host_learns_where_a_query_goes_on_that_has_not_polled_yet(prog
     first, second = programs.reader(), programs.reader()
     first.start()
     second.start()
-    second.query.resume(OFFSET)
+    second.ask(Begin(mark=MARK, resumed=OFFSET))
     programs.kill(first)
     poll(second)
-    assert host_of(second).mine.done("resume") == [("resume", OFFSET)]
+    assert host_of(second).mine.done(Begin) == [Begin(mark=MARK, resumed=OFFSET, kept=OFFSET)]
 
 
 def test_who_has_polled_has_no_checkpoint_to_compare_any_more(programs: Programs) -> None:
     first, second = programs.reader(), programs.reader()
     first.start()
     second.start()
-    second.query.resume(OFFSET)
+    second.ask(Begin(mark=MARK, resumed=OFFSET))
     poll(second)
     programs.kill(first)
     poll(second)
-    assert host_of(second).mine.done("resume") == [], "by now, its own commits have moved the rows"
+    assert host_of(second).mine.done(Begin)[0].resumed is None, "by now, its own commits have moved the rows"
 
 
 def test_a_guest_goes_on_although_spark_asks_for_nothing(programs: Programs) -> None:
@@ -452,7 +453,7 @@ def test_a_host_that_is_paused_is_waited_for(programs: Programs, monkeypatch: py
     monkeypatch.setattr(HostClient, "ask", paused)
     poll(second)
     assert len({request.number for request in asked}) == 1
-    assert own.queries[0].done("poll")
+    assert own.queries[0].done(Next)
     assert len(programs.begun) == 1
     assert len(own.queries) == 1
 

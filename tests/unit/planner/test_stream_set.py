@@ -41,15 +41,10 @@ def test_what_was_written_is_read_again() -> None:
     data = both.to_dict(offset(orders=AT, clicks=TRIM_HORIZON))
     assert data["sources"] == {"orders": ORDERS.consumer_arn, "clicks": CLICKS.consumer_arn}
     assert both.read(data) == offset(orders=AT, clicks=TRIM_HORIZON)
-    assert both.added(both.read(data)) == []
 
 
 def test_an_offset_of_version_0_1_names_no_sources() -> None:
     assert reading(ORDERS).read(offset(orders=AT).to_dict()) == offset(orders=AT)
-
-
-def test_a_stream_that_the_offset_does_not_name_is_new() -> None:
-    assert reading(ORDERS, CLICKS).added(offset(orders=AT)) == ["clicks"]
 
 
 @pytest.mark.parametrize("sources", [True, False])

@@ -7,7 +7,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.query_ends import Found
+from kinesis_efo.planner.query_planner import QueryPlanner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark import stream_reader
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable
@@ -112,8 +113,42 @@ class Fetcher:
         return self.found.pop(0)
 
 
+class AsyncQuery:
+    """What a query planner asks of a query, answered by a script."""
+
+    def __init__(self, script: Fetcher) -> None:
+        self.script = script
+
+    async def wait_held(self, at_most: float) -> bool:
+        return self.script.wait_held(timeout=at_most)
+
+    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
+        return self.script.poll(offset, max_bytes=max_bytes, max_records=max_records, timeout=at_most)
+
+    async def commit(self, offset: Offset) -> None:
+        self.script.commit(offset)
+
+    async def check_replay(self, begin: Offset, ranges: list[ShardRange]) -> None:
+        self.script.check_replay(begin, ranges)
+
+    async def ends(self, offset: Offset, at_most: float) -> Found | None:
+        return self.script.ends(offset, timeout=at_most)
+
+    async def tips(self, offset: Offset, at_most: float) -> Offset | None:
+        return self.script.tips(offset, timeout=at_most)
+
+    def last_records(self, ranges: list[ShardRange]) -> dict[ShardKey, int]:
+        return self.script.last_records(ranges)
+
+    def resume(self, offset: Offset) -> None:
+        self.script.resume(offset)
+
+    def planned(self, mark: Mark) -> None:
+        self.script.planned(mark)
+
+
 class Reader(KinesisStreamReader):
-    """A reader without a fetcher of its own."""
+    """A reader with a query planner, and without a fetcher of its own."""
 
     def __init__(self, initial: Mapping[ShardKey, Position], *, marked: bool = False, **options: str) -> None:
         super().__init__(SourceOptions.parse({"manifest": "m.json", **options}), MANIFEST)
@@ -126,27 +161,38 @@ class Reader(KinesisStreamReader):
         self.waited: list[float] = []
         self.fetchers: dict[ShardKey, FetcherAddress | None] = {}
         self.started = False
+        self.clock = SimpleNamespace(monotonic=lambda: time.monotonic())
+        self.reading = False
+        self.secret, self.query_name = "s", "q"
         self._start_at = Offset(initial)
+        query: Any = AsyncQuery(self.fetcher)
+        self.planner = QueryPlanner(self, query, "q", self._options, MANIFEST.streams)
+        self._runtime = self
 
     def _started(self) -> Any:
         self.started = True
+        return self
 
-        def initial_offset(start: Any) -> Offset:
-            self.initial_offsets += 1
-            return self._start_at
+    @property
+    def planner_address(self) -> FetcherAddress | None:
+        return PLANNER if self.fetchers else None
 
-        def place(ranges: list[ShardRange], at_most: float) -> list[FetcherAddress | None]:
-            self.waited.append(at_most)
-            late = len(self.waited) <= self.late
-            return [None if late else self.fetchers.get(wanted.key, HERE) for wanted in ranges]
+    def ask(self, call: Any) -> Any:
+        work = self.planner.answer(call)
+        try:
+            work.send(None)
+        except StopIteration as answer:
+            return answer.value
+        raise AssertionError("nothing of what was scripted has to be waited for")
 
-        planner = PLANNER if self.fetchers else None
-        return SimpleNamespace(
-            secret="s", initial_offset=initial_offset, place=place, planner_address=planner, query_name="q"
-        )
+    async def initial(self, start: Any, names: Any, query: Any) -> Offset:
+        self.initial_offsets += 1
+        return self._start_at
 
-    def _query(self) -> Any:
-        return self.fetcher
+    async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
+        self.waited.append(at_most)
+        late = len(self.waited) <= self.late
+        return [None if late else self.fetchers.get(wanted.key, HERE) for wanted in ranges]
 
 
 def offset(**positions: Position) -> dict[str, Any]:
@@ -176,7 +222,8 @@ def test_a_micro_batch_after_which_spark_never_asks_is_done_where_the_driver_say
     reader.partitions(offset(s0=START), offset(s0=after(9)))
     if done:
         mark_finished(tmp_path, json.dumps(offset(s0=after(9))))
-    reader.stop()
+    reader._learn_last(60.0 if done else 0.0)
+    reader._note.clear()
     assert reader.fetcher.commits == ([Offset({key(0): after(9)})] if done else [])
     assert list(tmp_path.iterdir()) == [presence(tmp_path, 1)]
 
@@ -193,7 +240,7 @@ def test_a_reader_whose_fetcher_has_failed_stops_all_the_same(tmp_path: Path) ->
         raise DataLossError("gone")
 
     reader.fetcher.commit = fail  # type: ignore[method-assign]
-    reader.stop()
+    reader._learn_last(60.0)
 
 
 def test_spark_4_0_starts_a_query_with_the_latest_offset() -> None:
@@ -256,7 +303,8 @@ def test_spark_4_3_says_where_the_query_is() -> None:
     reader.fetcher.there = {key(0): (after(10), 3)}
     assert reader.latestOffset(offset(s0=after(5)), limit) == offset(s0=after(10))
     reader.commit(offset(s0=after(5)))
-    assert reader.fetcher.commits == [Offset({key(0): after(5)})]
+    reader.latestOffset(offset(s0=after(10)), limit)
+    assert reader.fetcher.commits == [Offset({key(0): after(5)})], "it rides along with the next question"
 
 
 def test_limits_of_the_options_hold() -> None:
@@ -283,7 +331,7 @@ def test_idle_shards_ride_along_with_records_and_cost_no_task() -> None:
 
 def test_idle_offsets_alone_are_stored_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("kinesis_efo.spark.stream_reader.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     reader = Reader({key(0): START}, idleCheckpointInterval="60s")
     reader.fetcher.there = {key(0): (after(10), 0)}
     assert reader.latestOffset() == offset(s0=START)
@@ -683,8 +731,10 @@ def test_nothing_new_is_the_same_offset_to_the_letter_whoever_wrote_it() -> None
         reader = Reader({})
         reader.partitions(begin, begin)
         for _ in range(8):
-            reader._advance._stored_idle_at -= 1000  # it is time to store where idle shards are, and none has moved
-            reader._advance._idle = {key(0): after(10)}
+            reader.planner._advance._stored_idle_at -= (
+                1000  # it is time to store where idle shards are, and none has moved
+            )
+            reader.planner._advance._idle = {key(0): after(10)}
             assert json.dumps(reader.latestOffset(begin)) == json.dumps(begin)
             assert json.dumps(reader.latestOffset()) == json.dumps(begin)
         catching_up = Reader({}, catchUp="true")
@@ -694,7 +744,7 @@ def test_nothing_new_is_the_same_offset_to_the_letter_whoever_wrote_it() -> None
 
 def test_an_idle_micro_batch_names_no_records() -> None:
     reader = Reader({})
-    reader._advance._stored_idle_at -= 1000
+    reader.planner._advance._stored_idle_at -= 1000
     begin = with_lasts({key(0): 8}, s0=after(10))
     reader.fetcher.there = {key(0): (after(30), 0)}
     end = reader.latestOffset(begin)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from math import inf
 from typing import Final
 
-from kinesis_efo.errors import ConfigurationError
+import msgspec
+
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 
@@ -15,6 +16,17 @@ logger = logging.getLogger(__name__)
 
 _HEARD_AGAIN_SECONDS: Final = 12.0
 """Two events of SubscribeToShard come in this time. So what is quiet still was so after the ends were found, too."""
+
+
+class EndingState(msgspec.Struct, frozen=True):
+    """What the next run has to know of an `Ending`, whose attributes these are."""
+
+    wanted: bool
+    in_one_batch: bool
+    over: bool
+    complete: bool
+    targets: list[tuple[ShardKey, Position | None]] | None
+    lasts: list[tuple[ShardKey, int]]
 
 
 class Ending:
@@ -31,13 +43,14 @@ class Ending:
         over: Whether nothing more is read.
         targets: The positions at which it ends, by shard, each None if reading has not come to it yet; None if the query goes on.
         complete: Whether they are all known.
+        changed: Whether its state is another one than that which was read or given last.
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:
         self.wanted = self.in_one_batch = catch_up
         self.over = False
         self.targets: Mapping[ShardKey, Position | None] | None = None
-        self.complete = False
+        self.complete = self.changed = False
         self._settled: set[ShardKey] = set()
         self._lasts: dict[ShardKey, int] = {}
         self._found_at: dict[ShardKey, float] = {}
@@ -46,25 +59,30 @@ class Ending:
         self._available_now = False
 
     def available_now(self) -> None:
-        """Take note of `Trigger.AvailableNow`."""
-        self.wanted = self._available_now = True
-        self.in_one_batch = False
+        """Take note of `Trigger.AvailableNow`, once."""
+        if not self._available_now:
+            self.wanted = self._available_now = self.changed = True
+            self.in_one_batch = False
 
     def once(self) -> None:
         """Take note of `Trigger.Once`."""
         self.wanted = self.in_one_batch = True
 
-    def check(self) -> None:
-        """Refuse an end where the query has none.
+    def state(self) -> EndingState:
+        """What the next run has to know."""
+        self.changed = False
+        targets = None if self.targets is None else list(self.targets.items())
+        return EndingState(self.wanted, self.in_one_batch, self.over, self.complete, targets, list(self._lasts.items()))
 
-        Raises:
-            ConfigurationError: It goes on for ever, and `endingPosition` is given.
-        """
-        if self._ends != Bounds() and not (self.wanted or self._available_now or self.over):
-            raise ConfigurationError(
-                "kinesis-efo option 'endingPosition' needs a query that ends: .trigger(availableNow=True) on Spark 4.2 or newer; before, "
-                "option 'catchUp' with that trigger; or spark.read. Leave it out for a query that goes on"
-            )
+    def go_on(self, state: EndingState, now: float) -> None:
+        """Go on as an earlier run has left it, at a time in monotonic seconds."""
+        self.wanted, self.in_one_batch, self.over = state.wanted, state.in_one_batch, state.over
+        self._available_now = True
+        if state.targets is not None:
+            self.found(dict(state.targets), now, complete=state.complete, lasts=dict(state.lasts))
+            # The tips of shards whose ends are not known yet are looked for anew.
+            self.wanted = not state.complete
+        self.changed = False
 
     def found(
         self,
@@ -82,7 +100,7 @@ class Ending:
             complete: Whether they are all known.
             lasts: The number of the last record up to a target, if that is known.
         """
-        self.wanted, self.complete = False, complete
+        self.wanted, self.complete, self.changed = False, complete, True
         self._lasts = dict(lasts or {})
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
         for key, target in targets.items():
@@ -119,7 +137,7 @@ class Ending:
                 continue
             self._settled.add(key)
             del targets[key]
-            self.targets = targets
+            self.targets, self.changed = targets, True
 
     def begins(self, shard: ShardKey) -> bool:
         """Whether a shard is read at all. One that began after the query is read by the next run, and so is the rest of its parents."""
@@ -160,7 +178,7 @@ class Ending:
         """The end of the one micro-batch with everything: parent shards and their children. Without `endingPosition`, the query goes on."""
         assert self.targets is not None
         targets, self.targets = self.targets, None
-        self.in_one_batch = False
+        self.in_one_batch, self.changed = False, True
         self.over = self._ends != Bounds()
         moved = dict(position)
         for key, target in targets.items():

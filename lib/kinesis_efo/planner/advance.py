@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.marks import Mark
+from kinesis_efo.planner.ending import Ending
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
-from kinesis_efo.spark.ending import Ending
 
 
 class Advance:
@@ -19,11 +18,11 @@ class Advance:
         ending: Where the query ends, if it does.
         idle_interval: Seconds after which the positions of idle shards are stored.
         last_records: Tells the last record of each of some ranges that end within an event.
+        now: The time, monotonic seconds.
 
     Attributes:
         sizes: Bytes that the micro-batch has of each shard.
-        size: Its bytes in all, and about how much of them is the records' data; None if that is not known.
-        millis_behind: How far each shard is behind its tip, as far as that is known.
+        data: About how many bytes of data are in them.
         quiet: Since when it is believed that nothing more is there, by shard, monotonic seconds.
     """
 
@@ -32,25 +31,26 @@ class Advance:
         ending: Ending,
         idle_interval: float,
         last_records: Callable[[Sequence[ShardRange]], Mapping[ShardKey, int]],
+        now: Callable[[], float],
     ) -> None:
         self.sizes: Mapping[ShardKey, int] = {}
-        self.size: tuple[int, int] | None = None
-        self.millis_behind: Final[dict[ShardKey, int | None]] = {}
+        self.data = 0
         self.quiet: Final[dict[ShardKey, float]] = {}
         self._ending = ending
         self._idle_interval = idle_interval
         self._last_records = last_records
-        self._stored_idle_at = time.monotonic()
+        self._now = now
+        self._stored_idle_at = now()
         self._idle: dict[ShardKey, Position] = {}
         self._empty: dict[ShardKey, ShardRange] = {}
 
-    def to(self, position: Offset, reply: PollReply, mark: Mark) -> Offset | None:
+    def to(self, position: Offset, reply: PollReply, mark: Mark | None) -> Offset | None:
         """The offset after a reply, or None if the reply does not justify a micro-batch.
 
         Args:
             position: How far the query has come.
             reply: What the planner tells.
-            mark: For an offset that has none.
+            mark: For an offset that has none, if there is one.
         """
         starting = [key for key in reply.starting if self._ending.begins(key)]
         justified = bool(starting)
@@ -62,9 +62,8 @@ class Advance:
         data = 0
         for progress in reply.shards:
             key, whole = progress.key, progress.through
-            self.millis_behind[key] = progress.millis_behind
             if progress.quiet:
-                self.quiet[key] = time.monotonic() - progress.quiet
+                self.quiet[key] = self._now() - progress.quiet
             else:
                 self.quiet.pop(key, None)
             through = self._ending.capped(key, position[key], whole)
@@ -92,20 +91,19 @@ class Advance:
             if key in position and at != position[key] and at.reaches(position[key])
         }
         self._idle.clear()
-        self._stored_idle_at = time.monotonic()
-        self.sizes, self.size = sizes, (sum(sizes.values()), data)
+        self._stored_idle_at = self._now()
+        self.sizes, self.data = sizes, data
         self._empty = {key: ShardRange(key, position[key], at) for key, at in (idle | empty).items()}
         after = {**position, **idle, **moved, **dict.fromkeys(starting, TRIM_HORIZON)}
         for finished in reply.finished:
             del after[finished]
-            self.millis_behind.pop(finished, None)
         if cut:
             lasts |= self._last_records(cut)
         return position.moved_to(after, lasts, mark)
 
     def _idle_offsets_due(self, position: Offset) -> bool:
         # Without this, the stored position of an idle shard would in time fall out of the stream's retention.
-        due = time.monotonic() - self._stored_idle_at >= self._idle_interval
+        due = self._now() - self._stored_idle_at >= self._idle_interval
         return bool(self._idle) and (due or self._ending.reached({**position, **self._idle}))
 
     def has_records(self, wanted: ShardRange) -> bool:

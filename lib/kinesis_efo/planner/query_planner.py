@@ -1,0 +1,206 @@
+"""Plans the micro-batches of one query for its stream reader: answers the calls of `access`, in the run's event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.clock import Clock
+from kinesis_efo.marks import Mark
+from kinesis_efo.options import Deaggregation, SourceOptions, Start
+from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Planned, Reading, Served, Step
+from kinesis_efo.planner.advance import Advance
+from kinesis_efo.planner.ending import Ending
+from kinesis_efo.planner.query import Query
+from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
+
+_NO_LIMIT: Final = 1 << 62
+_ENDING_SECONDS: Final = 0.2
+"""A query that ends looks so often whether it has come to its end: an event without records ends no poll."""
+
+
+class RunOfQuery(Protocol):
+    """What it needs of the run: `RunHost`."""
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether a task reads a range at this moment."""
+
+    async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
+        """Where a new query begins."""
+
+    async def added(self, start: Start, names: Collection[str]) -> Offset:
+        """Where streams begin that are new to a query."""
+
+    async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
+        """Who reads the shards of some ranges of a query."""
+
+
+class QueryPlanner:
+    """Plans for one query.
+
+    Args:
+        run: The run.
+        query: The query.
+        name: Its name, which its tasks give.
+        options: Its options.
+        streams: The logical names of the streams that it reads.
+    """
+
+    def __init__(
+        self, run: RunOfQuery, query: Query, name: str, options: SourceOptions, streams: Collection[str]
+    ) -> None:
+        self.query: Final = query
+        self._run = run
+        self._name = name
+        self._options = options
+        self._streams: Final = frozenset(streams)
+        self._ending = Ending(catch_up=options.catch_up, ends=options.ends, patience=options.retry.timeout)
+        now = run.clock.monotonic
+        self._advance = Advance(self._ending, options.idle_checkpoint_interval, query.last_records, now)
+        self._mark: Mark | None = None
+        self._added: Offset | None = None
+        self._knows_all = self._may_read = False
+        self._rows_are_good = False
+
+    async def answer(self, call: Call[Any]) -> Any:
+        """Make a call.
+
+        Raises:
+            KinesisEfoError: Reading failed for good, or the query has ended.
+        """
+        match call:
+            case Next():
+                return await self._next(call)
+            case Plan():
+                return await self._plan(call)
+            case Begin():
+                return await self._begin(call)
+            case Commit():
+                return await self.query.commit(call.done)
+            case Reading():
+                return self._run.reading
+        raise TypeError(call)
+
+    async def _begin(self, call: Begin) -> Offset | None:
+        query, start = self.query, self._options.start
+        self._mark = call.mark
+        if call.planned is not None:
+            query.planned(call.planned)
+        if call.ending is not None:
+            self._ending.go_on(call.ending, self._run.clock.monotonic())
+        if call.resumed is not None:
+            query.resume(call.resumed)
+        if call.kept is not None:
+            # It asks for more once its tasks are done, which may be reading from there.
+            await query.check_replay(call.kept, ())
+        if not call.new:
+            return None
+        if start.from_leases and not self._rows_are_good:
+            await self._run.initial(start, self._streams, query)
+            self._rows_are_good = True
+        # A run before that is ending moves the rows until it releases its lease.
+        if start.from_leases and not await self._has_leases(call.wait):
+            return None
+        return Offset(await self._run.initial(start, self._streams, query), mark=self._mark)
+
+    async def _next(self, call: Next) -> Step:
+        position, ending = call.position, self._ending
+        if call.done is not None:
+            await self.query.commit(call.done)
+        if call.available_now:
+            ending.available_now()
+        if call.once:
+            ending.once()
+        if ending.over:
+            return self._step()
+        # Spark writes a micro-batch as soon as it has an offset of each source: the other sources' rows would be committed before this
+        # query is refused.
+        if not await self._has_leases(call.wait):
+            return self._step(again=True)
+        added = await self._added_streams(position)
+        if added and not (ending.wanted and ending.in_one_batch):
+            # They begin in a micro-batch that reads nothing of them: from then on, Spark's log knows where they began.
+            return self._step(position.moved_to({**position, **added}, {}, self._mark))
+        if ending.wanted and ending.in_one_batch:
+            if (tips := await self.query.tips(position, call.wait)) is None:
+                return self._step(again=True)
+            ending.found(tips, self._run.clock.monotonic(), complete=True)
+            # It cannot do both. The next run reads the new streams.
+            end = position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark)
+            return self._step(end, size=None)
+        if ending.wanted and not await self._look_for_ends(position, call.wait):
+            return self._step(again=True)
+        return await self._poll(call)
+
+    async def _poll(self, call: Next) -> Step:
+        position, ending, options = call.position, self._ending, self._options
+        at_most = 0.0 if call.hurry and ending.targets is None else call.wait
+        if ending.targets is not None:
+            at_most = min(at_most, _ENDING_SECONDS)
+        most = options.max_bytes_per_trigger or _NO_LIMIT, options.max_records_per_trigger or _NO_LIMIT
+        reply = await self.query.poll(position, *most, at_most)
+        behind = [(each.key, each.millis_behind) for each in reply.shards]
+        # After the poll: what it tells of a shard may lie behind an end that has just become known.
+        if ending.targets is not None and not ending.complete:
+            await self._look_for_ends(position, call.wait)
+        if (end := self._advance.to(position, reply, self._mark)) is not None:
+            size = sum(self._advance.sizes.values()), self._advance.data
+            return self._step(None if end is position else end, size=size, behind=behind)
+        ending.settle(position, self._advance.quiet, self._run.clock.monotonic())
+        return self._step(again=not (ending.targets is None or ending.reached(position)), behind=behind)
+
+    async def _plan(self, call: Plan) -> Planned:
+        query = self.query
+        if call.end.mark is not None:
+            # Spark has it in its log, and whatever comes of it now, the sink may have its number.
+            query.planned(call.end.mark)
+        ranges = list(filter(self._advance.has_records, call.begin.ranges_to(call.end)))
+        if call.first:
+            await query.check_replay(call.begin, ranges)
+        placed = await self._run.placed(ranges, call.wait, self._name)
+        sizes = self._advance.sizes
+        served = [Served(wanted, at, sizes.get(wanted.key)) for wanted, at in zip(ranges, placed, strict=True)]
+        if self._options.deaggregate is not Deaggregation.STRICT or not ranges:
+            return Planned(served)
+        return Planned(served, sorted(await query.strict({wanted.key.stream for wanted in ranges})))
+
+    # -- helpers
+
+    def _step(
+        self,
+        end: Offset | None = None,
+        *,
+        again: bool = False,
+        size: tuple[int, int] | None = (0, 0),
+        behind: Sequence[tuple[ShardKey, int | None]] = (),
+    ) -> Step:
+        ending = self._ending.state() if self._ending.changed else None
+        total, data = size or (None, None)
+        return Step(end, again, total, data, list(behind), ending)
+
+    async def _has_leases(self, at_most: float) -> bool:
+        """Wait, once, until this query may read."""
+        self._may_read = self._may_read or await self.query.wait_held(at_most)
+        return self._may_read
+
+    async def _added_streams(self, position: Offset) -> Mapping[ShardKey, Position]:
+        """Where the streams begin that the query does not know yet; nothing if it knows all. Chosen once."""
+        if self._knows_all or not (names := self._streams - {key.stream for key in position}):
+            # No offset after this one knows less.
+            self._knows_all = True
+            return {}
+        if self._added is None:
+            self._added = await self._run.added(self._options.new_stream_start, sorted(names))
+        return self._added
+
+    async def _look_for_ends(self, position: Offset, at_most: float) -> bool:
+        if (found := await self.query.ends(position, at_most)) is not None:
+            now = self._run.clock.monotonic()
+            self._ending.found(found.ends, now, complete=found.complete, lasts=found.lasts)
+        return found is not None

@@ -183,7 +183,7 @@ class MemoryRuntime(PlannerRuntime):
             stream.allow_apart(PollingTransport(client, clock, 1.0), polling_limits(KINESIS_LIMITS))
             return stream
 
-        self._host = RunHost(setup, network, open_stream, budget, clock, self._tell_streams)  # type: ignore[arg-type]
+        self._host = RunHost(setup, network, open_stream, budget, clock, self._tell_streams, self._said)  # type: ignore[arg-type]
         await self._host.start(self._stack)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -106,7 +107,7 @@ class FakeOwn:
         self.streams_changed: Callable[[dict[str, str]], None] = lambda _: None
         self.reading = False
         self.refs: dict[str, StreamRef] = dict(streams.streams)
-        self.mine = FakeQuery(self, streams.streams, options)
+        self.mine = self.planner = FakeQuery(self, streams.streams, options)
         self.queries: list[FakeQuery] = []
         self.names: list[str] = []
         self.faults: list[str] = []
@@ -117,7 +118,8 @@ class FakeOwn:
         self.starts.set()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self.guests = Guests(self)  # type: ignore[arg-type]
+        self.said: deque[str] = deque()
+        self.guests = Guests(self, self.said)  # type: ignore[arg-type]
         self.service: Service | None = None
 
     # -- as its own process sees it
@@ -138,7 +140,7 @@ class FakeOwn:
         return answer
 
     def say(self, line: str) -> None:
-        self.guests.said.append(line)
+        self.said.append(line)
 
     def leave(self) -> None:
         self.left = True

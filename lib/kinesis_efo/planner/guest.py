@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, TypeVar
 
@@ -31,6 +32,9 @@ T = TypeVar("T")
 
 _TRANSPORT_SECONDS: Final = 10.0
 _LEAVE_SECONDS: Final = 2.0
+_ENDING_SECONDS: Final = 10.0
+"""A run that nobody needs any more releases its leases in this time. Who asks a query to end expects that."""
+_LOOK_SECONDS: Final = 0.02
 _AGAIN_SECONDS: Final = 0.1
 
 
@@ -51,9 +55,9 @@ class HostClient(Connection):
         """Make a call, or ask again for one that took long."""
         return self.action(CALL, request, Answer, ANSWER_SECONDS + _TRANSPORT_SECONDS)
 
-    def leave(self, request: Leave) -> None:
+    def leave(self, request: Leave) -> Answer:
         """Tell that the query has ended."""
-        self.action(LEAVE, request, Answer, _LEAVE_SECONDS)
+        return self.action(LEAVE, request, Answer, _LEAVE_SECONDS)
 
 
 class HostLink:
@@ -129,7 +133,11 @@ class HostLink:
         if not self._lock.acquire(timeout=_LEAVE_SECONDS):
             return
         try:
-            self._client.leave(Leave(self._guest))
+            answer = self._client.leave(Leave(self._guest))
+            sys.stderr.writelines(answer.said)
+            give_up_at = time.monotonic() + _ENDING_SECONDS if answer.done else 0.0
+            while time.monotonic() < give_up_at and self.file.host_lives:
+                self._sleep(_LOOK_SECONDS)
         except (FetcherUnreachableError, FetcherRefusedError):
             pass  # it has ended, too
         finally:

@@ -85,7 +85,7 @@ class Answer(msgspec.Struct, frozen=True):
     """The answer to a call of a guest.
 
     Attributes:
-        done: Whether the call is done.
+        done: Whether the call is done. After a leave: whether the run ends, since nobody else needs it.
         result: What it has returned then, in the form of its own.
         known: Whether the host has this guest.
         again: Whether it lacks an offset that the call names: tell it, with another number.

@@ -40,7 +40,6 @@ from kinesis_efo.processes import Process
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
-_KEPT_LINES: Final = 1_000
 
 
 class Host(Protocol):
@@ -53,6 +52,10 @@ class Host(Protocol):
     @property
     def clock(self) -> Clock:
         """Time."""
+
+    @property
+    def planner(self) -> QueryPlanner | None:
+        """Plans for the query of its own process; None if it has none."""
 
     @property
     def address(self) -> FetcherAddress:
@@ -100,13 +103,15 @@ class Guests:
 
     Args:
         host: The run's process.
+        said: Lines that the next guest that calls is to write for this process.
 
     Attributes:
-        said: Lines that the next guest that calls is to write for this process; the newest ones, if none calls.
+        were_any: Whether there was a guest.
     """
 
-    def __init__(self, host: Host) -> None:
-        self.said: Final[deque[str]] = deque(maxlen=_KEPT_LINES)
+    def __init__(self, host: Host, said: deque[str]) -> None:
+        self.were_any = False
+        self._said = said
         self._host = host
         self._guests: dict[str, _Guest] = {}
         self._closed = False
@@ -132,7 +137,7 @@ class Guests:
                 return await self._answer(_decoded(body, GuestCall))
             case str(name) if name == LEAVE:
                 await self._drop(_decoded(body, Leave).guest)
-                return Answer(known=False)
+                return Answer(self._host.planner is None and not self._guests, known=False, said=self._told())
         return None
 
     def close(self, *, only_if_alone: bool = False) -> bool:
@@ -175,6 +180,7 @@ class Guests:
         ready.add_done_callback(_heard)
         planner = self._host.new_query(request.reader, frozenset(streams), options)
         self._guests[name] = _Guest(request.reader, Process(request.pid, request.started), planner, ready)
+        self.were_any = True
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="guests")
         logger.info(
@@ -234,8 +240,8 @@ class Guests:
 
     def _told(self) -> list[str]:
         lines = []
-        while self.said:
-            lines.append(self.said.popleft())
+        while self._said:
+            lines.append(self._said.popleft())
         return lines
 
     async def _after(self, before: asyncio.Task[msgspec.Raw] | None, guest: _Guest, call: Call[Any]) -> msgspec.Raw:

@@ -39,6 +39,9 @@ _TOUCH_SECONDS: Final = 3600.0
 """Whoever cleans up a directory for temporary files leaves those alone that are younger than some days."""
 
 
+StartProcess = Callable[[str, Callable[[], None]], Callable[[], str]]
+
+
 class OwnRun(RunAccess, Protocol):
     """A run of this process, which others may share: `PlannerRuntime`."""
 
@@ -72,6 +75,8 @@ class Joining:
         options: The options of the query.
         begin: Makes a run of this process that others may share, with a secret or a new one, and the name of its query.
         check: Raises if the query has ended.
+        start_process: Starts a process that has the run, with a secret, and waits until it can be joined, or its argument raises;
+            returns what tells how it ended, empty while that is not known. None: this process has the run.
 
     Attributes:
         secret: What tasks have to know; empty before there is a run.
@@ -85,6 +90,7 @@ class Joining:
         options: SourceOptions,
         begin: Callable[[str | None, str], OwnRun],
         check: Callable[[], None],
+        start_process: StartProcess | None = None,
     ) -> None:
         self.secret = ""
         self.query_name: Final = secrets.token_hex(8)
@@ -93,10 +99,17 @@ class Joining:
         self._options = options
         self._begin = begin
         self._check = check
+        self._start_process = start_process
         self._streams = {name: ref.stream_arn for name, ref in manifest.streams.items()}
         self._joinable = dict(self._streams)
         self._file: OwnFile | None = None
         self._touch_at = 0.0
+        self._ended: Callable[[], str] = lambda: ""
+
+    @property
+    def last_end(self) -> str:
+        """How the process ended that this one has started last, as far as that is known."""
+        return f" ({end})" if (end := self._ended()) else ""
 
     def run(self) -> OwnRun | GuestRun:
         """Join a run, or begin one.
@@ -130,13 +143,28 @@ class Joining:
             if len(runs) > 1:
                 raise ConfigurationError(self._between(runs))
             if not runs:
-                return self._hosted()
+                if self._start_process is None:
+                    return self._hosted()
+                runs = [self._begun(self._start_process)]
+                found = [*found, *runs]
+                stack.callback(runs[0].close)
             if (joined := self._joined(runs[0])) is not None:
                 stack.pop_all()
                 for run in found:
                     if run is not runs[0]:
                         run.close()
             return joined
+
+    def _begun(self, start_process: StartProcess) -> HostFile:
+        """Start a process that has the run."""
+        try:
+            secret = self._program.secret(self.secret)
+        except OSError as error:
+            raise FetcherError(f"the processes of this Spark program cannot find each other: {error}") from error
+        self._ended = start_process(secret, self._check)
+        if not (runs := [run for run in self._program.runs() if run.entry.overlaps(self._streams)]):
+            raise FetcherError("the process of the run ended as soon as it was started")
+        return runs[0]
 
     def _hosted(self) -> OwnRun:
         secret = self.secret

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ class RunSetup:
         listening: Where to listen for tasks.
         start_fetchers: Starts the fetchers of other processes; None: one fetcher runs here.
         secret: The secret of the run.
-        query_name: Tells that query from others of the run, for its tasks.
+        query_name: Tells that query from others of the run, for its tasks; None: all queries are other processes'.
         shared: Whether queries of other processes may become guests of the run.
         limits: Kinesis' times.
     """
@@ -102,7 +103,7 @@ class RunSetup:
     listening: Listening
     start_fetchers: StartFetchers | None
     secret: str
-    query_name: str
+    query_name: str | None
     shared: bool
     limits: Limits
 
@@ -118,10 +119,11 @@ class RunHost:
         clock: Time.
         streams_changed: Called with the ARNs of the streams that it reads, by logical name, if guests read more than it did, and
             with none once it has failed.
+        said: Lines that the next guest that calls is to write for this process.
 
     Attributes:
         run: The run.
-        planner: Plans for the query of this process.
+        planner: Plans for the query of this process; None if it has none.
         cluster: Knows the fetchers of other processes; None: one fetcher runs here.
         fetcher: The fetcher of this process; None: fetchers are elsewhere.
         service: Where tasks read, or ask who reads.
@@ -138,6 +140,7 @@ class RunHost:
         budget: Budget,
         clock: KinesisClock,
         streams_changed: Callable[[dict[str, str]], None],
+        said: deque[str],
     ) -> None:
         manifest, options = setup.manifest, setup.options
         self.options: Final = options
@@ -150,6 +153,7 @@ class RunHost:
         self._streams_changed = streams_changed
         self._guests: Guests | None = None
         self._closed_to_guests = False
+        self._said = said
         self._fetchers: RemoteFetchers | None = None
         self._desk = Desk(secrets.token_urlsafe(16), STATUS, StatusRequest, self._status)
         self.cluster: Cluster | None = None
@@ -170,7 +174,9 @@ class RunHost:
         self.run: Final = Run(streams, fetching, self._leases, table, keys, pace, options.patience, clock)
         # What has failed is no run to join, even if its own queries learn that late.
         self.run.failure.on_set(lambda: self._streams_changed({}))
-        self.planner: Final = self.new_query(setup.query_name, manifest.streams, options)
+        self.planner: QueryPlanner | None = None
+        if setup.query_name is not None:
+            self.planner = self.new_query(setup.query_name, manifest.streams, options)
         self.service: Final = self._serve(fetching)
 
     def _cluster(self, streams: Streams, settings: FetcherSettings) -> Cluster:
@@ -281,10 +287,10 @@ class RunHost:
         query = Query(self.run, options.ends, name=name, max_skew=self.options.max_shard_skew, streams=streams)
         return QueryPlanner(self, query, name, options, streams)
 
-    def say(self, line: str) -> None:
-        """Let a guest write a line for this process; in any thread."""
-        if self._guests is not None:
-            self._guests.said.append(line)
+    @property
+    def was_joined(self) -> bool:
+        """Whether a guest has come, if it has left or not."""
+        return self._guests is not None and self._guests.were_any
 
     def close_to_guests(self, *, only_if_alone: bool = False) -> bool:
         """Take no more guests; see `Guests.close`."""
@@ -298,7 +304,7 @@ class RunHost:
             # A query that is alone in its program does not need it.
             from kinesis_efo.planner.guests import Guests
 
-            self._guests = Guests(self)
+            self._guests = Guests(self, self._said)
             if self._closed_to_guests:
                 self._guests.close()
         return await self._guests.answer(kind, body)

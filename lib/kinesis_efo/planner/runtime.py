@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import AsyncExitStack
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 _STOP_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 1.0
+_KEPT_LINES: Final = 1_000
 _LEASE_REQUESTS: Final = 32
 
 
@@ -46,7 +48,7 @@ class PlannerRuntime:
         listening: Where to listen for tasks.
         start_fetchers: Starts the fetchers of other processes; None: one fetcher runs here.
         secret: The secret of the run; None: a new one.
-        name: Tells the query from others of the run, for its tasks.
+        name: Tells the query from others of the run, for its tasks; None: all queries are other processes'.
         shared: Whether queries of other processes may become guests of the run.
         clock: Time.
         limits: Kinesis' times; tests shorten them.
@@ -60,19 +62,20 @@ class PlannerRuntime:
         *,
         start_fetchers: StartFetchers | None = None,
         secret: str | None = None,
-        name: str = "",
+        name: str | None = "",
         shared: bool = False,
         clock: Clock | None = None,
         limits: Limits = KINESIS_LIMITS,
     ) -> None:
         self.secret: Final = secret or secrets.token_urlsafe(32)
-        self.query_name: Final = name
+        self.query_name: Final = name or ""
         self.streams_changed: Callable[[dict[str, str]], None] = lambda _: None
         self._setup = RunSetup(manifest, options, listening, start_fetchers, self.secret, name, shared, limits)
         self._clock = KinesisClock(clock or SystemClock())
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kinesis-efo fetcher", daemon=True)
         self._stack = AsyncExitStack()
+        self._said: deque[str] = deque(maxlen=_KEPT_LINES)
         self._stopping = threading.Lock()
         self._host: RunHost | None = None
 
@@ -116,6 +119,7 @@ class PlannerRuntime:
         Raises:
             KinesisEfoError: As `RunAccess.ask`, or the fetcher has stopped.
         """
+        assert self.host.planner is not None
         work = self.host.planner.answer(call)
         try:
             answer: T = self._call(work)
@@ -128,14 +132,13 @@ class PlannerRuntime:
         return answer
 
     def say(self, line: str) -> None:
-        """Let a guest write a line for this process; in any thread."""
-        if self._host is not None:
-            self._host.say(line)
+        """Let a guest write a line for this process: the newest ones, if none comes. In any thread."""
+        self._said.append(line)
 
     def leave(self) -> None:
         """End the query, but not the run: its guests may go on."""
         with contextlib.suppress(FetcherUnreachableError):
-            if self._host is not None:
+            if self._host is not None and self._host.planner is not None:
                 self._call(self._host.planner.query.leave())
 
     def close(self, *, only_if_alone: bool = False) -> bool:
@@ -194,7 +197,7 @@ class PlannerRuntime:
         table = LeaseTable(dynamo, manifest.lease_table, declared_by=manifest.declared_by)
         budget = Budget(options.buffer_bytes, now=clock.monotonic)
         open_stream = await stream_opener(self._stack, clients, manifest.source, options, budget, clock, setup.limits)
-        self._host = RunHost(setup, table, open_stream, budget, clock, self._tell_streams)
+        self._host = RunHost(setup, table, open_stream, budget, clock, self._tell_streams, self._said)
         await self._host.start(self._stack)
 
     def _tell_streams(self, arns: dict[str, str]) -> None:

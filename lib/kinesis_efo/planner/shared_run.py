@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
-from kinesis_efo.calls.address import Listening
+from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
-from kinesis_efo.fetcher.assembly import certificate_for
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.access import Begin, Call, Next, Plan, Step
-from kinesis_efo.planner.joining import Joining, OwnRun
+from kinesis_efo.planner.joining import Joining, OwnRun, StartProcess
 from kinesis_efo.planner.program import Program
 
 # What a guest needs is imported by guests: most queries are alone in their program.
@@ -37,6 +36,8 @@ T = TypeVar("T")
 
 _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
+_MOST_DEATHS: Final = 3
+"""A run that ends again and again would keep the query from ending."""
 
 
 class SharedRun:
@@ -51,6 +52,7 @@ class SharedRun:
         spark_waits: Whether Spark waits for what this process still has to say.
         hand_over_output: Called before this process stays for its guests although Spark needs it no more, with what takes the
             lines that it would write.
+        start_process: See `Joining`.
     """
 
     def __init__(
@@ -62,13 +64,14 @@ class SharedRun:
         begin: Callable[[str | None, str], OwnRun],
         spark_waits: Callable[[], bool],
         hand_over_output: Callable[[Callable[[str], None]], None],
+        start_process: StartProcess | None = None,
     ) -> None:
         self._options = options
         self._listening = listening
         self._spark_waits = spark_waits
         self._hand_over_output = hand_over_output
         self._jvm = os.getppid()
-        self._joining = Joining(program, manifest, options, begin, self._check)
+        self._joining = Joining(program, manifest, options, begin, self._check, start_process)
         self._run: OwnRun | GuestRun | None = None
         self._where: WhereService | None = None
         self._error: KinesisEfoError | None = None
@@ -77,6 +80,7 @@ class SharedRun:
         self._attaching = threading.RLock()
         self._stopping = threading.RLock()
         self._known = Begin()
+        self._deaths = 0
 
     # -- what the stream reader asks
 
@@ -103,6 +107,7 @@ class SharedRun:
         answer = self._asked(call)
         if isinstance(answer, Step):
             # By now, its own commits move the rows that a checkpoint is compared with.
+            self._deaths = self._deaths if answer.end is None else 0
             resumed = self._known.resumed if answer.again else None
             self._known = replace(self._known, resumed=resumed, ending=answer.ending or self._known.ending)
         return answer
@@ -172,6 +177,13 @@ class SharedRun:
         with self._attaching:
             if self._run is not lost:
                 return  # another thread has done it
+            self._deaths += 1
+            if self._deaths > _MOST_DEATHS:
+                raise FetcherError(
+                    f"the process that fetched for this query has died {self._deaths} times in a row before anything was read"
+                    f"{self._joining.last_end}. If the system ended it for its memory, give the driver's container more, or set kinesis-efo "
+                    "option 'bufferBytes' lower. Nothing was lost: start the query again"
+                )
             logger.warning(
                 "the process that fetched for this query has ended: another one of this Spark program goes on"
             )
@@ -207,8 +219,13 @@ class SharedRun:
         if listening.loopback_only:
             # Ports are chosen for firewalls, of which there are none.
             listening = dataclasses.replace(listening, ports=range(1))
+        certificate = None
         try:
-            certificate = certificate_for(self._options, listening, SystemClock())
+            if not listening.loopback_only:
+                # It imports the SDK, which a guest does not need.
+                from kinesis_efo.fetcher.assembly import certificate_for
+
+                certificate = certificate_for(self._options, listening, SystemClock())
             self._where = WhereService(self._place, self._joining.secret, listening, certificate)
         except FetcherError as error:
             logger.warning(

@@ -11,10 +11,12 @@ import pickle
 import socket
 import struct
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kinesis_efo.errors import FetcherError
-from kinesis_efo.fetcher.remote import FetcherPlan
+
+if TYPE_CHECKING:
+    from kinesis_efo.fetcher.remote import FetcherPlan
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,221 @@
+"""The process of a run: a planner's process starts it, and it ends with its last query, or with the JVM.
+
+It imports no PySpark. What it has to know comes by its standard input, and nothing of it by arguments or the environment.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from kinesis_efo.calls.address import Listening
+from kinesis_efo.calls.wire import pack_error, unpack_error
+from kinesis_efo.errors import FetcherError, KinesisEfoError
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.program import Program, RunEntry
+from kinesis_efo.processes import Process
+from kinesis_efo.spark.lifecycle import hand_over_output, log_to_stderr
+
+if TYPE_CHECKING:
+    from kinesis_efo.planner.runtime import PlannerRuntime
+
+logger = logging.getLogger(__name__)
+
+_BOOT: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.stdin.buffer.readline()); "
+    "from kinesis_efo.spark.run_process import main; main(sys.stdin.buffer)"
+)
+_READY: Final = b"ready"
+_LOOK_SECONDS: Final = 0.1
+_FIRST_SECONDS: Final = 30.0
+"""A run that nobody joins for so long ends: its planner has died meanwhile."""
+_TOUCH_SECONDS: Final = 3600.0
+"""Whoever cleans up a directory for temporary files leaves those alone that are younger than some days."""
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """What a run is to be.
+
+    Attributes:
+        manifest: The application, with the streams to read.
+        options: The options of the query that it begins with.
+        listening: Where to listen for tasks.
+        program: The Spark program that it belongs to.
+        jvm: The JVM of the program.
+        secret: The secret of the run.
+    """
+
+    manifest: Manifest
+    options: SourceOptions
+    listening: Listening
+    program: Program
+    jvm: Process
+    secret: str
+
+
+# -- in the planner's process
+
+
+class RunProcess:
+    """A run's process that this one has started.
+
+    Args:
+        order: What it is to be.
+
+    Attributes:
+        end: How it has ended; empty if that is not known.
+    """
+
+    def __init__(self, order: RunOrder) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self._order = order
+        self._said = b""
+        self._stopping = False
+        self.end = ""
+
+    def start(self, check: Callable[[], None]) -> None:
+        """Wait until queries can join the run.
+
+        Args:
+            check: Called again and again meanwhile; raises to give up.
+
+        Raises:
+            KinesisEfoError: What has ended the run before; or its process could not be started, or as `check`.
+        """
+        answers: list[bytes] = []
+        talking = threading.Thread(target=self._talk, args=(answers,), name="kinesis-efo run", daemon=True)
+        talking.start()
+        try:
+            while talking.is_alive():
+                talking.join(_LOOK_SECONDS)
+                check()
+        except BaseException:
+            self._stopping = True
+            self._process.kill()
+            raise
+        threading.Thread(target=self._reap, name="kinesis-efo reaper", daemon=True).start()
+        answer = answers[0] if answers else b""
+        if answer == _READY:
+            return
+        if answer:
+            raise unpack_error(answer)
+        raise FetcherError(f"the process of the run ended as it was started: {self._end()}")
+
+    def _talk(self, answers: list[bytes]) -> None:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        try:
+            with stdin:
+                stdin.write(json.dumps(sys.path).encode() + b"\n" + pickle.dumps(self._order))
+        except OSError:
+            logger.debug("the process of the run does not listen", exc_info=True)
+        with stdout:
+            answers.append(stdout.read())
+
+    def _reap(self) -> None:
+        """Wait for its end. What it could not tell its queries any more it has written here: a crash of Python, say."""
+        stderr = self._process.stderr
+        assert stderr is not None
+        with stderr:
+            self._said = stderr.read()
+        self.end = self._end()
+        if self._process.returncode and not self._stopping:
+            logger.error("the process of the run has ended: %s", self.end)
+
+    def _end(self) -> str:
+        """How it ended."""
+        code = self._process.wait()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+        said = self._said.decode(errors="replace").strip()
+        return f"{how}, its largest memory {largest} MiB" + (f"; it said: {said[-2000:]}" if said else "")
+
+
+# -- in its own process
+
+
+def main(order_from: BinaryIO) -> None:
+    """Be the run.
+
+    Args:
+        order_from: Has the `RunOrder`.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # They may be for the whole process group, while the driver still finishes a micro-batch.
+        signal.signal(number, signal.SIG_IGN)
+    order: RunOrder = pickle.load(order_from)
+    order_from.close()
+    _lift_memory_limit()
+    gc.disable()
+    from kinesis_efo.planner.runtime import PlannerRuntime
+    from kinesis_efo.spark.job_request import JobRequest
+
+    gc.freeze()
+    gc.enable()
+    options = order.options
+    runtime = PlannerRuntime(
+        order.manifest,
+        options,
+        order.listening,
+        start_fetchers=None if options.supervisor is None else partial(JobRequest, options.supervisor),
+        secret=order.secret,
+        name=None,
+        shared=True,
+    )
+    answers = os.fdopen(os.dup(1), "wb")
+    hand_over_output(runtime.say)
+    log_to_stderr()
+    with answers:
+        try:
+            runtime.start()
+            streams = {name: ref.stream_arn for name, ref in order.manifest.streams.items()}
+            file = order.program.begin(RunEntry(runtime.address, order.secret, streams))
+        except (KinesisEfoError, OSError) as error:
+            runtime.stop()
+            failed = error if isinstance(error, KinesisEfoError) else FetcherError(f"no run can be begun: {error}")
+            answers.write(pack_error(failed))
+            return
+        runtime.streams_changed = lambda arns: file.write(RunEntry(runtime.address, order.secret, arns))
+        answers.write(_READY)
+    try:
+        _stay(runtime, order.jvm, file.touch)
+    finally:
+        runtime.stop()
+        file.close()
+
+
+def _stay(runtime: PlannerRuntime, jvm: Process, touch: Callable[[], None]) -> None:
+    """Return once the run has no query any more, or its program is gone."""
+    began = touched = time.monotonic()
+    while jvm.lives():
+        now = time.monotonic()
+        if (runtime.host.was_joined or now - began >= _FIRST_SECONDS) and runtime.close(only_if_alone=True):
+            return
+        if now - touched >= _TOUCH_SECONDS:
+            touched = now
+            touch()
+        time.sleep(_LOOK_SECONDS)
+
+
+def _lift_memory_limit() -> None:
+    """Spark limits the memory of the process that it keeps for a query's source; buffers have their own bound."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))

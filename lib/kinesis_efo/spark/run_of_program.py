@@ -51,7 +51,7 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> RunAccess:
 
         process = RunProcess(RunOrder(manifest, options, listening, program, Process.of(os.getppid()), secret))
         process.start(check)
-        return lambda: process.end
+        return process.end
 
     apart = start_process if os.environ.get(_SWITCH) else None
     return SharedRun(program, manifest, options, listening, begin, spark_waits, hand_over_output, apart)

@@ -41,6 +41,7 @@ _BOOT: Final = (
 )
 _READY: Final = b"ready"
 _LOOK_SECONDS: Final = 0.1
+_REAPED_SECONDS: Final = 1.0
 _FIRST_SECONDS: Final = 30.0
 """A run that nobody joins for so long ends: its planner has died meanwhile."""
 _TOUCH_SECONDS: Final = 3600.0
@@ -76,9 +77,6 @@ class RunProcess:
 
     Args:
         order: What it is to be.
-
-    Attributes:
-        end: How it has ended; empty if that is not known.
     """
 
     def __init__(self, order: RunOrder) -> None:
@@ -88,7 +86,8 @@ class RunProcess:
         self._order = order
         self._said = b""
         self._stopping = False
-        self.end = ""
+        self._ended = ""
+        self._reaper = threading.Thread(target=self._reap, name="kinesis-efo reaper", daemon=True)
 
     def start(self, check: Callable[[], None]) -> None:
         """Wait until queries can join the run.
@@ -110,13 +109,18 @@ class RunProcess:
             self._stopping = True
             self._process.kill()
             raise
-        threading.Thread(target=self._reap, name="kinesis-efo reaper", daemon=True).start()
+        self._reaper.start()
         answer = answers[0] if answers else b""
         if answer == _READY:
             return
         if answer:
             raise unpack_error(answer)
         raise FetcherError(f"the process of the run ended as it was started: {self._end()}")
+
+    def end(self) -> str:
+        """How it has ended; empty if it has not."""
+        self._reaper.join(_REAPED_SECONDS)
+        return self._ended
 
     def _talk(self, answers: list[bytes]) -> None:
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -136,9 +140,9 @@ class RunProcess:
         assert stderr is not None
         with stderr:
             self._said = stderr.read()
-        self.end = self._end()
+        self._ended = self._end()
         if self._process.returncode and not self._stopping:
-            logger.error("the process of the run has ended: %s", self.end)
+            logger.error("the process of the run has ended: %s", self._ended)
 
     def _end(self) -> str:
         """How it ended."""

@@ -119,6 +119,7 @@ class FakeOwn:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.said: deque[str] = deque()
+        self.emptied = threading.Event()
         self.guests = Guests(self, self.said)  # type: ignore[arg-type]
         self.service: Service | None = None
 

@@ -43,46 +43,6 @@ class Begin(Call[Offset | None], frozen=True):
     ending: EndingState | None = None
 
 
-class Step(msgspec.Struct, frozen=True):
-    """How far the next micro-batch goes.
-
-    Attributes:
-        end: Its end; None if there is nothing to read.
-        again: Whether something that the query waits for was not known in time: ask again.
-        bytes: Bytes of its events; None if that is not known.
-        data: About how much of them is the records' data; None likewise.
-        behind: How far shards are behind their tips, milliseconds, as far as that is news.
-        ending: How far the query has come with its end; None if that has not changed.
-    """
-
-    end: Offset | None = None
-    again: bool = False
-    bytes: int | None = 0
-    data: int | None = 0
-    behind: list[tuple[ShardKey, int | None]] = []
-    ending: EndingState | None = None
-
-
-class Next(Call[Step], frozen=True):
-    """Ask how far the next micro-batch may go.
-
-    Attributes:
-        position: How far the query has come.
-        wait: Seconds to wait if there is nothing to read.
-        done: Up to where everything is processed, if that is news.
-        hurry: Whether another source of the query has rows: a query that goes on does not wait, then.
-        once: Whether this micro-batch reads everything up to the tips.
-        available_now: Whether the query ends at the tips as they are at its first call.
-    """
-
-    position: Offset
-    wait: float
-    done: Offset | None = None
-    hurry: bool = False
-    once: bool = False
-    available_now: bool = False
-
-
 class Served(msgspec.Struct, frozen=True, array_like=True):
     """A range that a task is to read.
 
@@ -109,6 +69,50 @@ class Planned(msgspec.Struct, frozen=True):
     strict: list[str] = []
 
 
+class Step(msgspec.Struct, frozen=True):
+    """How far the next micro-batch goes.
+
+    Attributes:
+        end: Its end; None if there is nothing to read.
+        again: Whether something that the query waits for was not known in time: ask again.
+        bytes: Bytes of its events; None if that is not known.
+        data: About how much of them is the records' data; None likewise.
+        behind: How far shards are behind their tips, milliseconds, as far as that is news.
+        plan: Who serves it, if all of its shards are read by somebody: what `Plan` would answer.
+        ending: How far the query has come with its end; None if that has not changed.
+    """
+
+    end: Offset | None = None
+    again: bool = False
+    bytes: int | None = 0
+    data: int | None = 0
+    behind: list[tuple[ShardKey, int | None]] = []
+    plan: Planned | None = None
+    ending: EndingState | None = None
+
+
+class Next(Call[Step], frozen=True):
+    """Ask how far the next micro-batch may go.
+
+    Attributes:
+        position: How far the query has come.
+        wait: Seconds to wait if there is nothing to read.
+        done: Up to where everything is processed, if that is news.
+        planned: The last micro-batch in Spark's log, if that is news.
+        hurry: Whether another source of the query has rows: a query that goes on does not wait, then.
+        once: Whether this micro-batch reads everything up to the tips.
+        available_now: Whether the query ends at the tips as they are at its first call.
+    """
+
+    position: Offset
+    wait: float
+    done: Offset | None = None
+    planned: Mark | None = None
+    hurry: bool = False
+    once: bool = False
+    available_now: bool = False
+
+
 class Plan(Call[Planned], frozen=True):
     """Ask who serves a micro-batch that Spark's log has.
 
@@ -128,9 +132,15 @@ class Plan(Call[Planned], frozen=True):
 
 
 class Commit(Call[None], frozen=True):
-    """Note that everything up to an offset is processed, where the query asks for no more."""
+    """Note what a query has done that asks for no more.
 
-    done: Offset
+    Attributes:
+        done: Up to where everything is processed, if that is news.
+        planned: The last micro-batch in Spark's log, if that is news.
+    """
+
+    done: Offset | None = None
+    planned: Mark | None = None
 
 
 class Reading(Call[bool], frozen=True):

@@ -106,6 +106,6 @@ class Advance:
         due = self._now() - self._stored_idle_at >= self._idle_interval
         return bool(self._idle) and (due or self._ending.reached({**position, **self._idle}))
 
-    def has_records(self, wanted: ShardRange) -> bool:
-        """Whether a range of the micro-batch needs a task: not if it was found empty. After a restart, nothing was."""
-        return self._empty.get(wanted.key) != wanted
+    def ranges(self, begin: Offset, end: Offset) -> list[ShardRange]:
+        """The ranges of a micro-batch that need a task: not those that were found empty. After a restart, none was."""
+        return [wanted for wanted in begin.ranges_to(end) if self._empty.get(wanted.key) != wanted]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
@@ -52,6 +53,10 @@ class Host(Protocol):
     @property
     def clock(self) -> Clock:
         """Time."""
+
+    @property
+    def emptied(self) -> threading.Event:
+        """Set when the last guest has left."""
 
     @property
     def planner(self) -> QueryPlanner | None:
@@ -104,13 +109,9 @@ class Guests:
     Args:
         host: The run's process.
         said: Lines that the next guest that calls is to write for this process.
-
-    Attributes:
-        were_any: Whether there was a guest.
     """
 
     def __init__(self, host: Host, said: deque[str]) -> None:
-        self.were_any = False
         self._said = said
         self._host = host
         self._guests: dict[str, _Guest] = {}
@@ -180,7 +181,6 @@ class Guests:
         ready.add_done_callback(_heard)
         planner = self._host.new_query(request.reader, frozenset(streams), options)
         self._guests[name] = _Guest(request.reader, Process(request.pid, request.started), planner, ready)
-        self.were_any = True
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="guests")
         logger.info(
@@ -209,6 +209,8 @@ class Guests:
         finally:
             # Only now: the run must not end while a query leaves it.
             self._guests.pop(name, None)
+            if not self._guests:
+                self._host.emptied.set()
 
     # -- calls
 

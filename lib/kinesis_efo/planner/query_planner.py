@@ -82,7 +82,7 @@ class QueryPlanner:
             case Begin():
                 return await self._begin(call)
             case Commit():
-                return await self.query.commit(call.done)
+                return await self._note(call)
             case Reading():
                 return self._run.reading
         raise TypeError(call)
@@ -111,8 +111,7 @@ class QueryPlanner:
 
     async def _next(self, call: Next) -> Step:
         position, ending = call.position, self._ending
-        if call.done is not None:
-            await self.query.commit(call.done)
+        await self._note(call)
         if call.available_now:
             ending.available_now()
         if call.once:
@@ -151,26 +150,39 @@ class QueryPlanner:
             await self._look_for_ends(position, call.wait)
         if (end := self._advance.to(position, reply, self._mark)) is not None:
             size = sum(self._advance.sizes.values()), self._advance.data
-            return self._step(None if end is position else end, size=size, behind=behind)
+            if end is position:
+                return self._step(size=size, behind=behind)
+            plan = await self._served(self._advance.ranges(position, end), 0.0)
+            known = all(each.fetcher is not None for each in plan.served)
+            return self._step(end, size=size, behind=behind, plan=plan if known else None)
         ending.settle(position, self._advance.quiet, self._run.clock.monotonic())
         return self._step(again=not (ending.targets is None or ending.reached(position)), behind=behind)
 
     async def _plan(self, call: Plan) -> Planned:
         query = self.query
         if call.end.mark is not None:
-            # Spark has it in its log, and whatever comes of it now, the sink may have its number.
             query.planned(call.end.mark)
-        ranges = list(filter(self._advance.has_records, call.begin.ranges_to(call.end)))
+        ranges = self._advance.ranges(call.begin, call.end)
         if call.first:
             await query.check_replay(call.begin, ranges)
-        placed = await self._run.placed(ranges, call.wait, self._name)
+        return await self._served(ranges, call.wait)
+
+    async def _served(self, ranges: Sequence[ShardRange], at_most: float) -> Planned:
+        placed = await self._run.placed(ranges, at_most, self._name)
         sizes = self._advance.sizes
         served = [Served(wanted, at, sizes.get(wanted.key)) for wanted, at in zip(ranges, placed, strict=True)]
         if self._options.deaggregate is not Deaggregation.STRICT or not ranges:
             return Planned(served)
-        return Planned(served, sorted(await query.strict({wanted.key.stream for wanted in ranges})))
+        return Planned(served, sorted(await self.query.strict({wanted.key.stream for wanted in ranges})))
 
     # -- helpers
+
+    async def _note(self, news: Next | Commit) -> None:
+        if news.planned is not None:
+            # Whatever comes of it now, the sink may have its number.
+            self.query.planned(news.planned)
+        if news.done is not None:
+            await self.query.commit(news.done)
 
     def _step(
         self,
@@ -179,10 +191,11 @@ class QueryPlanner:
         again: bool = False,
         size: tuple[int, int] | None = (0, 0),
         behind: Sequence[tuple[ShardKey, int | None]] = (),
+        plan: Planned | None = None,
     ) -> Step:
         ending = self._ending.state() if self._ending.changed else None
         total, data = size or (None, None)
-        return Step(end, again, total, data, list(behind), ending)
+        return Step(end, again, total, data, list(behind), plan, ending)
 
     async def _has_leases(self, at_most: float) -> bool:
         """Wait, once, until this query may read."""

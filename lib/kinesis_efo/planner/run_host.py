@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -129,6 +130,7 @@ class RunHost:
         service: Where tasks read, or ask who reads.
         options: The options of the query that the run began with.
         clock: Time.
+        emptied: Set when its last guest has left.
         end_report: Reports the last metrics.
     """
 
@@ -154,6 +156,7 @@ class RunHost:
         self._guests: Guests | None = None
         self._closed_to_guests = False
         self._said = said
+        self.emptied: Final = threading.Event()
         self._fetchers: RemoteFetchers | None = None
         self._desk = Desk(secrets.token_urlsafe(16), STATUS, StatusRequest, self._status)
         self.cluster: Cluster | None = None
@@ -286,11 +289,6 @@ class RunHost:
     def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
         query = Query(self.run, options.ends, name=name, max_skew=self.options.max_shard_skew, streams=streams)
         return QueryPlanner(self, query, name, options, streams)
-
-    @property
-    def was_joined(self) -> bool:
-        """Whether a guest has come, if it has left or not."""
-        return self._guests is not None and self._guests.were_any
 
     def close_to_guests(self, *, only_if_alone: bool = False) -> bool:
         """Take no more guests; see `Guests.close`."""

@@ -17,6 +17,9 @@ from collections.abc import Callable
 from traceback import walk_tb
 from typing import Final
 
+RUN_PROCESS: Final = "KINESIS_EFO_RUN_PROCESS"
+"""If this is in the environment, a run has a process of its own. It is there to be measured, and no promise."""
+
 _SPARKS_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
@@ -16,13 +16,10 @@ from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.processes import Process
 from kinesis_efo.spark.host import where_to_listen
 from kinesis_efo.spark.job_request import JobRequest
-from kinesis_efo.spark.lifecycle import hand_over_output, is_sparks_process, spark_waits
+from kinesis_efo.spark.lifecycle import RUN_PROCESS, hand_over_output, is_sparks_process, spark_waits
 
 if TYPE_CHECKING:
     from kinesis_efo.planner.runtime import PlannerRuntime
-
-_SWITCH: Final = "KINESIS_EFO_RUN_PROCESS"
-"""If it is set, a run has a process of its own. It is there to be measured, and no promise."""
 
 
 def run_of_program(manifest: Manifest, options: SourceOptions) -> RunAccess:
@@ -53,7 +50,7 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> RunAccess:
         process.start(check)
         return process.end
 
-    apart = start_process if os.environ.get(_SWITCH) else None
+    apart = start_process if os.environ.get(RUN_PROCESS) else None
     return SharedRun(program, manifest, options, listening, begin, spark_waits, hand_over_output, apart)
 
 

@@ -5,6 +5,7 @@ It imports no PySpark. What it has to know comes by its standard input, and noth
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
@@ -27,6 +28,7 @@ from kinesis_efo.errors import FetcherError, KinesisEfoError
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import Program, RunEntry
+from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.processes import Process
 from kinesis_efo.spark.lifecycle import hand_over_output, log_to_stderr
 
@@ -42,6 +44,7 @@ _BOOT: Final = (
 _READY: Final = b"ready"
 _LOOK_SECONDS: Final = 0.1
 _REAPED_SECONDS: Final = 1.0
+_JVM_SECONDS: Final = 0.5
 _FIRST_SECONDS: Final = 30.0
 """A run that nobody joins for so long ends: its planner has died meanwhile."""
 _TOUCH_SECONDS: Final = 3600.0
@@ -71,6 +74,34 @@ class RunOrder:
 
 # -- in the planner's process
 
+_ahead: Final[list[subprocess.Popen[bytes]]] = []
+"""A process that was started before anything was known of the run."""
+
+
+def start_ahead() -> None:
+    """Start a process that a run may soon need, unless this program has a run: it imports what it needs while this one does."""
+    if not _ahead and not any(notes_directory().glob(f"run.*.{os.getppid()}.*.json")):
+        _ahead.append(_started())
+
+
+def end_ahead() -> None:
+    """End the process that was started ahead, if it was not needed."""
+    while _ahead:
+        process = _ahead.pop()
+        process.kill()
+        process.communicate()
+
+
+def _started() -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.write(json.dumps(sys.path).encode() + b"\n")
+        process.stdin.flush()
+    return process
+
 
 class RunProcess:
     """A run's process that this one has started.
@@ -80,9 +111,7 @@ class RunProcess:
     """
 
     def __init__(self, order: RunOrder) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        self._process = _ahead.pop() if _ahead else _started()
         self._order = order
         self._said = b""
         self._stopping = False
@@ -128,7 +157,7 @@ class RunProcess:
         assert stdout is not None
         try:
             with stdin:
-                stdin.write(json.dumps(sys.path).encode() + b"\n" + pickle.dumps(self._order))
+                stdin.write(pickle.dumps(self._order))
         except OSError:
             logger.debug("the process of the run does not listen", exc_info=True)
         with stdout:
@@ -165,8 +194,6 @@ def main(order_from: BinaryIO) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # They may be for the whole process group, while the driver still finishes a micro-batch.
         signal.signal(number, signal.SIG_IGN)
-    order: RunOrder = pickle.load(order_from)
-    order_from.close()
     _lift_memory_limit()
     gc.disable()
     from kinesis_efo.planner.runtime import PlannerRuntime
@@ -174,6 +201,11 @@ def main(order_from: BinaryIO) -> None:
 
     gc.freeze()
     gc.enable()
+    try:
+        order: RunOrder = pickle.load(order_from)
+    except EOFError:
+        return  # it was started ahead, and not needed
+    order_from.close()
     options = order.options
     runtime = PlannerRuntime(
         order.manifest,
@@ -209,14 +241,16 @@ def main(order_from: BinaryIO) -> None:
 def _stay(runtime: PlannerRuntime, jvm: Process, touch: Callable[[], None]) -> None:
     """Return once the run has no query any more, or its program is gone."""
     began = touched = time.monotonic()
+    emptied = runtime.host.emptied
     while jvm.lives():
+        left = emptied.wait(_JVM_SECONDS)
+        emptied.clear()
         now = time.monotonic()
-        if (runtime.host.was_joined or now - began >= _FIRST_SECONDS) and runtime.close(only_if_alone=True):
+        if (left or now - began >= _FIRST_SECONDS) and runtime.close(only_if_alone=True):
             return
         if now - touched >= _TOUCH_SECONDS:
             touched = now
             touch()
-        time.sleep(_LOOK_SECONDS)
 
 
 def _lift_memory_limit() -> None:

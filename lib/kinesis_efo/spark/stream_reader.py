@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import threading
 import time
@@ -29,7 +30,7 @@ from kinesis_efo.kinesis.records import Decoder
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds, Deaggregation, SourceOptions
-from kinesis_efo.planner.access import Begin, Commit, Next, Plan, Reading, Step
+from kinesis_efo.planner.access import Begin, Commit, Next, Plan, Planned, Reading, Step
 from kinesis_efo.planner.stream_set import StreamSet
 from kinesis_efo.positions import Offset, ShardKey, ShardRange
 from kinesis_efo.private_directory import notes_directory
@@ -38,7 +39,7 @@ from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamRead
 from kinesis_efo.spark.finished import PlannedNote, planned_note
 from kinesis_efo.spark.lag import LagNotes, Report
 from kinesis_efo.spark.left_out import LEFT_OUT
-from kinesis_efo.spark.lifecycle import end_with_spark
+from kinesis_efo.spark.lifecycle import RUN_PROCESS, end_with_spark
 from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class KinesisStreamReader(StreamReaderBase):
         self._begun = False
         self._done: Offset | None = None
         self._committed: Offset | None = None
+        self._logged: Mark | None = None
+        self._step: tuple[Offset, Offset, Planned] | None = None
         self._available_now = False
         self._ends_known = False
         self._behind: dict[ShardKey, int | None] = {}
@@ -127,11 +130,10 @@ class KinesisStreamReader(StreamReaderBase):
         self._begin(position)
         # Short calls: between them it is seen that this process was asked to end.
         while not self._asked_to_end.is_set():
-            done = self._done if self._done != self._committed else None
             step = self._started().ask(
-                Next(position, self._options.poll_timeout, done, hurry, once, self._available_now)
+                Next(position, self._options.poll_timeout, *self._news(), hurry, once, self._available_now)
             )
-            self._committed = self._done
+            self._committed, self._logged = self._done, None
             self._take_note(position, step)
             if step.end is not None:
                 return self._data(step.end)
@@ -152,7 +154,11 @@ class KinesisStreamReader(StreamReaderBase):
         if SPARK_VERSION < (4, 2):
             self._lag_notes.write(self._planned, self._report())
         begin, runtime = self._offset(start), self._started()
-        plan = runtime.ask(Plan(begin, self._planned, self._options.poll_timeout, first))
+        known, self._step = self._step, None
+        if not first and known is not None and known[0] is begin and known[1] is self._planned:
+            plan, self._logged = known[2], self._planned.mark
+        else:
+            plan = runtime.ask(Plan(begin, self._planned, self._options.poll_timeout, first))
         # Tasks that begin before all shards are read by somebody could take the cores that fetchers need.
         while any(each.fetcher is None for each in plan.served) and not self._asked_to_end.is_set():
             plan = runtime.ask(Plan(begin, self._planned, self._options.poll_timeout))
@@ -233,6 +239,10 @@ class KinesisStreamReader(StreamReaderBase):
 
     # -- inside
 
+    def _news(self) -> tuple[Offset | None, Mark | None]:
+        """What the run does not know yet: up to where everything is processed, and the last micro-batch in Spark's log."""
+        return self._done if self._done != self._committed else None, self._logged
+
     def _report(self) -> Report:
         return Report.of(self._behind, self._size)
 
@@ -252,6 +262,7 @@ class KinesisStreamReader(StreamReaderBase):
     def _take_note(self, position: Offset, step: Step) -> None:
         """Take note of what is told beside the offset."""
         self._size = step.bytes, step.data
+        self._step = (position, step.end, step.plan) if step.end is not None and step.plan is not None else None
         self._behind.update(step.behind)
         if step.ending is not None:
             self._ends_known = step.ending.complete
@@ -264,10 +275,10 @@ class KinesisStreamReader(StreamReaderBase):
         if self._note is not None and self._running is not None and self._running != self._committed:
             finished = self._note.finished(at_most)
             self._done = self._running if finished else self._done
-        if self._runtime is not None and self._done is not None and self._done != self._committed:
+        if self._runtime is not None and any(news := self._news()):
             with contextlib.suppress(KinesisEfoError):
-                self._runtime.ask(Commit(self._done))
-                self._committed = self._done
+                self._runtime.ask(Commit(*news))
+                self._committed, self._logged = self._done, None
         self._warn_of_rest(finished=finished, known=self._note is None or self._note.has_listener)
 
     def _warn_of_rest(self, *, finished: bool, known: bool) -> None:
@@ -310,6 +321,11 @@ class KinesisStreamReader(StreamReaderBase):
             except BaseException:
                 self._runtime = None
                 raise
+            finally:
+                if os.environ.get(RUN_PROCESS):
+                    from kinesis_efo.spark.run_process import end_ahead
+
+                    end_ahead()
             if self._options.latency_hooks:
                 # Fetching allocates much, and each collection would look at all of Spark's and the SDK's modules.
                 latency.leave_imports_alone()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
+from kinesis_efo.spark.lifecycle import RUN_PROCESS
 from tests.integration.spark.test_sharing import Reading, epoch, files, numbered, owners, put
 from tests.support.played_spark import PlayedSpark, ReaderFailed
 from tests.support.world import World, wait_until
@@ -22,7 +23,7 @@ Play = Callable[..., PlayedSpark]
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("KINESIS_EFO_RUN_PROCESS", "1")
+    monkeypatch.setenv(RUN_PROCESS, "1")
     yield
     wait_until(lambda: not runs(), 10, "the end of the run")
 

@@ -82,9 +82,9 @@ def test_what_is_asked_and_answered_is_what_it_was(guest: Guest, own: FakeOwn) -
     asked: list[Call[Any]] = [
         Begin(new=True, mark=Mark("ab", 0), wait=0.2),
         Begin(False, None, 0.5, OFFSET, Mark("ab", 4), OFFSET, ENDING),
-        Next(OFFSET, 0.2, OFFSET, True, True, True),
+        Next(OFFSET, 0.2, OFFSET, Mark("ab", 4), True, True, True),
         Plan(Offset(dict.fromkeys(OFFSET, TRIM_HORIZON)), OFFSET, 0.2, True),
-        Commit(OFFSET),
+        Commit(OFFSET, Mark("ab", 4)),
         Reading(),
     ]
     begins, nothing, step, plan, done, reading = map(guest.run.ask, asked)

@@ -72,7 +72,7 @@ class Run:
     """Knows where streams begin."""
 
     clock = SystemClock()
-    reading = False
+    reading = nobody = False
 
     def __init__(self) -> None:
         self.begun: list[list[str]] = []
@@ -85,7 +85,7 @@ class Run:
         return Offset({ShardKey(name, "a"): start.position or LATER for name in names})
 
     async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
-        return [HERE] * len(ranges)
+        return [None if self.nobody else HERE] * len(ranges)
 
 
 class Planned:
@@ -207,11 +207,22 @@ def test_where_a_query_ends_that_was_to_end_before_the_tip_it_ends_in_the_next_r
     assert second.query.asked == []
 
 
+def test_a_step_says_who_serves_its_micro_batch_so_that_nobody_need_ask() -> None:
+    planned = Planned(deaggregate="strict")
+    planned.query.there = {ORDERS: LATER}
+    begin = Offset({ORDERS: AT})
+    step = planned.next(begin)
+    assert step.end is not None
+    assert step.plan == planned.ask(Plan(begin, step.end, 0.0))
+    planned.run.nobody = True
+    assert planned.next(begin).plan is None, "it is asked for until somebody reads each shard"
+
+
 def test_what_is_done_is_committed_before_anything_is_planned() -> None:
     planned = Planned()
     at = Offset({ORDERS: AT})
-    planned.next(at, done=at)
-    assert planned.query.asked == [("commit", at), ("poll", at, 0.01)]
+    planned.next(at, done=at, planned=Mark("ab", 4))
+    assert planned.query.asked == [("planned", Mark("ab", 4)), ("commit", at), ("poll", at, 0.01)]
 
 
 def test_a_query_waits_for_nothing_while_another_source_has_rows_unless_it_ends() -> None:

@@ -89,13 +89,13 @@ def end_ahead() -> None:
     while _ahead:
         process = _ahead.pop()
         process.kill()
-        process.communicate()
+        process.wait()
+        process.stdout.close()
 
 
 def _started() -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    # Until it has its order, what it says is this process's.
+    process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.write(json.dumps(sys.path).encode() + b"\n")
@@ -113,7 +113,6 @@ class RunProcess:
     def __init__(self, order: RunOrder) -> None:
         self._process = _ahead.pop() if _ahead else _started()
         self._order = order
-        self._said = b""
         self._stopping = False
         self._ended = ""
         self._reaper = threading.Thread(target=self._reap, name="kinesis-efo reaper", daemon=True)
@@ -164,11 +163,6 @@ class RunProcess:
             answers.append(stdout.read())
 
     def _reap(self) -> None:
-        """Wait for its end. What it could not tell its queries any more it has written here: a crash of Python, say."""
-        stderr = self._process.stderr
-        assert stderr is not None
-        with stderr:
-            self._said = stderr.read()
         self._ended = self._end()
         if self._process.returncode and not self._stopping:
             logger.error("the process of the run has ended: %s", self._ended)
@@ -178,8 +172,7 @@ class RunProcess:
         code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-        said = self._said.decode(errors="replace").strip()
-        return f"{how}, its largest memory {largest} MiB" + (f"; it said: {said[-2000:]}" if said else "")
+        return f"{how}, its largest memory {largest} MiB"
 
 
 # -- in its own process

@@ -27,6 +27,7 @@ from benchmarks.simulated import (
     reader_of,
     streams_of,
 )
+from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.fetcher.remote import PlannerLink
 from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher

@@ -127,6 +127,7 @@ def _plan(pipe: Connection, given: dict[str, str], fetchers: int) -> None:
     manifest = resolve_manifest(options, SyncClients(options.aws))
     runtime = PlannerRuntime(manifest, options, Listening(), start_fetchers=_Elsewhere(pipe) if fetchers else None)
     runtime.start()
+    assert runtime.host.planner is not None
     query = runtime.host.planner.query
     query.__class__ = _Counted
     assert isinstance(query, _Counted)

@@ -337,9 +337,9 @@ class Job:
     def _read(self, shared: SharedRun, start: Offset, end: Offset, *, first: bool) -> None:
         assert end.mark is not None
         plan = shared.ask(Plan(start, end, 1.0, first))
-        ranges = [each.wanted for each in plan.served]
+        ranges = start.ranges_to(end)
         rows: list[Row] = []
-        for each in plan.served:
+        for each in plan.served(ranges):
             rows += self._task(shared, each.wanted, each.fetcher)
         again = [row for row in self.rows if any(_covers(wanted, row) for wanted in ranges)]
         assert not again or again == rows, f"{self.name}: the micro-batch that is read again has other rows"

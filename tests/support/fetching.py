@@ -52,6 +52,7 @@ class QueryCalls:
 
     def __init__(self, runtime: PlannerRuntime, query: Query | None = None) -> None:
         self._runtime = runtime
+        assert runtime.host.planner is not None
         self._query = query or runtime.host.planner.query
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:

@@ -16,7 +16,7 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.access import Begin, Call, Next, Plan, Planned, Reading, Served, Step
+from kinesis_efo.planner.access import Begin, Call, Next, Plan, Planned, Reading, Step
 from kinesis_efo.planner.ending import EndingState
 from kinesis_efo.planner.guests import Guests
 from kinesis_efo.planner.program import Program
@@ -84,7 +84,7 @@ class FakeQuery:
                 )
             case Plan():
                 ranges = call.begin.ranges_to(call.end)
-                return Planned([Served(wanted, self._own.address, 300) for wanted in ranges], ["orders"])
+                return Planned([self._own.address], [(wanted.key, 0, 300) for wanted in ranges], ["orders"])
             case Reading():
                 return self._own.reading
         return None
@@ -120,6 +120,7 @@ class FakeOwn:
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.said: deque[str] = deque()
         self.emptied = threading.Event()
+        self.certificate = None
         self.guests = Guests(self, self.said)  # type: ignore[arg-type]
         self.service: Service | None = None
 

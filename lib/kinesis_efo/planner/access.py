@@ -5,7 +5,8 @@ A call is one message. A run answers the calls of a query one after the other, e
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar, get_args
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -43,7 +44,7 @@ class Begin(Call[Offset | None], frozen=True):
     ending: EndingState | None = None
 
 
-class Served(msgspec.Struct, frozen=True, array_like=True):
+class Served(NamedTuple):
     """A range that a task is to read.
 
     Attributes:
@@ -58,15 +59,27 @@ class Served(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """The ranges of a micro-batch.
+    """The ranges of a micro-batch that have records, as far as that is known. There may be thousands.
 
     Attributes:
-        served: Those that have records, as far as that is known.
+        fetchers: Who reads shards.
+        shards: Of each range, its shard, the number of its fetcher, and its bytes; None if these are not known.
         strict: Streams of which tasks leave out KPL aggregates with records of other shards.
     """
 
-    served: list[Served]
+    fetchers: list[FetcherAddress | None]
+    shards: list[tuple[ShardKey, int, int | None]]
     strict: list[str] = []
+
+    @property
+    def all_served(self) -> bool:
+        """Whether each shard is read by somebody."""
+        return None not in self.fetchers
+
+    def served(self, ranges: Sequence[ShardRange]) -> list[Served]:
+        """What is served, of all ranges of the micro-batch."""
+        shards = {key: (self.fetchers[fetcher], size) for key, fetcher, size in self.shards}
+        return [Served(wanted, *shards[wanted.key]) for wanted in ranges if wanted.key in shards]
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -106,6 +106,10 @@ class Advance:
         due = self._now() - self._stored_idle_at >= self._idle_interval
         return bool(self._idle) and (due or self._ending.reached({**position, **self._idle}))
 
-    def ranges(self, begin: Offset, end: Offset) -> list[ShardRange]:
-        """The ranges of a micro-batch that need a task: not those that were found empty. After a restart, none was."""
-        return [wanted for wanted in begin.ranges_to(end) if self._empty.get(wanted.key) != wanted]
+    def ranges(self, position: Offset, end: Offset) -> list[ShardRange]:
+        """The ranges of the micro-batch that need a task, in any order, and without their last records."""
+        return [ShardRange(key, position[key], end[key]) for key in self.sizes if key not in self._empty]
+
+    def has_records(self, wanted: ShardRange) -> bool:
+        """Whether a range of the micro-batch needs a task: not if it was found empty. After a restart, nothing was."""
+        return self._empty.get(wanted.key) != wanted

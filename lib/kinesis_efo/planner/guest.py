@@ -170,6 +170,7 @@ class GuestRun:
         link: The way there.
         address: Where tasks read, or ask who reads.
         by_planner: Whether tasks have to ask who reads.
+        certificate: What encrypts the run's services; None: nothing does.
     """
 
     def __init__(self, link: HostLink, joined: Joined) -> None:
@@ -178,6 +179,7 @@ class GuestRun:
         self.link = link
         self.address: Final = joined.address
         self.by_planner: Final = joined.by_planner
+        self.certificate: Final = joined.certificate
 
     def ask(self, call: Call[T]) -> T:
         """Make a call; see `HostLink.ask`."""

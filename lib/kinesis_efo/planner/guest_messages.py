@@ -7,11 +7,13 @@ whose answer was lost. It runs once, and to its end, as it would in the query's 
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.tls import Certificate
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import Offset, Position, ShardKey
@@ -52,12 +54,14 @@ class Joined(msgspec.Struct, frozen=True):
         guest: Its name from now on; empty if it is none.
         address: Where tasks read its shards, or ask who does.
         by_planner: Whether tasks have to ask the planner who reads a shard.
+        certificate: What encrypts the run's services, for those of the guest: they are one user's. None: nothing does.
         faults: Why its query cannot share the run.
     """
 
     guest: str = ""
     address: FetcherAddress | None = None
     by_planner: bool = False
+    certificate: Certificate | None = None
     faults: list[str] = []
 
 
@@ -104,7 +108,7 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         number: Its number.
-        base: The number of the one that it is told by; None: by none. Below itself: it was told before.
+        base: The number of the one that it is told by; None: by none.
         moved: The shards with another position than there.
         left: The shards that it does not name, and the other does.
         lasts: Its last records.
@@ -112,11 +116,11 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
     """
 
     number: int
-    base: int | None = None
-    moved: list[tuple[ShardKey, Position]] = []
-    left: list[ShardKey] = []
-    lasts: list[tuple[ShardKey, int]] = []
-    mark: Mark | None = None
+    base: int | None
+    moved: list[tuple[ShardKey, Position]]
+    left: list[ShardKey]
+    lasts: list[tuple[ShardKey, int]]
+    mark: Mark | None
 
 
 class UnknownOffset(Exception):
@@ -143,8 +147,10 @@ class OffsetsOfLink:
         self._known.clear()
 
     def encode(self, message: Any) -> msgspec.Raw:
-        """A message with its offsets."""
-        return msgspec.Raw(msgspec.json.encode(message, enc_hook=self._tell))
+        """A message with its offsets, of which it has the numbers itself."""
+        told: list[_Told] = []
+        body = msgspec.json.encode(message, enc_hook=partial(self._tell, told))
+        return msgspec.Raw(msgspec.json.encode((told, msgspec.Raw(body))))
 
     def decode(self, data: msgspec.Raw, kind: Any) -> Any:
         """What `encode` of the other process made. Offsets that were told before are the same objects, which is cheap to recognize.
@@ -153,36 +159,42 @@ class OffsetsOfLink:
             UnknownOffset: The other process has to tell all offsets anew.
             msgspec.MsgspecError: It is something else.
         """
-        return msgspec.json.decode(data, type=kind, dec_hook=self._hear)
+        told, body = msgspec.json.decode(data, type=tuple[list[_Told], msgspec.Raw])
+        for each in told:
+            self._hear(each)
+        return msgspec.json.decode(body, type=kind, dec_hook=self._named)
 
-    def _tell(self, offset: Any) -> _Told:
+    def _tell(self, told: list[_Told], offset: Any) -> int:
         if not isinstance(offset, Offset):
             raise NotImplementedError
         for number, known in self._known.items():
             if known is offset:
                 self._keep(number, known)
-                return _Told(number, number)
+                return number
         base = self._known.get(self._heard) if self._heard is not None else None
         number, self._next = self._next, self._next + 2
         self._keep(number, offset)
         moved, lasts = list(offset.changes_since(base).items()), list(offset.lasts.items())
         left = [] if base is None else [key for key in base if key not in offset]
-        return _Told(number, None if base is None else self._heard, moved, left, lasts, offset.mark)
+        told.append(_Told(number, None if base is None else self._heard, moved, left, lasts, offset.mark))
+        return number
 
-    def _hear(self, _kind: type[Any], data: Any) -> Offset:
-        told = msgspec.convert(data, _Told)
-        offset = self._known.get(told.number)
-        if offset is None:
-            positions = {}
-            if told.base is not None:
-                if (base := self._known.get(told.base)) is None:
-                    raise UnknownOffset
-                positions = dict(base)
-                for key in told.left:
-                    del positions[key]
-            offset = Offset({**positions, **dict(told.moved)}, dict(told.lasts), told.mark)
-        self._heard = told.number
-        self._keep(told.number, offset)
+    def _hear(self, told: _Told) -> None:
+        positions = {}
+        if told.base is not None:
+            if (base := self._known.get(told.base)) is None:
+                raise UnknownOffset
+            positions = dict(base)
+            for key in told.left:
+                del positions[key]
+        positions.update(told.moved)
+        self._keep(told.number, Offset(positions, dict(told.lasts), told.mark))
+
+    def _named(self, _kind: type[Any], number: Any) -> Offset:
+        if (offset := self._known.get(number)) is None:
+            raise UnknownOffset
+        self._heard = number
+        self._keep(number, offset)
         return offset
 
     def _keep(self, number: int, offset: Offset) -> None:

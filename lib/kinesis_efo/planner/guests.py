@@ -16,6 +16,7 @@ from uuid import uuid4
 import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.tls import Certificate
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError
 from kinesis_efo.manifest import StreamRef
@@ -65,6 +66,10 @@ class Host(Protocol):
     @property
     def address(self) -> FetcherAddress:
         """Where tasks read, or ask who reads."""
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """Encrypts what its service sends by TCP; None: nothing does."""
 
     @property
     def planner_address(self) -> FetcherAddress | None:
@@ -186,7 +191,7 @@ class Guests:
         logger.info(
             "process %d of this Spark program reads %s, too: its query shares this run", request.pid, ", ".join(streams)
         )
-        return Joined(name, self._host.address, self._host.planner_address is not None)
+        return Joined(name, self._host.address, self._host.planner_address is not None, self._host.certificate)
 
     async def _watch(self) -> None:
         while self._guests:

@@ -9,13 +9,14 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Deaggregation, SourceOptions, Start
-from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Planned, Reading, Served, Step
+from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Planned, Reading, Step
 from kinesis_efo.planner.advance import Advance
 from kinesis_efo.planner.ending import Ending
 from kinesis_efo.planner.query import Query
 from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
 
 _NO_LIMIT: Final = 1 << 62
+_UNKNOWN: Final = -1
 _ENDING_SECONDS: Final = 0.2
 """A query that ends looks so often whether it has come to its end: an event without records ends no poll."""
 
@@ -65,6 +66,7 @@ class QueryPlanner:
         self._advance = Advance(self._ending, options.idle_checkpoint_interval, query.last_records, now)
         self._mark: Mark | None = None
         self._added: Offset | None = None
+        self._behind: dict[ShardKey, int | None] = {}
         self._knows_all = self._may_read = False
         self._rows_are_good = False
 
@@ -144,7 +146,14 @@ class QueryPlanner:
             at_most = min(at_most, _ENDING_SECONDS)
         most = options.max_bytes_per_trigger or _NO_LIMIT, options.max_records_per_trigger or _NO_LIMIT
         reply = await self.query.poll(position, *most, at_most)
-        behind = [(each.key, each.millis_behind) for each in reply.shards]
+        behind = [
+            (each.key, each.millis_behind)
+            for each in reply.shards
+            if self._behind.get(each.key, _UNKNOWN) != each.millis_behind
+        ]
+        self._behind.update(behind)
+        if len(self._behind) > 2 * len(position):
+            self._behind = {key: millis for key, millis in self._behind.items() if key in position}
         # After the poll: what it tells of a shard may lie behind an end that has just become known.
         if ending.targets is not None and not ending.complete:
             await self._look_for_ends(position, call.wait)
@@ -153,8 +162,7 @@ class QueryPlanner:
             if end is position:
                 return self._step(size=size, behind=behind)
             plan = await self._served(self._advance.ranges(position, end), 0.0)
-            known = all(each.fetcher is not None for each in plan.served)
-            return self._step(end, size=size, behind=behind, plan=plan if known else None)
+            return self._step(end, size=size, behind=behind, plan=plan if plan.all_served else None)
         ending.settle(position, self._advance.quiet, self._run.clock.monotonic())
         return self._step(again=not (ending.targets is None or ending.reached(position)), behind=behind)
 
@@ -162,18 +170,23 @@ class QueryPlanner:
         query = self.query
         if call.end.mark is not None:
             query.planned(call.end.mark)
-        ranges = self._advance.ranges(call.begin, call.end)
+        ranges = list(filter(self._advance.has_records, call.begin.ranges_to(call.end)))
         if call.first:
             await query.check_replay(call.begin, ranges)
         return await self._served(ranges, call.wait)
 
     async def _served(self, ranges: Sequence[ShardRange], at_most: float) -> Planned:
         placed = await self._run.placed(ranges, at_most, self._name)
+        numbers: dict[FetcherAddress | None, int] = {}
         sizes = self._advance.sizes
-        served = [Served(wanted, at, sizes.get(wanted.key)) for wanted, at in zip(ranges, placed, strict=True)]
-        if self._options.deaggregate is not Deaggregation.STRICT or not ranges:
-            return Planned(served)
-        return Planned(served, sorted(await self.query.strict({wanted.key.stream for wanted in ranges})))
+        shards = [
+            (wanted.key, numbers.setdefault(fetcher, len(numbers)), sizes.get(wanted.key))
+            for wanted, fetcher in zip(ranges, placed, strict=True)
+        ]
+        strict: frozenset[str] = frozenset()
+        if self._options.deaggregate is Deaggregation.STRICT and ranges:
+            strict = await self.query.strict({wanted.key.stream for wanted in ranges})
+        return Planned(list(numbers), shards, sorted(strict))
 
     # -- helpers
 

@@ -22,6 +22,7 @@ import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress, Listening, network_namespace
 from kinesis_efo.calls.service import Desk
+from kinesis_efo.calls.tls import Certificate
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.assembly import certificate_for
 from kinesis_efo.fetcher.budget import Budget
@@ -130,6 +131,7 @@ class RunHost:
         service: Where tasks read, or ask who reads.
         options: The options of the query that the run began with.
         clock: Time.
+        certificate: Encrypts what the service sends by TCP; None: nothing does.
         emptied: Set when its last guest has left.
         end_report: Reports the last metrics.
     """
@@ -157,6 +159,7 @@ class RunHost:
         self._closed_to_guests = False
         self._said = said
         self.emptied: Final = threading.Event()
+        self.certificate: Certificate | None = None
         self._fetchers: RemoteFetchers | None = None
         self._desk = Desk(secrets.token_urlsafe(16), STATUS, StatusRequest, self._status)
         self.cluster: Cluster | None = None
@@ -200,7 +203,7 @@ class RunHost:
     def _serve(self, fetching: Cluster | LocalFetching) -> FetcherService | PlannerService:
         """The service by which tasks and other fetchers reach this process."""
         setup, loop = self._setup, asyncio.get_running_loop()
-        certificate = certificate_for(self.options, setup.listening, self.clock)
+        certificate = self.certificate = certificate_for(self.options, setup.listening, self.clock)
         more = self._answer if setup.shared else None
         service: FetcherService | PlannerService
         if isinstance(fetching, Cluster):

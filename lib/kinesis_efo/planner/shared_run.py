@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from msgspec.structs import replace
 
 from kinesis_efo.calls.address import FetcherAddress, Listening
-from kinesis_efo.clock import SystemClock
+from kinesis_efo.calls.tls import Certificate
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest
@@ -93,7 +93,7 @@ class SharedRun:
         with self._attaching:
             self._run = self._joining.run()
         if self._run.is_guest:
-            self._be_guest()
+            self._be_guest(self._run.certificate)
 
     def ask(self, call: Call[T]) -> T:
         """See `RunAccess`. If the host is gone, the call goes to the run that takes the place of its."""
@@ -211,7 +211,7 @@ class SharedRun:
 
     # -- as a guest
 
-    def _be_guest(self) -> None:
+    def _be_guest(self, certificate: Certificate | None) -> None:
         """See that tasks of this query learn who reads their shards, and that the run goes on even while Spark asks for nothing."""
         from kinesis_efo.planner.where_service import WhereService
 
@@ -219,13 +219,7 @@ class SharedRun:
         if listening.loopback_only:
             # Ports are chosen for firewalls, of which there are none.
             listening = dataclasses.replace(listening, ports=range(1))
-        certificate = None
         try:
-            if not listening.loopback_only:
-                # It imports the SDK, which a guest does not need.
-                from kinesis_efo.fetcher.assembly import certificate_for
-
-                certificate = certificate_for(self._options, listening, SystemClock())
             self._where = WhereService(self._place, self._joining.secret, listening, certificate)
         except FetcherError as error:
             logger.warning(

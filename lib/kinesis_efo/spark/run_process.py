@@ -89,8 +89,7 @@ def end_ahead() -> None:
     while _ahead:
         process = _ahead.pop()
         process.kill()
-        process.wait()
-        process.stdout.close()
+        process.communicate()
 
 
 def _started() -> subprocess.Popen[bytes]:

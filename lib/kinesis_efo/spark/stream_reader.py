@@ -160,14 +160,15 @@ class KinesisStreamReader(StreamReaderBase):
         else:
             plan = runtime.ask(Plan(begin, self._planned, self._options.poll_timeout, first))
         # Tasks that begin before all shards are read by somebody could take the cores that fetchers need.
-        while any(each.fetcher is None for each in plan.served) and not self._asked_to_end.is_set():
+        while not plan.all_served and not self._asked_to_end.is_set():
             plan = runtime.ask(Plan(begin, self._planned, self._options.poll_timeout))
-        ranges = [each.wanted for each in plan.served]
-        sizes = {each.wanted.key: each.bytes for each in plan.served if each.bytes is not None}
+        served = plan.served(begin.ranges_to(self._planned))
+        ranges = [each.wanted for each in served]
+        sizes = {each.wanted.key: each.bytes for each in served if each.bytes is not None}
         together = streams_with_generations(begin, ranges)
         tasks: list[tuple[FetcherAddress | None, list[ShardRange]]] = [
             (fetcher, group)
-            for fetcher, theirs in by_fetcher(ranges, [each.fetcher for each in plan.served], together=together)
+            for fetcher, theirs in by_fetcher(ranges, [each.fetcher for each in served], together=together)
             for group in coalesce(theirs, sizes, together=together)
         ]
         if not tasks and self._options.latency_hooks:

@@ -16,7 +16,7 @@ import pytest
 from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds, SourceOptions
-from kinesis_efo.planner.access import AnyCall, Begin, Call, Commit, Next, Plan, Reading
+from kinesis_efo.planner.access import AnyCall, Begin, Call, Commit, Next, Plan, Reading, Served
 from kinesis_efo.planner.guest import GuestRun, HostClient, HostLink, HostLostError
 from kinesis_efo.planner.program import HostFile, OwnFile, RunEntry
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
@@ -95,8 +95,7 @@ def test_what_is_asked_and_answered_is_what_it_was(guest: Guest, own: FakeOwn) -
     assert step.behind == [(KEY, 5), (ShardKey("orders", "b"), None)]
     assert all(isinstance(key, ShardKey) for key, _ in step.behind)
     wanted = asked[3].begin.ranges_to(OFFSET)  # type: ignore[attr-defined]
-    assert [each.wanted for each in plan.served] == wanted
-    assert [(each.fetcher, each.bytes) for each in plan.served] == [(own.address, 300)] * 2
+    assert plan.served(wanted) == [Served(each, own.address, 300) for each in wanted]
     assert (plan.strict, nothing, done, reading) == (["orders"], None, None, False)
     own.reading = True
     assert guest.run.ask(Reading()) is True

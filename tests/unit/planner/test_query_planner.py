@@ -114,7 +114,7 @@ def test_a_stream_that_the_checkpoint_does_not_know_begins_in_a_micro_batch_that
     assert planned.run.begun == [["clicks"]], "where it begins is chosen once"
     assert "poll" not in planned.query.names()
     assert planned.next(both).end == Offset({ORDERS: LAST, CLICKS: TRIM_HORIZON})
-    assert planned.ask(Plan(known, both, 0.0)).served == []
+    assert planned.ask(Plan(known, both, 0.0)).shards == []
 
 
 def test_catching_up_reads_to_the_tips_and_leaves_new_streams_to_the_next_run() -> None:
@@ -138,12 +138,11 @@ def test_ranges_say_who_reads_them_and_how_large_they_are_if_that_is_known() -> 
     begin = Offset({ORDERS: AT, CHILD: AT})
     end = planned.next(begin).end
     assert end is not None
-    (served,) = planned.ask(Plan(begin, end, 0.0, first=True)).served
+    (served,) = planned.ask(Plan(begin, end, 0.0, first=True)).served(begin.ranges_to(end))
     assert tuple(served.wanted) == (ORDERS, AT, LATER, None)
     assert (served.fetcher, served.bytes) == (HERE, 10)
     assert planned.query.asked[-1] == ("check", begin, [served.wanted])
-    (other,) = Planned().ask(Plan(begin, end, 0.0)).served
-    assert other.bytes is None
+    assert Planned().ask(Plan(begin, end, 0.0)).shards == [(ORDERS, 0, None)]
 
 
 def test_a_run_that_takes_anothers_place_is_told_what_it_has_to_know() -> None:

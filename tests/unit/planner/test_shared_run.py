@@ -93,7 +93,7 @@ def test_the_next_one_joins_and_its_tasks_read_from_the_host(programs: Programs)
     second.start()
     (own,) = programs.begun
     assert second.secret == first.secret
-    assert second.ask(Plan(OFFSET, OFFSET, 0.0)).served == []
+    assert second.ask(Plan(OFFSET, OFFSET, 0.0)).shards == []
     poll(second)
     assert own.queries[0].done(Next)
     assert not own.mine.done(Next)

@@ -33,9 +33,10 @@ MORE = 50
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["in a query's process", "in a process of its own"])
 @pytest.mark.parametrize("first", range(FIRST, LAST, TOGETHER))
-def test_whoever_is_killed_every_query_reads_everything_once_and_in_order(first: int) -> None:
-    outcomes = [play(seed) for seed in range(first, min(first + TOGETHER, LAST))]
+def test_whoever_is_killed_every_query_reads_everything_once_and_in_order(first: int, apart: bool) -> None:
+    outcomes = [play(seed, apart=apart) for seed in range(first, min(first + TOGETHER, LAST))]
     # A scenario in which nothing happened would prove nothing.
     assert sum(outcome.records for outcome in outcomes) > 100 * len(outcomes)
     assert sum(outcome.takeovers for outcome in outcomes) > len(outcomes)

@@ -410,6 +410,9 @@ class Event:
         self._set = True
         self._machine.wake(self._waiting)
 
+    def clear(self) -> None:
+        self._set = False
+
     def is_set(self) -> bool:
         return self._set
 

@@ -44,12 +44,13 @@ from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner import guest, guests, joining, run_host, runtime, shared_run, where_service
 from kinesis_efo.planner.access import Begin, Next, Plan
 from kinesis_efo.planner.guest import HostClient
-from kinesis_efo.planner.program import Program
+from kinesis_efo.planner.program import Program, RunEntry
 from kinesis_efo.planner.run_host import RunHost
 from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.planner.where_service import HostPlace, WhereService
 from kinesis_efo.positions import Offset, ShardRange
+from kinesis_efo.spark import run_process
 from tests.emulator.machine import (
     Loops,
     Machine,
@@ -208,6 +209,7 @@ class SparkProgram:
         self.jvm = world.machine.process(name, None, host)
         self.processes: list[SimulatedProcess] = []
         self.shared: dict[SimulatedProcess, SharedRun] = {}
+        self.apart: dict[SimulatedProcess, MemoryRuntime] = {}
         self.program = PatientProgram(world.directory, world.process_type.of(self.jvm.pid), "lake")
 
     @property
@@ -221,6 +223,11 @@ class SparkProgram:
             process
             for process, shared in self.shared.items()
             if process.lives and isinstance(shared._run, PlannerRuntime) and shared._run.host.run.failure.error is None
+        ]
+        found += [
+            process
+            for process, runtime in self.apart.items()
+            if process.lives and runtime.host.run.failure.error is None
         ]
         assert len(found) <= 1, f"{' and '.join(process.name for process in found)} are hosts of the same run"
         return found[0] if found else None
@@ -241,12 +248,60 @@ class SparkProgram:
         self.world.machine.run(process, partial(self._run, job, process, waits))
         return process
 
+    def _start_run(self, job: Job, secret: str, check: Callable[[], None]) -> Callable[[], str]:
+        """Start a process that has a run; see `RunProcess`."""
+        machine = self.world.machine
+        process = machine.process(f"run{next(self.world.runs)}", self.jvm, self.jvm.host)
+        self.processes.append(process)
+        answer: list[KinesisEfoError | None] = []
+        machine.run(process, partial(self._be_run, job, process, secret, answer))
+        while process.lives and not answer:
+            machine.sleep(0.1)
+            try:
+                check()
+            except KinesisEfoError:
+                machine.kill(process)
+                raise
+        if answer and answer[0] is not None:
+            raise answer[0]
+        return lambda: ""
+
+    def _be_run(self, job: Job, process: SimulatedProcess, secret: str, answer: list[KinesisEfoError | None]) -> None:
+        """As `run_process.main`."""
+        world = self.world
+        runtime = MemoryRuntime(
+            world.manifest, job.options, Listening(), secret=secret, name=None, shared=True, clock=world.clock
+        )
+        try:
+            runtime.start()
+        except KinesisEfoError as error:
+            runtime.stop()
+            answer.append(error)
+            world.machine.exit()
+        streams = {name: ref.stream_arn for name, ref in world.manifest.streams.items()}
+        file = self.program.begin(RunEntry(runtime.address, secret, streams))
+
+        def end() -> None:
+            # The kernel closes its files, and nobody tidies up.
+            file._path = world.directory / "nothing"
+            file.close()
+
+        process.ends.append(end)
+        runtime.streams_changed = lambda arns: file.write(RunEntry(runtime.address, secret, arns))
+        self.apart[process] = runtime
+        answer.append(None)
+        run_process._stay(runtime, world.process_type.of(self.jvm.pid), lambda: None)
+        runtime.stop()
+        file.close()
+        world.machine.exit()
+
     def _run(self, job: Job, process: SimulatedProcess, waits: bool) -> None:
         world = self.world
         begin = partial(world.begin, job)
         shared = self.shared[process] = SharedRun(
-            self.program, world.manifest, job.options, Listening(), begin, lambda: waits, lambda _: None
-        )
+            self.program, world.manifest, job.options, Listening(), begin, lambda: waits, lambda _: None,
+            partial(self._start_run, job) if world.apart else None,
+        )  # fmt: skip
         try:
             job.run(shared)
         except KinesisEfoError as error:
@@ -401,6 +456,7 @@ class ProgramWorld:
         written: Number of records written so far, by key.
         taken_over: When a lease that had an owner went to another one, and both.
         networks: The ways of all processes to the lease table.
+        apart: Whether a run has a process of its own.
     """
 
     current: ProgramWorld
@@ -426,6 +482,8 @@ class ProgramWorld:
         self.table = LeaseRows(self)
         self.taken_over: list[tuple[float, str, str]] = []
         self.networks: list[Network] = []
+        self.apart = False
+        self.runs = count(1)
         self.lossy = 0.0
         self.kinesis = MemoryKinesis(Settings(**QUICK | (settings or {})), self.clock, faults)
         self.kinesis.call("CreateStream", StreamName=STREAM, ShardCount=shards)
@@ -665,9 +723,9 @@ def in_virtual_time(machine: Machine) -> Iterator[None]:
         return future.result()
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (shared_run, joining, guest, runtime):
+        for module in (shared_run, joining, guest, guests, run_host, runtime):
             patch.setattr(module, "threading", Threads(machine))
-        for module in (joining, where_service):
+        for module in (joining, where_service, run_process, guest):
             patch.setattr(module, "time", Time(machine))
         patch.setattr(runtime, "finished", finished)
         for module in (joining, guests):

@@ -282,7 +282,7 @@ class Scenario:
                 if job.rows:
                     self.excused = self.machine.now
                 holder = self.world.holder
-                reads = holder is not None and holder is not process and holder.lives and not holder.frozen
+                reads = holder is not None and holder not in program.processes and holder.lives and not holder.frozen
                 waiting = waiting + 0.5 if reads and holder is before else 0.0
                 before = holder
                 assert waiting < REFUSED_SECONDS, f"{job.name} still waits for the lease of {holder}"
@@ -347,8 +347,12 @@ class Scenario:
         return True
 
 
-def play(seed: int) -> Outcome:
+def play(seed: int, *, apart: bool = False) -> Outcome:
     """Play the scenario of a seed.
+
+    Args:
+        seed: The seed.
+        apart: Whether a run has a process of its own.
 
     Raises:
         AssertionError: Something happened that must not.
@@ -358,6 +362,7 @@ def play(seed: int) -> Outcome:
     random.seed(f"{seed}: backoffs")
     with tempfile.TemporaryDirectory() as directory, in_virtual_time(machine):
         scenario = Scenario(seed, machine, Path(directory))
+        scenario.world.apart = apart
         try:
             return scenario.play()
         except AssertionError as error:

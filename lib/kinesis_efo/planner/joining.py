@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 0.1
+_VAIN_STARTS: Final = 3
 _TOUCH_SECONDS: Final = 3600.0
 """Whoever cleans up a directory for temporary files leaves those alone that are younger than some days."""
 
@@ -105,6 +106,7 @@ class Joining:
         self._file: OwnFile | None = None
         self._touch_at = 0.0
         self._ended: Callable[[], str] = lambda: ""
+        self._vain_starts = 0
 
     @property
     def last_end(self) -> str:
@@ -145,9 +147,10 @@ class Joining:
             if not runs:
                 if self._start_process is None:
                     return self._hosted()
-                runs = [self._begun(self._start_process)]
-                found = [*found, *runs]
-                stack.callback(runs[0].close)
+                if (begun := self._begun(self._start_process)) is None:
+                    return None
+                runs, found = [begun], [*found, begun]
+                stack.callback(begun.close)
             if (joined := self._joined(runs[0])) is not None:
                 stack.pop_all()
                 for run in found:
@@ -155,16 +158,20 @@ class Joining:
                         run.close()
             return joined
 
-    def _begun(self, start_process: StartProcess) -> HostFile:
-        """Start a process that has the run."""
+    def _begun(self, start_process: StartProcess) -> HostFile | None:
+        """Start a process that has the run; None if it has ended already."""
         try:
             secret = self._program.secret(self.secret)
         except OSError as error:
             raise FetcherError(f"the processes of this Spark program cannot find each other: {error}") from error
         self._ended = start_process(secret, self._check)
-        if not (runs := [run for run in self._program.runs() if run.entry.overlaps(self._streams)]):
-            raise FetcherError("the process of the run ended as soon as it was started")
-        return runs[0]
+        runs = [run for run in self._program.runs() if run.entry.overlaps(self._streams)]
+        self._vain_starts = 0 if runs else self._vain_starts + 1
+        if self._vain_starts > _VAIN_STARTS:
+            raise FetcherError(
+                f"the process of the run ended as it was started, {self._vain_starts} times{self.last_end}"
+            )
+        return runs[0] if runs else None
 
     def _hosted(self) -> OwnRun:
         secret = self.secret

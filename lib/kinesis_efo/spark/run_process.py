@@ -117,13 +117,13 @@ class RunProcess:
         self._reaper = threading.Thread(target=self._reap, name="kinesis-efo reaper", daemon=True)
 
     def start(self, check: Callable[[], None]) -> None:
-        """Wait until queries can join the run.
+        """Wait until queries can join the run, or its process has ended.
 
         Args:
             check: Called again and again meanwhile; raises to give up.
 
         Raises:
-            KinesisEfoError: What has ended the run before; or its process could not be started, or as `check`.
+            KinesisEfoError: What keeps the run from beginning; or as `check`.
         """
         answers: list[bytes] = []
         talking = threading.Thread(target=self._talk, args=(answers,), name="kinesis-efo run", daemon=True)
@@ -138,11 +138,8 @@ class RunProcess:
             raise
         self._reaper.start()
         answer = answers[0] if answers else b""
-        if answer == _READY:
-            return
-        if answer:
+        if answer not in (b"", _READY):
             raise unpack_error(answer)
-        raise FetcherError(f"the process of the run ended as it was started: {self._end()}")
 
     def end(self) -> str:
         """How it has ended; empty if it has not."""

@@ -1,0 +1,112 @@
+"""What a query's process has to import if the run is elsewhere, and when a run's process ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinesis_efo.processes import Process
+from kinesis_efo.spark import run_process
+
+HEAVY = {"aiobotocore", "aiohttp", "boto3", "botocore", "cryptography", "h2"}
+
+
+def test_a_query_whose_run_is_elsewhere_imports_no_sdk_no_http_and_no_cryptography() -> None:
+    program = (
+        "import sys; import kinesis_efo.spark.stream_reader, kinesis_efo.spark.run_of_program, kinesis_efo.planner.guest, "
+        "kinesis_efo.planner.where_service, kinesis_efo.spark.run_process; print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert not HEAVY & {name.partition(".")[0] for name in done.stdout.split()}
+
+
+class Runtime:
+    """A run that queries have joined, or not."""
+
+    def __init__(self) -> None:
+        self.guests = 1
+        self.closed = 0
+        self.host = SimpleNamespace(emptied=threading.Event())
+
+    def close(self, *, only_if_alone: bool) -> bool:
+        self.closed += 1
+        return not self.guests
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    monkeypatch.setattr(run_process, "_JVM_SECONDS", 0.02)
+    return Runtime()
+
+
+def stay(runtime: Any, jvm: Process, touched: list[bool] | None = None) -> threading.Thread:
+    touch = [] if touched is None else touched
+    thread = threading.Thread(target=run_process._stay, args=(runtime, jvm, lambda: touch.append(True)))
+    thread.start()
+    return thread
+
+
+def test_a_run_ends_with_its_jvm(runtime: Runtime) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
+        staying = stay(runtime, Process.of(jvm.pid))
+        staying.join(0.2)
+        assert staying.is_alive()
+        jvm.kill()
+        staying.join(20)
+    assert not staying.is_alive()
+    assert runtime.closed == 0
+
+
+def test_a_run_ends_with_its_last_query_and_not_with_the_one_before(runtime: Runtime) -> None:
+    staying = stay(runtime, Process.of(os.getpid()))
+    runtime.host.emptied.set()  # the last one has left, and another one has come in the same moment
+    staying.join(0.2)
+    assert staying.is_alive()
+    runtime.guests = 0
+    staying.join(0.2)
+    assert staying.is_alive(), "nobody has left"
+    runtime.host.emptied.set()
+    staying.join(20)
+    assert not staying.is_alive()
+
+
+def test_a_run_that_nobody_joins_ends_after_a_while(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_process, "_FIRST_SECONDS", 0.1)
+    runtime.guests = 0
+    staying = stay(runtime, Process.of(os.getpid()))
+    staying.join(20)
+    assert not staying.is_alive()
+
+
+def test_a_run_keeps_its_file_young(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_process, "_TOUCH_SECONDS", 0.05)
+    touched: list[bool] = []
+    staying = stay(runtime, Process.of(os.getpid()), touched)
+    staying.join(0.5)
+    runtime.guests = 0
+    runtime.host.emptied.set()
+    staying.join(20)
+    assert len(touched) >= 2
+
+
+def test_a_process_that_was_started_ahead_and_is_not_needed_is_gone() -> None:
+    run_process.start_ahead()
+    (process,) = run_process._ahead
+    run_process.start_ahead()
+    assert run_process._ahead == [process], "one is enough"
+    run_process.end_ahead()
+    assert process.returncode is not None
+    assert not run_process._ahead
+
+
+def test_a_process_whose_starter_has_died_ends_by_itself() -> None:
+    run_process.start_ahead()
+    process = run_process._ahead.pop()
+    assert process.communicate(timeout=60)[0] == b""
+    assert process.returncode == 0

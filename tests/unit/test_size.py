@@ -33,9 +33,10 @@ def _lines(path: Path) -> int:
 @pytest.mark.parametrize(
     ("what", "most"),
     [
-        ("lines of the runtime", 35_530),
-        ("modules of the runtime", 227),
-        ("lines of lib", 53_975),
+        # About 400 of them are a run's process, which stands beside the way that it is to take the place of.
+        ("lines of the runtime", 35_760),
+        ("modules of the runtime", 228),
+        ("lines of lib", 54_200),
         # 2,100 of them, in gitops.md, say what an attacker can do, line by line, and how one gets out of what is stuck.
         ("words of the pages", 51_300),
     ],

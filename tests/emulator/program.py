@@ -728,6 +728,8 @@ def in_virtual_time(machine: Machine) -> Iterator[None]:
         for module in (joining, where_service, run_process, guest):
             patch.setattr(module, "time", Time(machine))
         patch.setattr(runtime, "finished", finished)
+        # Somebody kills the run here, again and again: that is no run that cannot live.
+        patch.setattr(shared_run, "_MOST_DEATHS", 1_000)
         for module in (joining, guests):
             patch.setattr(module, "Process", process_type(machine))
         for module in (shared_run, joining):

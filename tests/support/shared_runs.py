@@ -15,6 +15,7 @@ from kinesis_efo.calls.service import Service
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.access import Begin, Call, Next, Plan, Planned, Reading, Step
 from kinesis_efo.planner.ending import EndingState
@@ -49,6 +50,7 @@ class FakeQuery:
         self.streams = frozenset(streams)
         self.options = options
         self.asked: list[Any] = []
+        self.finishes: list[tuple[list[Mark], str | None]] = []
         self.left = False
         self.error: Exception | None = None
         self.going = asyncio.Event()
@@ -59,6 +61,9 @@ class FakeQuery:
 
     async def leave(self) -> None:
         self.left = True
+
+    async def finished(self, marks: list[Mark], name: str | None) -> None:
+        self.finishes.append((marks, name))
 
     async def answer(self, call: Call[Any]) -> Any:
         self.at_once += 1

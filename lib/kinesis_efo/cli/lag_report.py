@@ -193,6 +193,7 @@ def data(reports: Sequence[Report]) -> dict[str, Any]:
                     {
                         "stream": stream,
                         "number": query.number,
+                        "name": query.name,
                         "checkpoint": query.checkpoint,
                         "millisBehindLatest": query.millis,
                         "shardsApart": query.apart,

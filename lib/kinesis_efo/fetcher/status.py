@@ -133,6 +133,7 @@ class QueryStatus(msgspec.Struct, frozen=True):
         calls: Answers that it got there.
         arrived: Bytes of these answers.
         shards: Each of its shards, if that was asked for.
+        name: Its name in Spark; None if it has none, or that is not known.
     """
 
     number: int
@@ -150,6 +151,7 @@ class QueryStatus(msgspec.Struct, frozen=True):
     calls: int = 0
     arrived: int = 0
     shards: list[QueryShard] | None = None
+    name: str | None = None
 
     @property
     def label(self) -> str:
@@ -157,7 +159,11 @@ class QueryStatus(msgspec.Struct, frozen=True):
 
         >>> QueryStatus(2, ["orders"], "7c1f09ab").label
         'query 2 (checkpoint 7c1f09ab)'
+        >>> QueryStatus(2, ["orders"], "7c1f09ab", name="archive").label
+        'query archive'
         """
+        if self.name is not None:
+            return f"query {self.name}"
         return f"query {self.number}" + ("" if self.checkpoint is None else f" (checkpoint {self.checkpoint})")
 
 

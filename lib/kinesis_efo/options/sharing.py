@@ -11,6 +11,7 @@ from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
 from kinesis_efo.options.source import (
     BATCH,
     DRIVER_HOST,
+    LISTENS,
     LOADED,
     PROGRAM,
     SUPERVISOR,
@@ -78,6 +79,7 @@ OF_QUERY: Final = frozenset(
         DRIVER_HOST,
         SUPERVISOR,
         PROGRAM,
+        LISTENS,
     }
 )
 """What each query decides for itself."""

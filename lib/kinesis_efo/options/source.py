@@ -64,6 +64,7 @@ class SourceOptions:
     fetchers: int | None = None
     supervisor: str | None = None
     program: str = ""
+    listens: bool = False
     catch_up: bool = False
     latency_hooks: bool = True
     lease_timeout: float = 10.0
@@ -242,6 +243,8 @@ SUPERVISOR: Final = "session.supervisor"
 """The name under which `kinesis_efo.read_stream` tells who starts fetchers, as the path of a Unix socket; not for users."""
 PROGRAM: Final = "session.program"
 """The name under which `kinesis_efo.read_stream` tells a session of Spark Connect from others of its server; not for users."""
+LISTENS: Final = "session.listens"
+"""The name under which `kinesis_efo.read_stream` tells that the driver says which micro-batches are done; not for users."""
 BATCH: Final = "session.batch"
 """The name under which batch reads say that they are no streaming query; not for users."""
 TIMES: Final = "session.times"
@@ -254,6 +257,7 @@ HINTS: Final = (
     Option(LOADED, read.integer, "epoch milliseconds", "-", "set by `kinesis_efo.read`", "loaded"),
     Option(DRIVER_HOST, parse_host, "a host name or address", "-", "set by `kinesis_efo.read_stream`", "driver_host"),
     Option(SUPERVISOR, read.text, "the path of a socket", "-", "set by `kinesis_efo.read_stream`", "supervisor"),
+    Option(LISTENS, read.flag, "true or false", "-", "set by `kinesis_efo.read_stream`", "listens"),
     Option(PROGRAM, read.text, "the name of a session", "-", "set by `kinesis_efo.read_stream`", "program"),
 )
 _ELSEWHERE: Final = {

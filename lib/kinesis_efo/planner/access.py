@@ -32,6 +32,7 @@ class Begin(Call[Offset | None], frozen=True):
         resumed: Up to where Spark's log had planned when the query went on; None once the query has asked for more.
         planned: The last micro-batch in Spark's log.
         kept: From where on its tasks may still read; None if they cannot.
+        end: The last end that was told, or that Spark's log has.
         ending: How far the query had come with its end.
     """
 
@@ -41,6 +42,7 @@ class Begin(Call[Offset | None], frozen=True):
     resumed: Offset | None = None
     planned: Mark | None = None
     kept: Offset | None = None
+    end: Offset | None = None
     ending: EndingState | None = None
 
 
@@ -144,16 +146,18 @@ class Plan(Call[Planned], frozen=True):
     first: bool = False
 
 
-class Commit(Call[None], frozen=True):
-    """Note what a query has done that asks for no more.
+class Commit(Call[bool], frozen=True):
+    """Note what a query has done that asks for no more. Answers whether its last micro-batch is done, as far as the driver says so.
 
     Attributes:
+        last: The end of that micro-batch, which Spark's log has.
         done: Up to where everything is processed, if that is news.
-        planned: The last micro-batch in Spark's log, if that is news.
+        wait: Seconds to wait for the driver's word.
     """
 
+    last: Mark | None = None
     done: Offset | None = None
-    planned: Mark | None = None
+    wait: float = 0.0
 
 
 class Reading(Call[bool], frozen=True):

@@ -16,9 +16,11 @@ from kinesis_efo.planner.access import Call, answer_type
 from kinesis_efo.planner.guest_messages import (
     ANSWER_SECONDS,
     CALL,
+    FINISHED,
     JOIN,
     LEAVE,
     Answer,
+    Finished,
     GuestCall,
     Join,
     Joined,
@@ -58,6 +60,10 @@ class HostClient(Connection):
     def leave(self, request: Leave) -> Answer:
         """Tell that the query has ended."""
         return self.action(LEAVE, request, Answer, _LEAVE_SECONDS)
+
+    def finished(self, told: Finished) -> None:
+        """Tell which micro-batches Spark has finished; for the driver."""
+        self.action(FINISHED, told, Answer, _LEAVE_SECONDS)
 
 
 class HostLink:

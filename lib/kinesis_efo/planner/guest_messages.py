@@ -21,6 +21,7 @@ from kinesis_efo.positions import Offset, Position, ShardKey
 JOIN: Final = "join"
 CALL: Final = "call"
 LEAVE: Final = "leave"
+FINISHED: Final = "finished"
 
 ANSWER_SECONDS: Final = 2.0
 """Longest time until a host says that a call is not done yet."""
@@ -83,6 +84,18 @@ class Leave(msgspec.Struct, frozen=True):
     """A guest's query has ended."""
 
     guest: str
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """Spark has finished micro-batches, in its driver's words.
+
+    Attributes:
+        marks: The marks of their ends.
+        query: The name of their query; None if it has none.
+    """
+
+    marks: list[Mark]
+    query: str | None
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -26,9 +26,11 @@ from kinesis_efo.planner.access import AnyCall, Call
 from kinesis_efo.planner.guest_messages import (
     ANSWER_SECONDS,
     CALL,
+    FINISHED,
     JOIN,
     LEAVE,
     Answer,
+    Finished,
     GuestCall,
     Join,
     Joined,
@@ -141,6 +143,9 @@ class Guests:
                 return await self._join(_decoded(body, Join))
             case str(name) if name == CALL:
                 return await self._answer(_decoded(body, GuestCall))
+            case str(name) if name == FINISHED:
+                await self._finished(_decoded(body, Finished))
+                return Answer(known=False)
             case str(name) if name == LEAVE:
                 await self._drop(_decoded(body, Leave).guest)
                 return Answer(self._host.planner is None and not self._guests, known=False, said=self._told())
@@ -216,6 +221,11 @@ class Guests:
             self._guests.pop(name, None)
             if not self._guests:
                 self._host.emptied.set()
+
+    async def _finished(self, told: Finished) -> None:
+        planners = [guest.planner for guest in self._guests.values()]
+        for planner in planners if self._host.planner is None else [self._host.planner, *planners]:
+            await planner.finished(told.marks, told.query)
 
     # -- calls
 

@@ -258,6 +258,17 @@ class Program:
                     there.remove(name)
 
 
+def files_of(directory: Path, jvm: Process) -> list[Path]:
+    """The files of all runs of one JVM.
+
+    Raises:
+        OSError: There is no private directory.
+    """
+    with PrivateDirectory(directory) as there:
+        names = there.names(f"{_PREFIX}.{_pid_namespace()}.{jvm.pid}.{jvm.started}.*.json")
+    return [directory / name for name in names]
+
+
 def _is_free(file: int) -> bool:
     """Whether nobody holds the lock of a file: the process that wrote it has ended."""
     try:

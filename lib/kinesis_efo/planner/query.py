@@ -42,6 +42,10 @@ class Query:
         name: Tells it from the other queries of the run, for its tasks.
         max_skew: See `MicroBatchPlanner`.
         streams: What it reads, by logical name; None: all that the run reads.
+
+    Attributes:
+        name: Its name in Spark, as far as it has one, and the driver has said so.
+        number: Tells it from the other queries of the run, in the order in which they joined.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Query:
         self._planned: list[ShardProgress] = []
         self._records_done = self._bytes_done = 0
         self._gap = GapWatch()
+        self.name: str | None = None
         self.number: Final = run.join(self)
 
     def _fail(self, error: KinesisEfoError) -> None:
@@ -105,6 +110,7 @@ class Query:
             bytes_done=self._bytes_done,
             calls=brought.events,
             arrived=brought.bytes,
+            name=self.name,
         )
         where = [
             stands(key, done, self._fetching.reads(key), now)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.clock import Clock
+from kinesis_efo.clock import Clock, within
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Deaggregation, SourceOptions, Start
 from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Planned, Reading, Step
@@ -65,6 +66,11 @@ class QueryPlanner:
         now = run.clock.monotonic
         self._advance = Advance(self._ending, options.idle_checkpoint_interval, query.last_records, now)
         self._mark: Mark | None = None
+        # Spark may plan the first of them, and ask for the second.
+        self._ends: list[Offset] = []
+        self._committed: Offset | None = None
+        self._finished: Mark | None = None
+        self._heard = asyncio.Event()
         self._added: Offset | None = None
         self._behind: dict[ShardKey, int | None] = {}
         self._knows_all = self._may_read = False
@@ -84,16 +90,44 @@ class QueryPlanner:
             case Begin():
                 return await self._begin(call)
             case Commit():
-                return await self._note(call)
+                return await self._commit(call)
             case Reading():
                 return self._run.reading
         raise TypeError(call)
+
+    async def finished(self, marks: Collection[Mark], name: str | None) -> None:
+        """Take note of micro-batches that Spark has finished, as its driver says.
+
+        Args:
+            marks: Of their ends; those of other queries are none of this one's.
+            name: The name of their query.
+        """
+        for end in [each for each in self._ends if each.mark in marks and each.mark != self._finished]:
+            self.query.name = name
+            self._finished = end.mark
+            self._heard.set()
+            await self._done(end)
+
+    async def _commit(self, call: Commit) -> bool:
+        if call.last is not None:
+            self.query.planned(call.last)
+        if call.done is not None:
+            await self._done(call.done)
+        give_up_at = self._run.clock.monotonic() + call.wait
+        while call.last is not None and call.last != self._finished:
+            self._heard.clear()
+            if (left := give_up_at - self._run.clock.monotonic()) <= 0:
+                return False
+            await within(self._run.clock, left, self._heard.wait())
+        return call.last is not None
 
     async def _begin(self, call: Begin) -> Offset | None:
         query, start = self.query, self._options.start
         self._mark = call.mark
         if call.planned is not None:
             query.planned(call.planned)
+        if call.end is not None:
+            self._told(call.end)
         if call.ending is not None:
             self._ending.go_on(call.ending, self._run.clock.monotonic())
         if call.resumed is not None:
@@ -113,7 +147,11 @@ class QueryPlanner:
 
     async def _next(self, call: Next) -> Step:
         position, ending = call.position, self._ending
-        await self._note(call)
+        if call.planned is not None:
+            # Whatever comes of it now, the sink may have its number.
+            self.query.planned(call.planned)
+        if call.done is not None:
+            await self._done(call.done)
         if call.available_now:
             ending.available_now()
         if call.once:
@@ -170,6 +208,7 @@ class QueryPlanner:
         query = self.query
         if call.end.mark is not None:
             query.planned(call.end.mark)
+            self._told(call.end)
         ranges = list(filter(self._advance.has_records, call.begin.ranges_to(call.end)))
         if call.first:
             await query.check_replay(call.begin, ranges)
@@ -190,13 +229,6 @@ class QueryPlanner:
 
     # -- helpers
 
-    async def _note(self, news: Next | Commit) -> None:
-        if news.planned is not None:
-            # Whatever comes of it now, the sink may have its number.
-            self.query.planned(news.planned)
-        if news.done is not None:
-            await self.query.commit(news.done)
-
     def _step(
         self,
         end: Offset | None = None,
@@ -206,9 +238,21 @@ class QueryPlanner:
         behind: Sequence[tuple[ShardKey, int | None]] = (),
         plan: Planned | None = None,
     ) -> Step:
+        if end is not None:
+            self._told(end)
         ending = self._ending.state() if self._ending.changed else None
         total, data = size or (None, None)
         return Step(end, again, total, data, list(behind), plan, ending)
+
+    def _told(self, end: Offset) -> None:
+        """Take note of an end that Spark may plan: of two with one mark, it has the later one."""
+        self._ends = [each for each in self._ends[-1:] if each.mark != end.mark] + [end]
+
+    async def _done(self, end: Offset) -> None:
+        """Commit an offset, unless that was done already: Spark's driver says so, and Spark by its next question."""
+        if end is not self._committed:
+            self._committed = end
+            await self.query.commit(end)
 
     async def _has_leases(self, at_most: float) -> bool:
         """Wait, once, until this query may read."""

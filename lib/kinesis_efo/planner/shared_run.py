@@ -103,13 +103,18 @@ class SharedRun:
             case Next():
                 self._known = replace(self._known, kept=call.position)
             case Plan():
-                self._known = replace(self._known, kept=call.begin, planned=call.end.mark or self._known.planned)
+                self._known = replace(
+                    self._known, kept=call.begin, end=call.end, planned=call.end.mark or self._known.planned
+                )
         answer = self._asked(call)
         if isinstance(answer, Step):
             # By now, its own commits move the rows that a checkpoint is compared with.
             self._deaths = self._deaths if answer.end is None else 0
             resumed = self._known.resumed if answer.again else None
-            self._known = replace(self._known, resumed=resumed, ending=answer.ending or self._known.ending)
+            known = self._known
+            self._known = replace(
+                known, resumed=resumed, end=answer.end or known.end, ending=answer.ending or known.ending
+            )
         return answer
 
     @property

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.keywords import SourceKeywords
-from kinesis_efo.options.source import BATCH, DRIVER_HOST, LOADED, PROGRAM, SUPERVISOR, TIMES
+from kinesis_efo.options.source import BATCH, DRIVER_HOST, LISTENS, LOADED, PROGRAM, SUPERVISOR, TIMES
 from kinesis_efo.spark.compat import SPARK_VERSION, in_pipeline
 from kinesis_efo.spark.finished_listener import listen
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
@@ -82,7 +82,8 @@ def read_stream(
             # The server's JVM has other sessions, too, whose queries are no part of this program.
             if session := getattr(spark, "session_id", None):
                 given[PROGRAM] = session
-        listen(spark)
+        if listen(spark):
+            given[LISTENS] = "true"
         if host := _driver_host(spark):
             given[DRIVER_HOST] = host
         if fetchers is not None:

@@ -1,19 +1,28 @@
-"""Listens in the driver for finished micro-batches, and marks the notes of the readers that planned them; see `finished.py`."""
+"""Listens in the driver for finished micro-batches, and tells the runs of this Spark program, by the marks of their ends.
+
+Spark tells a reader that a micro-batch is done by asking for the end of the next one. Before a stop it may never ask: not with the
+`Trigger.AvailableNow` of Spark 4.0, which runs one micro-batch, and not between two triggers that are far apart.
+"""
 
 from __future__ import annotations
 
-import atexit
 import logging
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
 
+import msgspec
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
-from kinesis_efo.private_directory import PrivateDirectory, notes_directory
-from kinesis_efo.spark.finished import mark_finished, presence, sweep
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.marks import Mark
+from kinesis_efo.planner.guest import HostClient
+from kinesis_efo.planner.guest_messages import Finished
+from kinesis_efo.planner.program import HostFile, files_of
+from kinesis_efo.private_directory import notes_directory
+from kinesis_efo.processes import Process
 from kinesis_efo.spark.progress_listener import ProgressListener, offset_json
 
 logger = logging.getLogger(__name__)
@@ -21,40 +30,79 @@ logger = logging.getLogger(__name__)
 _listened: Final[WeakSet[SparkSession]] = WeakSet()
 
 
+class _Marked(msgspec.Struct):
+    """What is needed of an offset. There may be thousands of shards in it."""
+
+    streams: msgspec.Raw
+    mark: str
+
+
 class FinishedListener(ProgressListener):
-    """Marks the notes of micro-batches that are done.
+    """Tells runs which micro-batches are done.
 
     Args:
-        directory: Where notes are.
+        directory: Where runs leave their files.
+        jvm: The JVM of the program.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, jvm: Process) -> None:
         self._directory = directory
+        self._jvm = jvm
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Marks the note of each source."""
-        for source in event.progress.sources:
-            mark_finished(self._directory, offset_json(source.endOffset))
+        """Tells of each source. A run that does not hear of it learns it when Spark asks for the next micro-batch."""
+        marks = [mark for source in event.progress.sources if (mark := mark_of(source.endOffset)) is not None]
+        if not marks:
+            return
+        told = Finished(marks, event.progress.name)
+        try:
+            for path in files_of(self._directory, self._jvm):
+                self._tell(path, told)
+        except OSError as error:
+            logger.debug("no run was told of a micro-batch: %s", error)
+
+    def _tell(self, path: Path, told: Finished) -> None:
+        try:
+            file = HostFile(path)
+        except (OSError, msgspec.MsgspecError):
+            return  # it has just ended, or is only just being written
+        try:
+            with HostClient(file.entry.address, file.entry.secret) as client:
+                client.finished(told)
+        except KinesisEfoError as error:
+            logger.debug("a run was not told of a micro-batch: %s", error)
+        finally:
+            file.close()
 
 
-def listen(spark: SparkSession) -> None:
+def mark_of(offset: str | None) -> Mark | None:
+    """The mark of an offset in a progress; None if it has none, or is another source's.
+
+    >>> mark_of('{"mark":"7c1f09ab:3","streams":{},"version":1}'), mark_of('{"mark":"7c1f09ab:3"}'), mark_of("7")
+    (Mark(checkpoint='7c1f09ab', moved=3), None, None)
+    """
+    try:
+        return Mark.parse(msgspec.json.decode(offset_json(offset), type=_Marked).mark)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def listen(spark: SparkSession) -> bool:
     """Listen for finished micro-batches in a session, once. Only a classic session is on the host of its readers.
 
     Args:
         spark: Any session.
+
+    Returns:
+        Whether it is listened to.
     """
-    if not isinstance(spark, SparkSession) or spark in _listened:
-        return
-    directory = notes_directory()
-    try:
-        sweep(directory)
-        jvm: Any = spark.sparkContext._jvm
-        here = presence(directory, jvm.java.lang.ProcessHandle.current().pid())
-        spark.streams.addListener(FinishedListener(directory))
-        with PrivateDirectory(directory) as there:
-            there.write(here.name)
-    except (OSError, Py4JError) as error:
-        logger.info("checkpoints in the lease table will stop one micro-batch early: %s", error)
-        return
-    _listened.add(spark)
-    atexit.register(here.unlink, missing_ok=True)
+    if isinstance(spark, SparkSession) and spark not in _listened:
+        try:
+            jvm: Any = spark.sparkContext._jvm
+            process = Process.of(jvm.java.lang.ProcessHandle.current().pid())
+            spark.streams.addListener(FinishedListener(notes_directory(), process))
+        except Py4JError as error:
+            logger.info("checkpoints in the lease table will stop one micro-batch early: %s", error)
+            return False
+        _listened.add(spark)
+    return spark in _listened

@@ -36,7 +36,6 @@ from kinesis_efo.positions import Offset, ShardKey, ShardRange
 from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.spark import latency
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamReaderBase, read_limit
-from kinesis_efo.spark.finished import PlannedNote, planned_note
 from kinesis_efo.spark.lag import LagNotes, Report
 from kinesis_efo.spark.left_out import LEFT_OUT
 from kinesis_efo.spark.lifecycle import RUN_PROCESS, end_with_spark
@@ -90,7 +89,6 @@ class KinesisStreamReader(StreamReaderBase):
         self._others_run = False
         self._offsets: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
         self._lag_notes = LagNotes(notes_directory)
-        self._note: PlannedNote | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_manifest": self._manifest}
@@ -149,8 +147,6 @@ class KinesisStreamReader(StreamReaderBase):
             return []
         first, self._running = self._running is None, self._planned
         self._begin(self._planned)
-        self._note = self._note or planned_note()
-        self._note.write(end)
         if SPARK_VERSION < (4, 2):
             self._lag_notes.write(self._planned, self._report())
         begin, runtime = self._offset(start), self._started()
@@ -201,8 +197,6 @@ class KinesisStreamReader(StreamReaderBase):
         """Stop fetching and release the leases."""
         self._lag_notes.clear()
         self._learn_last(_WORD_SECONDS)
-        if self._note is not None:
-            self._note.clear()
         if self._runtime is not None:
             self._runtime.stop()
             self._runtime = None
@@ -272,15 +266,14 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _learn_last(self, at_most: float) -> None:
         """Take note that the last micro-batch is done, where the driver says so. A fetcher that has failed need not know."""
-        finished = False
-        if self._note is not None and self._running is not None and self._running != self._committed:
-            finished = self._note.finished(at_most)
-            self._done = self._running if finished else self._done
-        if self._runtime is not None and any(news := self._news()):
+        last = self._running
+        finished, mark = False, None if last is None else last.mark
+        waits = self._options.listens and last is not None and last != self._committed
+        if self._runtime is not None and (waits or any(self._news())):
             with contextlib.suppress(KinesisEfoError):
-                self._runtime.ask(Commit(*news))
-                self._committed, self._logged = self._done, None
-        self._warn_of_rest(finished=finished, known=self._note is None or self._note.has_listener)
+                finished = self._runtime.ask(Commit(mark, self._news()[0], at_most if waits else 0.0))
+                self._committed, self._logged = last if finished else self._done, None
+        self._warn_of_rest(finished=waits and finished, known=last is None or self._options.listens)
 
     def _warn_of_rest(self, *, finished: bool, known: bool) -> None:
         """Warn if Spark ended the query after one trigger that need not have read everything, as `Trigger.Once` does.

@@ -105,4 +105,4 @@ def test_a_checkpoint_of_another_application_is_told(world: MakeWorld, queries: 
     query.stop()
     query = queries.start(queries.load(other), mixed)
     wait_until(lambda: query.exception() is not None, 60)
-    assert "the query's checkpoint names stream 'orders', but the query reads 'clicks'" in str(query.exception())
+    assert "the query's checkpoint names stream 'orders', but the query reads only 'clicks'" in str(query.exception())

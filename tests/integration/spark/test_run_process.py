@@ -26,6 +26,9 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(RUN_PROCESS, "1")
     yield
     wait_until(lambda: not runs(), 10, "the end of the run")
+    # Of a run that was killed, the file is there until somebody looks for one like it.
+    for file in files():
+        file.unlink()
 
 
 def runs() -> list[psutil.Process]:

@@ -11,7 +11,7 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.fetcher.progress import PollReply, ShardProgress
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions, Start
-from kinesis_efo.planner.access import Begin, Call, Next, Plan, Step
+from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Step
 from kinesis_efo.planner.ending import EndingState
 from kinesis_efo.planner.query_ends import Found
 from kinesis_efo.planner.query_planner import QueryPlanner
@@ -30,6 +30,7 @@ class Query:
         self.there: dict[ShardKey, Position] = {}
         self.tip: Offset | None = None
         self.found: Found | None = None
+        self.name: str | None = None
 
     async def wait_held(self, at_most: float) -> bool:
         return True
@@ -215,6 +216,37 @@ def test_a_step_says_who_serves_its_micro_batch_so_that_nobody_need_ask() -> Non
     assert step.plan == planned.ask(Plan(begin, step.end, 0.0))
     planned.run.nobody = True
     assert planned.next(begin).plan is None, "it is asked for until somebody reads each shard"
+
+
+def test_what_the_driver_says_is_done_is_committed_if_it_was_planned_or_told() -> None:
+    planned = Planned()
+    planned.query.there = {ORDERS: LATER}
+    mark = Mark("ab", 6)
+    begin = Offset({ORDERS: AT}, mark=Mark("ab", 5))
+    end = planned.next(begin).end
+    assert end is not None
+    assert end.mark == mark
+    asyncio.run(planned.planner.finished([Mark("ab", 5), Mark("other", 6)], "archive"))
+    assert "commit" not in planned.query.names()
+    asyncio.run(planned.planner.finished([mark], "archive"))
+    assert planned.query.asked[-1] == ("commit", end)
+    assert planned.query.name == "archive"
+    assert planned.ask(Commit(mark)) is True
+    assert planned.ask(Commit(Mark("ab", 7))) is False
+    # Of two ends with one mark, Spark has the one that was told later.
+    later = Offset({ORDERS: LAST}, mark=Mark("ab", 7))
+    for told in (Offset({ORDERS: LATER}, mark=Mark("ab", 7)), later):
+        planned.ask(Plan(end, told, 0.0))
+    asyncio.run(planned.planner.finished([Mark("ab", 7)], None))
+    assert planned.query.asked[-1] == ("commit", later)
+
+
+def test_the_next_run_knows_the_micro_batch_that_is_being_read() -> None:
+    planned = Planned()
+    end = Offset({ORDERS: LATER}, mark=Mark("ab", 6))
+    planned.ask(Begin(end=end))
+    asyncio.run(planned.planner.finished([Mark("ab", 6)], None))
+    assert planned.query.asked == [("commit", end)]
 
 
 def test_what_is_done_is_committed_before_anything_is_planned() -> None:

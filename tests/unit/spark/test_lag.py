@@ -48,7 +48,7 @@ def test_the_listener_tells_what_was_sent_and_how_much_of_it_is_data() -> None:
 
 
 def test_a_report_has_all_of_its_fields_before_anything_is_known() -> None:
-    text = msgspec.json.encode(Report.of({S0: None}, None)).decode()
+    text = msgspec.json.encode(Report.of({S0: None}, (None, None))).decode()
     assert json.loads(text) == {"millisBehindLatest": {}, "bytes": None, "dataBytes": None}
     assert Report.parse(text) == Report()
 
@@ -98,7 +98,7 @@ def test_old_notes_are_removed_and_all_of_them_at_the_end(tmp_path: Path) -> Non
     tmp_path.chmod(0o700)
     notes = LagNotes(lambda: tmp_path)
     for number in range(10):
-        notes.write(Offset({S0: Position.after(number)}), Report.of({S0: number}, None))
+        notes.write(Offset({S0: Position.after(number)}), Report.of({S0: number}, (None, None)))
     assert len(list(tmp_path.iterdir())) == 4
     assert read_note(tmp_path, Offset({S0: Position.after(9)})).millis_behind == {S0: 9}
     notes.clear()

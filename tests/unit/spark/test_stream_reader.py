@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import pickle
@@ -9,7 +10,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +21,13 @@ from kinesis_efo.fetcher.progress import PollReply, ShardProgress
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
+from kinesis_efo.options.source import LISTENS
+from kinesis_efo.planner.access import Commit
 from kinesis_efo.planner.query_ends import Found
 from kinesis_efo.planner.query_planner import QueryPlanner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark import stream_reader
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable
-from kinesis_efo.spark.finished import PlannedNote, mark_finished, presence
 from kinesis_efo.spark.partitions import KinesisPartition
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from tests.support.fetched import after, key
@@ -161,7 +162,9 @@ class Reader(KinesisStreamReader):
         self.waited: list[float] = []
         self.fetchers: dict[ShardKey, FetcherAddress | None] = {}
         self.started = False
-        self.clock = SimpleNamespace(monotonic=lambda: time.monotonic())
+        self.clock = SimpleNamespace(monotonic=lambda: time.monotonic(), sleep=asyncio.sleep)
+        self.words: list[dict[str, Any]] = []
+        """The driver's, which come while a call waits for them."""
         self.reading = False
         self.secret, self.query_name = "s", "q"
         self._start_at = Offset(initial)
@@ -177,8 +180,21 @@ class Reader(KinesisStreamReader):
     def planner_address(self) -> FetcherAddress | None:
         return PLANNER if self.fetchers else None
 
+    def finish(self, end: dict[str, Any]) -> None:
+        """Let the driver say that a micro-batch is done."""
+        asyncio.run(self.planner.finished([Mark.parse(end["mark"])], None))
+
+    async def _answered(self, work: Any) -> Any:
+        answering = asyncio.ensure_future(work)
+        await asyncio.sleep(0)
+        for end in self.words:
+            await self.planner.finished([Mark.parse(end["mark"])], None)
+        return await answering
+
     def ask(self, call: Any) -> Any:
         work = self.planner.answer(call)
+        if isinstance(call, Commit):
+            return asyncio.run(self._answered(work))
         try:
             work.send(None)
         except StopIteration as answer:
@@ -209,37 +225,73 @@ def ranges(partitions: Any) -> list[ShardRange]:
     return sorted(r for partition in partitions for r in partition.ranges)
 
 
+def listened(**options: str) -> Reader:
+    """A reader of whose micro-batches the driver says that they are done; its checkpoint has a mark."""
+    return Reader({key(0): START}, marked=True, **{LISTENS: "true", **options})
+
+
 @pytest.mark.parametrize("done", [True, False])
-def test_a_micro_batch_after_which_spark_never_asks_is_done_where_the_driver_says_so(
-    tmp_path: Path, done: bool
-) -> None:
-    tmp_path.chmod(0o700)
-    presence(tmp_path, 1).touch()
-    reader = Reader({key(0): START})
-    reader._note = PlannedNote(tmp_path, 1)
+def test_a_micro_batch_after_which_spark_never_asks_is_done_where_the_driver_says_so(done: bool) -> None:
+    reader = listened()
     reader.fetcher.there[key(0)] = (after(9), 3)
-    assert reader.latestOffset(offset(s0=START)) == offset(s0=after(9))
-    reader.partitions(offset(s0=START), offset(s0=after(9)))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start)
+    reader.partitions(start, end)
     if done:
-        mark_finished(tmp_path, json.dumps(offset(s0=after(9))))
+        reader.finish(end)
     reader._learn_last(60.0 if done else 0.0)
-    reader._note.clear()
-    assert reader.fetcher.commits == ([Offset({key(0): after(9)})] if done else [])
-    assert list(tmp_path.iterdir()) == [presence(tmp_path, 1)]
+    assert reader.fetcher.commits == ([reader._offset(end)] if done else [])
 
 
-def test_a_reader_whose_fetcher_has_failed_stops_all_the_same(tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    presence(tmp_path, 1).touch()
-    reader = Reader({key(0): START})
-    reader._note = PlannedNote(tmp_path, 1)
-    reader.partitions(offset(s0=START), offset(s0=after(9)))
-    mark_finished(tmp_path, json.dumps(offset(s0=after(9))))
+def test_word_that_is_on_its_way_is_waited_for_and_that_of_another_micro_batch_is_not_taken() -> None:
+    reader = listened()
+    reader.fetcher.there[key(0)] = (after(9), 3)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start)
+    reader.partitions(start, end)
+    reader.finish({"mark": "other:1"})
+    reader._learn_last(0.0)
+    assert reader.fetcher.commits == []
+    reader.words = [{"mark": "other:2"}, end]
+    reader._learn_last(60.0)
+    assert reader.fetcher.commits == [reader._offset(end)]
+
+
+def test_what_the_driver_has_said_is_not_committed_again_when_spark_asks_for_more() -> None:
+    reader = listened()
+    reader.fetcher.there[key(0)] = (after(9), 3)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start)
+    reader.partitions(start, end)
+    reader.finish(end)
+    reader.latestOffset(end)
+    assert reader.fetcher.commits == [reader._offset(end)]
+    reader.finish(end)
+    assert reader.fetcher.commits == [reader._offset(end)]
+
+
+def test_without_a_listener_nothing_is_waited_for() -> None:
+    reader = Reader({key(0): START}, marked=True)
+    reader.fetcher.there[key(0)] = (after(9), 3)
+    start = reader.initialOffset()
+    reader.partitions(start, reader.latestOffset(start))
+    began = time.monotonic()
+    reader._learn_last(60.0)
+    assert time.monotonic() - began < 30
+    assert reader.fetcher.commits == []
+
+
+def test_a_reader_whose_fetcher_has_failed_stops_all_the_same() -> None:
+    reader = listened()
+    reader.fetcher.there[key(0)] = (after(9), 3)
+    start = reader.initialOffset()
+    reader.partitions(start, reader.latestOffset(start))
 
     def fail(_: Offset) -> None:
         raise DataLossError("gone")
 
     reader.fetcher.commit = fail  # type: ignore[method-assign]
+    reader._done = reader._running
     reader._learn_last(60.0)
 
 
@@ -538,23 +590,20 @@ def test_a_query_that_ends_by_itself_behind_the_tips_says_so(
     listener: bool,
     options: dict[str, str],
     said: str | None,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(stream_reader, "SPARK_VERSION", version)
-    tmp_path.chmod(0o700)
-    if listener:
-        presence(tmp_path, 1).touch()
-    reader = Reader({key(0): START}, **options)
-    reader._note = PlannedNote(tmp_path, 1)
+    reader = Reader({key(0): START}, marked=True, **({LISTENS: "true"} if listener else {}), **options)
     reader.fetcher.there[key(0)] = (after(9), 3)
+    start, end = offset(s0=START), {**offset(s0=after(9)), "mark": "ab:1"}
+    reader._mark = Mark("ab", 0)
     reader.fetcher.found = [Offset({key(0): after(9)})]
     for _ in range(asked):
-        reader.latestOffset(offset(s0=START))
-    reader.partitions(offset(s0=START), offset(s0=after(9)))
+        reader.latestOffset(start)
+    reader.partitions(start, end)
     if finished:
-        mark_finished(tmp_path, json.dumps(offset(s0=after(9))))
+        reader.finish(end)
     with caplog.at_level(logging.WARNING):
         reader._learn_last(0.0)
         reader._learn_last(0.0)
@@ -580,11 +629,9 @@ def test_a_query_that_has_read_everything_ends_without_a_word(
     warned: bool,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(stream_reader, "SPARK_VERSION", (4, 0))
     reader = Reader({key(0): START}, **options)
-    reader._note = PlannedNote(tmp_path, 1) if records else None
     reader.fetcher.there[key(0)] = (after(9), records)
     reader.fetcher.behind = behind
     reader.partitions(offset(s0=START), reader.latestOffset(offset(s0=START)))

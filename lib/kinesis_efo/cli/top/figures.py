@@ -139,7 +139,7 @@ _COLUMNS: Final[tuple[Column[ShardPulse], ...]] = (
 
 
 _QUERY_COLUMNS: Final[tuple[Column[QueryPulse], ...]] = (
-    Column("query", lambda each, _: str(each.status.number)),
+    Column("query", lambda each, _: each.status.name or str(each.status.number)),
     Column("checkpoint", lambda each, _: each.status.checkpoint, spare=1),
     Column("reads", lambda each, _: ", ".join(each.status.streams), spare=5),
     Column("behind", _behind, "right"),
@@ -241,6 +241,7 @@ def _query(each: QueryPulse) -> dict[str, Any]:
     status = each.status
     return {
         "number": status.number,
+        "name": status.name,
         "checkpoint": status.checkpoint,
         "streams": status.streams,
         "secondsBehind": each.seconds,

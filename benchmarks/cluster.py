@@ -156,6 +156,8 @@ class _Run:
         fetching = self.cluster or LocalFetching(fetcher_of(kinesis, streams), clock)
         self.run, self.query = query_of(streams, fetching, lease, clock)
         self.planner = planner = planner_of(self.query, clock)
+        # To ask for the lease would wait.
+        planner._may_read = True
         self.reader = reader_of(lambda call: _now(planner.answer(_at_once(call))))
         self._places = fetchers
         self._gone: set[FetcherAddress] = set()

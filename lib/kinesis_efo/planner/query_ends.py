@@ -156,13 +156,6 @@ class Ends:
         bound = self._ends[key]
         self._ends[key] = tip if bound is None or (not tip.is_end and bound.reaches(tip)) else bound
 
-    def _is_record(self, key: ShardKey, end: Position) -> bool:
-        """Whether an end is the number of a record: GetRecords gives no other positions."""
-        given = (bound := self._bound(key)) is not None and bound.kind is not PositionKind.AT_TIMESTAMP
-        return (
-            self._streams.stream(key.stream).polled and end.kind is PositionKind.AFTER and not (given and end == bound)
-        )
-
     def _bound(self, key: ShardKey) -> Position | None:
         return self._bounds.shards[key] if key in self._bounds.shards else self._bounds.of(key.stream)
 

@@ -25,10 +25,9 @@ from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.run_lag import Lag
 from kinesis_efo.leases.store import LeaseStore
-from kinesis_efo.planner.lag_sum import summed_up
 from kinesis_efo.planner.processed import Processed
 from kinesis_efo.planner.query_fetching import QueryFetching
-from kinesis_efo.planner.standing import slowest
+from kinesis_efo.planner.standing import lag_of, slowest
 from kinesis_efo.planner.strictness import Strictness
 from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
 
@@ -278,7 +277,7 @@ class Run:
     def lag(self, stream: str) -> Lag:
         """How far this run is behind in a stream, for its row."""
         queries = [query.status(stream=stream) for query in self.queries] if self._are_several else []
-        return summed_up(self.fetching.statuses(stream), round(self.clock.time() * 1000), queries)
+        return lag_of(self.fetching.statuses(stream), round(self.clock.time() * 1000), queries)
 
     async def status(self) -> list[ShardStatus]:
         """How each shard is read, and how far it is processed by the slowest query, for tools."""

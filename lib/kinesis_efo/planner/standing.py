@@ -1,4 +1,4 @@
-"""Where the queries of a run are: each of them, as tools are told, and the slowest in each shard. Pure."""
+"""Where the queries of a run are: each of them, as tools are told, the slowest in each shard, and the lag of all. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 from msgspec.structs import replace
 
 from kinesis_efo.fetcher.event_index import EventIndex
-from kinesis_efo.fetcher.status import QueryShard, QueryStatus
+from kinesis_efo.fetcher.status import QueryShard, QueryStatus, ShardStatus
+from kinesis_efo.leases.run_lag import Lag
 from kinesis_efo.planner.shared import lowest
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 
@@ -111,3 +112,23 @@ def slowest(
         position = lowest(at.values())
         found[key] = next(number for number, each in at.items() if each == position), position
     return found
+
+
+def lag_of(shards: Iterable[ShardStatus], at: int | None = None, queries: Iterable[QueryStatus] = ()) -> Lag:
+    """How far a run is behind in a stream, for the run's row.
+
+    Args:
+        shards: The stream's shards.
+        at: The time, epoch milliseconds.
+        queries: How several queries do in this stream: the slowest of them may be further behind than what they share.
+
+    >>> lag_of([
+    ...     ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0), ShardStatus("orders", "s-2", "AFTER:7", 5_000, 10, 1.5, 200)
+    ... ])
+    Lag(shards=2, buffered=5000, millis_behind=1700, shard='s-2', records=10, at=None)
+    """
+    known = list(shards)
+    behind = [(each.millis, each.shard) for each in known if each.millis is not None]
+    behind += [(each.millis, each.shard or "") for each in queries if each.millis is not None]
+    worst, shard = max(behind, default=(None, None))
+    return Lag(len(known), sum(each.buffered for each in known), worst, shard, sum(each.records for each in known), at)

@@ -17,7 +17,7 @@ from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.access import Begin, Call, Next, Plan, Planned, Reading, Step
+from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Planned, Reading, Step
 from kinesis_efo.planner.ending import EndingState
 from kinesis_efo.planner.guests import Guests
 from kinesis_efo.planner.program import Program
@@ -90,6 +90,8 @@ class FakeQuery:
             case Plan():
                 ranges = call.begin.ranges_to(call.end)
                 return Planned([self._own.address], [(wanted.key, 0, 300) for wanted in ranges], ["orders"])
+            case Commit():
+                return True
             case Reading():
                 return self._own.reading
         return None

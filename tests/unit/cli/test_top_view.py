@@ -178,6 +178,7 @@ def test_queries_in_plain_data() -> None:
     assert [each["number"] for each in found] == [1, 2, 3]
     assert found[2] == {
         "number": 3,
+        "name": None,
         "checkpoint": "7c1f0903",
         "streams": ["orders0"],
         "secondsBehind": 890.0,

@@ -81,10 +81,10 @@ def guest(own: FakeOwn, tmp_path: Path) -> Guest:
 def test_what_is_asked_and_answered_is_what_it_was(guest: Guest, own: FakeOwn) -> None:
     asked: list[Call[Any]] = [
         Begin(new=True, mark=Mark("ab", 0), wait=0.2),
-        Begin(False, None, 0.5, OFFSET, Mark("ab", 4), OFFSET, ENDING),
+        Begin(False, None, 0.5, OFFSET, Mark("ab", 4), OFFSET, OFFSET, ENDING),
         Next(OFFSET, 0.2, OFFSET, Mark("ab", 4), True, True, True),
         Plan(Offset(dict.fromkeys(OFFSET, TRIM_HORIZON)), OFFSET, 0.2, True),
-        Commit(OFFSET, Mark("ab", 4)),
+        Commit(Mark("ab", 4), OFFSET, 0.5),
         Reading(),
     ]
     begins, nothing, step, plan, done, reading = map(guest.run.ask, asked)
@@ -96,7 +96,7 @@ def test_what_is_asked_and_answered_is_what_it_was(guest: Guest, own: FakeOwn) -
     assert all(isinstance(key, ShardKey) for key, _ in step.behind)
     wanted = asked[3].begin.ranges_to(OFFSET)  # type: ignore[attr-defined]
     assert plan.served(wanted) == [Served(each, own.address, 300) for each in wanted]
-    assert (plan.strict, nothing, done, reading) == (["orders"], None, None, False)
+    assert (plan.strict, nothing, done, reading) == (["orders"], None, True, False)
     own.reading = True
     assert guest.run.ask(Reading()) is True
     assert own.names == ["the reader"]
@@ -125,9 +125,9 @@ def test_an_offset_crosses_once_in_either_direction(guest: Guest, monkeypatch: p
     asked = guest.query.done(Next)
     assert asked[0].position is asked[0].done, "what has not changed is recognized at once"
     same = Offset(dict(many), many.lasts, many.mark)
-    guest.run.ask(Commit(same))
+    guest.run.ask(Commit(done=same))
     assert len(sent[-1]) < 500, "by what has changed, which is nothing"
-    assert guest.query.asked[-1] == Commit(many)
+    assert guest.query.asked[-1] == Commit(done=many)
 
 
 @pytest.mark.parametrize("side", ["host", "guest"])
@@ -135,8 +135,8 @@ def test_an_offset_that_one_side_has_lost_is_told_again(guest: Guest, side: str)
     end = guest.run.ask(Next(OFFSET, 0.1)).end
     (member,) = guest.own.guests._guests.values()
     (member if side == "host" else guest.link).offsets.clear()
-    guest.run.ask(Commit(end))
-    assert guest.query.done(Commit) == [Commit(end)]
+    guest.run.ask(Commit(done=end))
+    assert guest.query.done(Commit) == [Commit(done=end)]
     assert guest.run.ask(Next(end, 0.1)).end is None, "it has moved there already"
 
 
@@ -144,7 +144,7 @@ def test_many_offsets_one_after_the_other(guest: Guest) -> None:
     offsets = [Offset({KEY: Position.after(number), **left_of(number)}) for number in range(12)]
     for before, offset in pairwise(offsets):
         guest.run.ask(Next(offset, 0.1))
-        guest.run.ask(Commit(before))
+        guest.run.ask(Commit(done=before))
     assert [asked.position for asked in guest.query.done(Next)] == offsets[1:]
     assert [asked.done for asked in guest.query.done(Commit)] == offsets[:-1]
     (member,) = guest.own.guests._guests.values()
@@ -160,14 +160,14 @@ def test_a_call_that_takes_long_is_asked_for_again_and_made_once(guest: Guest, m
     monkeypatch.setattr("kinesis_efo.planner.guests.ANSWER_SECONDS", 0.05)
     guest.own.loop.call_soon_threadsafe(guest.query.going.clear)
     done = threading.Event()
-    caller = threading.Thread(target=lambda: (guest.run.ask(Commit(OFFSET)), done.set()))
+    caller = threading.Thread(target=lambda: (guest.run.ask(Commit(done=OFFSET)), done.set()))
     caller.start()
     wait_until(lambda: guest.waits >= 3)
     assert not done.is_set()
     guest.own.loop.call_soon_threadsafe(guest.query.going.set)
     caller.join(20)
     assert done.is_set()
-    assert guest.query.done(Commit) == [Commit(OFFSET)]
+    assert guest.query.done(Commit) == [Commit(done=OFFSET)]
 
 
 def test_a_call_whose_caller_has_given_up_is_made_before_the_next_one(
@@ -177,7 +177,7 @@ def test_a_call_whose_caller_has_given_up_is_made_before_the_next_one(
     guest.own.loop.call_soon_threadsafe(guest.query.going.clear)
     guest.give_up = True
     with pytest.raises(TimeoutError):
-        guest.run.ask(Commit(OFFSET))
+        guest.run.ask(Commit(done=OFFSET))
     guest.give_up = False
     caller = threading.Thread(target=lambda: guest.run.ask(Begin(resumed=OFFSET)))
     caller.start()
@@ -199,9 +199,9 @@ def test_an_answer_that_was_lost_is_given_again(guest: Guest, monkeypatch: pytes
         return answer
 
     monkeypatch.setattr(HostClient, "ask", losing)
-    guest.run.ask(Commit(OFFSET))
+    guest.run.ask(Commit(done=OFFSET))
     assert guest.waits == 1
-    assert guest.query.done(Commit) == [Commit(OFFSET)]
+    assert guest.query.done(Commit) == [Commit(done=OFFSET)]
 
 
 def test_an_error_of_a_query_is_the_answer_of_its_call_alone(guest: Guest, own: FakeOwn, tmp_path: Path) -> None:
@@ -209,26 +209,26 @@ def test_an_error_of_a_query_is_the_answer_of_its_call_alone(guest: Guest, own: 
     first, second = own.queries
     first.error = DataLossError("records are gone")
     with pytest.raises(DataLossError, match="records are gone"):
-        guest.run.ask(Commit(OFFSET))
-    other.run.ask(Commit(OFFSET))
+        guest.run.ask(Commit(done=OFFSET))
+    other.run.ask(Commit(done=OFFSET))
     assert second.done(Commit)
     first.error = ValueError("a bug")
     with pytest.raises(FetcherError, match="ValueError: a bug"):
-        guest.run.ask(Commit(OFFSET))
+        guest.run.ask(Commit(done=OFFSET))
     # To the guest, this type says that nobody is there.
     first.error = FetcherUnreachableError("a fetcher elsewhere")
     with pytest.raises(FetcherError, match="a fetcher elsewhere") as raised:
-        guest.run.ask(Commit(OFFSET))
+        guest.run.ask(Commit(done=OFFSET))
     assert type(raised.value) is FetcherError
     other.link.close()
 
 
 def test_a_host_that_is_ending_takes_no_guests_and_sends_its_own_away(guest: Guest, own: FakeOwn) -> None:
     assert not own.close(only_if_alone=True), "there is a guest"
-    guest.run.ask(Commit(OFFSET))
+    guest.run.ask(Commit(done=OFFSET))
     assert own.close()
     with pytest.raises(HostLostError):
-        guest.run.ask(Commit(OFFSET))
+        guest.run.ask(Commit(done=OFFSET))
     assert not Guest(own, guest.path).joined.guest
     assert len(guest.query.done(Commit)) == 1
 
@@ -242,7 +242,7 @@ def test_what_was_asked_of_a_host_that_ends_meanwhile_is_not_answered(
 
     def call() -> None:
         try:
-            guest.run.ask(Commit(OFFSET))
+            guest.run.ask(Commit(done=OFFSET))
         except HostLostError as error:
             lost.append(error)
 
@@ -268,7 +268,7 @@ def test_who_leaves_is_gone_and_may_say_so_twice(guest: Guest, own: FakeOwn) -> 
 def test_who_asks_to_be_a_guest_once_more_is_one_guest_all_the_same(own: FakeOwn, tmp_path: Path) -> None:
     lost, again = (Guest(own, tmp_path / "run", reader="one") for _ in range(2))
     assert [query.left for query in own.queries] == [True, False]
-    again.run.ask(Commit(OFFSET))
+    again.run.ask(Commit(done=OFFSET))
     again.link.leave()
     assert own.close(only_if_alone=True)
     lost.link.close()
@@ -292,7 +292,7 @@ def test_a_guest_whose_process_is_gone_is_taken_out(own: FakeOwn, tmp_path: Path
     assert len(own.guests) == 1
     for each in (gone, reused):
         with pytest.raises(HostLostError):
-            each.run.ask(Commit(OFFSET))
+            each.run.ask(Commit(done=OFFSET))
         each.link.close()
 
 
@@ -302,7 +302,7 @@ def test_calls_wait_until_the_guests_streams_are_open(
     monkeypatch.setattr("kinesis_efo.planner.guests.ANSWER_SECONDS", 0.05)
     own.loop.call_soon_threadsafe(own.may_open.clear)
     guest = Guest(own, tmp_path / "run")
-    caller = threading.Thread(target=lambda: guest.run.ask(Commit(OFFSET)))
+    caller = threading.Thread(target=lambda: guest.run.ask(Commit(done=OFFSET)))
     caller.start()
     wait_until(lambda: guest.waits >= 2)
     assert guest.query.asked == []

@@ -317,7 +317,7 @@ def test_a_guest_goes_on_with_the_run_of_a_host_that_was_killed(programs: Progra
     assert own.query_name == second.query_name == programs.begun[0].names[0]
     assert own.mine.done(Next) == [Next(OFFSET, 0.01)]
     (begin,) = own.mine.done(Begin)
-    assert begin == Begin(planned=LATER.mark, kept=OFFSET, ending=ENDING), "what its tasks read is kept"
+    assert begin == Begin(planned=LATER.mark, kept=OFFSET, end=LATER, ending=ENDING), "what its tasks read is kept"
     assert second.planner_address == asked, "and they ask where they have asked"
     reply = where(second)
     assert (reply.fetchers, reply.there) == ([own.address], 1)

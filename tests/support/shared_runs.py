@@ -64,6 +64,8 @@ class FakeQuery:
 
     async def finished(self, marks: list[Mark], name: str | None) -> None:
         self.finishes.append((marks, name))
+        if self.error is not None:
+            raise self.error
 
     async def answer(self, call: Call[Any]) -> Any:
         self.at_once += 1
@@ -117,6 +119,7 @@ class FakeOwn:
         self.mine = self.planner = FakeQuery(self, streams.streams, options)
         self.queries: list[FakeQuery] = []
         self.names: list[str] = []
+        self.marks: list[Mark] = []
         self.faults: list[str] = []
         self.left = self.stopped = False
         self.may_open = asyncio.Event()
@@ -143,6 +146,9 @@ class FakeOwn:
     def address(self) -> FetcherAddress:
         assert self.service is not None
         return self.service.address
+
+    def planned(self, mark: Mark) -> None:
+        self.marks.append(mark)
 
     def ask(self, call: Call[T]) -> T:
         answer: T = self.call(self.mine.answer(call))

@@ -34,9 +34,9 @@ def _lines(path: Path) -> int:
     ("what", "most"),
     [
         # About 400 of them are a run's process, which stands beside the way that it is to take the place of.
-        ("lines of the runtime", 35_765),
+        ("lines of the runtime", 35_805),
         ("modules of the runtime", 226),
-        ("lines of lib", 54_210),
+        ("lines of lib", 54_250),
         # 2,100 of them, in gitops.md, say what an attacker can do, line by line, and how one gets out of what is stuck.
         ("words of the pages", 51_300),
     ],

@@ -113,7 +113,6 @@ class Next(Call[Step], frozen=True):
         position: How far the query has come.
         wait: Seconds to wait if there is nothing to read.
         done: Up to where everything is processed, if that is news.
-        planned: The last micro-batch in Spark's log, if that is news.
         hurry: Whether another source of the query has rows: a query that goes on does not wait, then.
         once: Whether this micro-batch reads everything up to the tips.
         available_now: Whether the query ends at the tips as they are at its first call.
@@ -122,7 +121,6 @@ class Next(Call[Step], frozen=True):
     position: Offset
     wait: float
     done: Offset | None = None
-    planned: Mark | None = None
     hurry: bool = False
     once: bool = False
     available_now: bool = False
@@ -189,6 +187,9 @@ class RunAccess(Protocol):
 
     def start(self) -> None:
         """Find or begin the run."""
+
+    def planned(self, mark: Mark) -> None:
+        """Tell which micro-batch Spark's log has, without waiting."""
 
     def ask(self, call: Call[T]) -> T:
         """Make a call, and wait for its answer.

@@ -6,6 +6,7 @@ A guest's process is looked at once a second: the queries of one that is gone ar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -18,7 +19,7 @@ import msgspec
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.tls import Certificate
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import FetcherError, FetcherUnreachableError
+from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.sharing import differences, of_run
@@ -225,7 +226,8 @@ class Guests:
     async def _finished(self, told: Finished) -> None:
         planners = [guest.planner for guest in self._guests.values()]
         for planner in planners if self._host.planner is None else [self._host.planner, *planners]:
-            await planner.finished(told.marks, told.query)
+            with contextlib.suppress(KinesisEfoError):  # one that has failed learns that by its own calls
+                await planner.finished(told.marks, told.query)
 
     # -- calls
 

@@ -165,7 +165,12 @@ class Joining:
         except OSError as error:
             raise FetcherError(f"the processes of this Spark program cannot find each other: {error}") from error
         self._ended = start_process(secret, self._check)
-        runs = [run for run in self._program.runs() if run.entry.overlaps(self._streams)]
+        runs: list[HostFile] = []
+        for run in self._program.runs():
+            if run.entry.overlaps(self._streams):
+                runs.append(run)
+            else:
+                run.close()
         self._vain_starts = 0 if runs else self._vain_starts + 1
         if self._vain_starts > _VAIN_STARTS:
             raise FetcherError(

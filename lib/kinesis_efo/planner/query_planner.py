@@ -104,12 +104,13 @@ class QueryPlanner:
         """
         for end in [each for each in self._ends if each.mark in marks and each.mark != self._finished]:
             self.query.name = name
+            await self._done(end)
             self._finished = end.mark
             self._heard.set()
-            await self._done(end)
 
     async def _commit(self, call: Commit) -> bool:
         if call.last is not None:
+            # Whatever comes of it now, the sink may have its number.
             self.query.planned(call.last)
         if call.done is not None:
             await self._done(call.done)
@@ -147,9 +148,6 @@ class QueryPlanner:
 
     async def _next(self, call: Next) -> Step:
         position, ending = call.position, self._ending
-        if call.planned is not None:
-            # Whatever comes of it now, the sink may have its number.
-            self.query.planned(call.planned)
         if call.done is not None:
             await self._done(call.done)
         if call.available_now:
@@ -250,9 +248,13 @@ class QueryPlanner:
 
     async def _done(self, end: Offset) -> None:
         """Commit an offset, unless that was done already: Spark's driver says so, and Spark by its next question."""
-        if end is not self._committed:
-            self._committed = end
-            await self.query.commit(end)
+        if end is self._committed:
+            return
+        await self.query.commit(end)
+        self._committed = end
+        # The driver's word may come late. That of an earlier micro-batch must take nothing back.
+        while end in self._ends:
+            del self._ends[0]
 
     async def _has_leases(self, at_most: float) -> bool:
         """Wait, once, until this query may read."""

@@ -25,6 +25,7 @@ from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.manifest import Manifest
+from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.patience import Patience, passes
 from kinesis_efo.planner.access import Call
@@ -112,6 +113,11 @@ class PlannerRuntime:
     def planner_address(self) -> FetcherAddress | None:
         """Where tasks ask who reads a shard; None if that never changes."""
         return self.host.planner_address
+
+    def planned(self, mark: Mark) -> None:
+        """Tell which micro-batch Spark's log has."""
+        if self._host is not None and self._host.planner is not None:
+            self._host.planner.query.planned(mark)
 
     def ask(self, call: Call[T]) -> T:
         """Make a call to the query. Only after `start`.

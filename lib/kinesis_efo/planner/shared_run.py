@@ -21,8 +21,9 @@ from kinesis_efo.calls.tls import Certificate
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest
+from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.access import Begin, Call, Next, Plan, Step
+from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Step
 from kinesis_efo.planner.joining import Joining, OwnRun, StartProcess
 from kinesis_efo.planner.program import Program
 
@@ -80,6 +81,7 @@ class SharedRun:
         self._attaching = threading.RLock()
         self._stopping = threading.RLock()
         self._known = Begin()
+        self._untold: Mark | None = None
         self._deaths = 0
 
     # -- what the stream reader asks
@@ -94,6 +96,14 @@ class SharedRun:
             self._run = self._joining.run()
         if self._run.is_guest:
             self._be_guest(self._run.certificate)
+
+    def planned(self, mark: Mark) -> None:
+        """See `RunAccess`. A guest's host learns it within half a second: no task waits for that."""
+        self._known = replace(self._known, planned=mark)
+        if (run := self._run) is not None and not run.is_guest:
+            run.planned(mark)
+        else:
+            self._untold = mark
 
     def ask(self, call: Call[T]) -> T:
         """See `RunAccess`. If the host is gone, the call goes to the run that takes the place of its."""
@@ -238,9 +248,13 @@ class SharedRun:
             run = self._run
             if run is None or not run.is_guest:
                 return
-            if not run.link.file.host_lives:
+            untold, self._untold = self._untold, None
+            if untold is not None or not run.link.file.host_lives:
                 try:
-                    self._attach_again(run)
+                    if untold is None:
+                        self._attach_again(run)
+                    else:
+                        self._asked(Commit(untold))
                 except FetcherUnreachableError:
                     return  # this query has ended
                 except KinesisEfoError as error:

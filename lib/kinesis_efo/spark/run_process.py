@@ -209,15 +209,18 @@ def main(order_from: BinaryIO) -> None:
     hand_over_output(runtime.say)
     log_to_stderr()
     with answers:
+        begun = threading.Event()
+        threading.Thread(target=_end_with, args=(order.jvm, begun), name="kinesis-efo start", daemon=True).start()
         try:
             runtime.start()
             streams = {name: ref.stream_arn for name, ref in order.manifest.streams.items()}
             file = order.program.begin(RunEntry(runtime.address, order.secret, streams))
-        except (KinesisEfoError, OSError) as error:
+        except Exception as error:
             runtime.stop()
-            failed = error if isinstance(error, KinesisEfoError) else FetcherError(f"no run can be begun: {error}")
-            answers.write(pack_error(failed))
+            unforeseen = FetcherError(f"the run cannot be begun: {type(error).__name__}: {error}")
+            answers.write(pack_error(error if isinstance(error, KinesisEfoError) else unforeseen))
             return
+        begun.set()
         runtime.streams_changed = lambda arns: file.write(RunEntry(runtime.address, order.secret, arns))
         answers.write(_READY)
     try:
@@ -225,6 +228,13 @@ def main(order_from: BinaryIO) -> None:
     finally:
         runtime.stop()
         file.close()
+
+
+def _end_with(jvm: Process, begun: threading.Event) -> None:
+    """End this process if its program ends before the run has begun: that may wait for AWS for minutes."""
+    while not begun.wait(_JVM_SECONDS):
+        if not jvm.lives():
+            os._exit(1)
 
 
 def _stay(runtime: PlannerRuntime, jvm: Process, touch: Callable[[], None]) -> None:

@@ -79,7 +79,6 @@ class KinesisStreamReader(StreamReaderBase):
         self._begun = False
         self._done: Offset | None = None
         self._committed: Offset | None = None
-        self._logged: Mark | None = None
         self._step: tuple[Offset, Offset, Planned] | None = None
         self._available_now = False
         self._ends_known = False
@@ -129,9 +128,9 @@ class KinesisStreamReader(StreamReaderBase):
         # Short calls: between them it is seen that this process was asked to end.
         while not self._asked_to_end.is_set():
             step = self._started().ask(
-                Next(position, self._options.poll_timeout, *self._news(), hurry, once, self._available_now)
+                Next(position, self._options.poll_timeout, self._news(), hurry, once, self._available_now)
             )
-            self._committed, self._logged = self._done, None
+            self._committed = self._done
             self._take_note(position, step)
             if step.end is not None:
                 return self._data(step.end)
@@ -152,7 +151,9 @@ class KinesisStreamReader(StreamReaderBase):
         begin, runtime = self._offset(start), self._started()
         known, self._step = self._step, None
         if not first and known is not None and known[0] is begin and known[1] is self._planned:
-            plan, self._logged = known[2], self._planned.mark
+            plan = known[2]
+            if self._planned.mark is not None:
+                runtime.planned(self._planned.mark)
         else:
             plan = runtime.ask(Plan(begin, self._planned, self._options.poll_timeout, first))
         # Tasks that begin before all shards are read by somebody could take the cores that fetchers need.
@@ -234,9 +235,9 @@ class KinesisStreamReader(StreamReaderBase):
 
     # -- inside
 
-    def _news(self) -> tuple[Offset | None, Mark | None]:
-        """What the run does not know yet: up to where everything is processed, and the last micro-batch in Spark's log."""
-        return self._done if self._done != self._committed else None, self._logged
+    def _news(self) -> Offset | None:
+        """Up to where everything is processed, if the run does not know it yet."""
+        return self._done if self._done != self._committed else None
 
     def _report(self) -> Report:
         return Report.of(self._behind, self._size)
@@ -269,10 +270,10 @@ class KinesisStreamReader(StreamReaderBase):
         last = self._running
         finished, mark = False, None if last is None else last.mark
         waits = self._options.listens and last is not None and last != self._committed
-        if self._runtime is not None and (waits or any(self._news())):
+        if self._runtime is not None and (waits or self._news() is not None):
             with contextlib.suppress(KinesisEfoError):
-                finished = self._runtime.ask(Commit(mark, self._news()[0], at_most if waits else 0.0))
-                self._committed, self._logged = last if finished else self._done, None
+                finished = self._runtime.ask(Commit(mark, self._news(), at_most if waits else 0.0))
+                self._committed = last if finished else self._done
         self._warn_of_rest(finished=waits and finished, known=last is None or self._options.listens)
 
     def _warn_of_rest(self, *, finished: bool, known: bool) -> None:

@@ -5,8 +5,10 @@ Spark's side is played, so that each of its processes can be ended as a test nee
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
+from uuid import uuid4
 
 import psutil
 import pytest
@@ -23,7 +25,8 @@ Play = Callable[..., PlayedSpark]
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(RUN_PROCESS, "1")
+    # Its processes are told by it from those of tests beside this one.
+    monkeypatch.setenv(RUN_PROCESS, uuid4().hex)
     yield
     wait_until(lambda: not runs(), 10, "the end of the run")
     # Of a run that was killed, the file is there until somebody looks for one like it.
@@ -33,12 +36,14 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def runs() -> list[psutil.Process]:
     """The processes of runs that this program has started."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        given = " ".join(process.info["cmdline"] or ())
-        if "kinesis_efo.spark.run_process" in given and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process)
-    return found
+    ours = os.environ[RUN_PROCESS]
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "environ", "status"])
+        if "kinesis_efo.spark.run_process" in " ".join(process.info["cmdline"] or ())
+        and (process.info["environ"] or {}).get(RUN_PROCESS) == ours
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
 
 
 def test_two_queries_share_a_process_that_neither_of_them_is(world: MakeWorld, play: Play) -> None:

@@ -18,6 +18,7 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds, SourceOptions
 from kinesis_efo.planner.access import AnyCall, Begin, Call, Commit, Next, Plan, Reading, Served
 from kinesis_efo.planner.guest import GuestRun, HostClient, HostLink, HostLostError
+from kinesis_efo.planner.guest_messages import Finished
 from kinesis_efo.planner.program import HostFile, OwnFile, RunEntry
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.processes import Process
@@ -82,7 +83,7 @@ def test_what_is_asked_and_answered_is_what_it_was(guest: Guest, own: FakeOwn) -
     asked: list[Call[Any]] = [
         Begin(new=True, mark=Mark("ab", 0), wait=0.2),
         Begin(False, None, 0.5, OFFSET, Mark("ab", 4), OFFSET, OFFSET, ENDING),
-        Next(OFFSET, 0.2, OFFSET, Mark("ab", 4), True, True, True),
+        Next(OFFSET, 0.2, OFFSET, True, True, True),
         Plan(Offset(dict.fromkeys(OFFSET, TRIM_HORIZON)), OFFSET, 0.2, True),
         Commit(Mark("ab", 4), OFFSET, 0.5),
         Reading(),
@@ -342,6 +343,13 @@ def test_the_end_of_a_guests_query_is_told(own: FakeOwn, tmp_path: Path) -> None
     assert guest.query.options.ends == Bounds(None, {}, {KEY: Position.after(42)})
     assert guest.query.streams == {"orders"}
     guest.link.close()
+
+
+def test_a_query_that_has_failed_keeps_no_word_from_the_others(guest: Guest, own: FakeOwn) -> None:
+    own.mine.error = DataLossError("records are gone")
+    with HostClient(own.address, own.secret) as driver:
+        driver.finished(Finished([Mark("ab", 1)], "archive"))
+    assert guest.query.finishes == [([Mark("ab", 1)], "archive")]
 
 
 def test_every_call_has_a_name_of_its_own() -> None:

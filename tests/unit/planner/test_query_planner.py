@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import pytest
+
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.progress import PollReply, ShardProgress
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions, Start
@@ -31,6 +34,7 @@ class Query:
         self.tip: Offset | None = None
         self.found: Found | None = None
         self.name: str | None = None
+        self.error: Exception | None = None
 
     async def wait_held(self, at_most: float) -> bool:
         return True
@@ -41,6 +45,8 @@ class Query:
 
     async def commit(self, offset: Offset) -> None:
         self.asked.append(("commit", offset))
+        if self.error is not None:
+            raise self.error
 
     async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
         self.asked.append(("check", begin, list(ranges)))
@@ -241,6 +247,27 @@ def test_what_the_driver_says_is_done_is_committed_if_it_was_planned_or_told() -
     assert planned.query.asked[-1] == ("commit", later)
 
 
+def test_word_that_comes_late_takes_nothing_back() -> None:
+    """Spark's listeners are told in a thread of their own, which may lag behind several micro-batches."""
+    planned = Planned()
+    first, second = (Offset({ORDERS: at}, mark=Mark("ab", number)) for at, number in ((LATER, 6), (LAST, 7)))
+    planned.ask(Plan(Offset({ORDERS: AT}), first, 0.0))
+    planned.ask(Plan(first, second, 0.0))
+    planned.next(second, done=second)
+    asyncio.run(planned.planner.finished([Mark("ab", 6)], None))
+    assert [asked for asked in planned.query.asked if asked[0] == "commit"] == [("commit", second)]
+
+
+def test_a_commit_that_fails_is_made_again() -> None:
+    planned = Planned()
+    at = Offset({ORDERS: AT})
+    planned.query.error = FetcherError("not now")
+    for _ in range(2):
+        with pytest.raises(FetcherError):
+            planned.next(at, done=at)
+    assert planned.query.asked == [("commit", at)] * 2
+
+
 def test_the_next_run_knows_the_micro_batch_that_is_being_read() -> None:
     planned = Planned()
     end = Offset({ORDERS: LATER}, mark=Mark("ab", 6))
@@ -252,8 +279,8 @@ def test_the_next_run_knows_the_micro_batch_that_is_being_read() -> None:
 def test_what_is_done_is_committed_before_anything_is_planned() -> None:
     planned = Planned()
     at = Offset({ORDERS: AT})
-    planned.next(at, done=at, planned=Mark("ab", 4))
-    assert planned.query.asked == [("planned", Mark("ab", 4)), ("commit", at), ("poll", at, 0.01)]
+    planned.next(at, done=at)
+    assert planned.query.asked == [("commit", at), ("poll", at, 0.01)]
 
 
 def test_a_query_waits_for_nothing_while_another_source_has_rows_unless_it_ends() -> None:

@@ -22,7 +22,7 @@ from kinesis_efo.errors import (
 from kinesis_efo.fetcher.work import PlannerClient
 from kinesis_efo.marks import Mark
 from kinesis_efo.planner import joining, shared_run
-from kinesis_efo.planner.access import Begin, Next, Plan
+from kinesis_efo.planner.access import Begin, Commit, Next, Plan
 from kinesis_efo.planner.program import Program
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardRange
@@ -357,6 +357,20 @@ def test_the_next_host_learns_where_a_query_goes_on_that_has_not_polled_yet(prog
     programs.kill(first)
     poll(second)
     assert host_of(second).mine.done(Begin) == [Begin(mark=MARK, resumed=OFFSET, kept=OFFSET)]
+
+
+def test_a_run_learns_which_micro_batch_sparks_log_has_and_so_does_the_next_one(programs: Programs) -> None:
+    first, second = programs.reader(), programs.reader()
+    first.start()
+    second.start()
+    first.planned(MARK)
+    assert host_of(first).marks == [MARK]
+    second.planned(LATER.mark)  # type: ignore[arg-type]
+    (query,) = programs.begun[0].queries
+    wait_until(lambda: query.done(Commit) == [Commit(LATER.mark)], what="word, although Spark asks for nothing")
+    programs.kill(first)
+    poll(second)
+    assert host_of(second).mine.done(Begin)[0].planned == LATER.mark
 
 
 def test_who_has_polled_has_no_checkpoint_to_compare_any_more(programs: Programs) -> None:

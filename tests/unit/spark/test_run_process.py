@@ -95,6 +95,23 @@ def test_a_run_keeps_its_file_young(runtime: Runtime, monkeypatch: pytest.Monkey
     assert len(touched) >= 2
 
 
+def test_a_run_that_has_not_begun_ends_with_its_jvm() -> None:
+    """It may wait for AWS for minutes."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
+        program = (
+            "import threading, time; from kinesis_efo.processes import Process; from kinesis_efo.spark import run_process as r; "
+            f"threading.Thread(target=r._end_with, args=(Process.of({jvm.pid}), threading.Event()), daemon=True).start(); "
+            "print('waits', flush=True); time.sleep(600)"
+        )
+        run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"waits\n"
+        assert run.poll() is None
+        jvm.kill()
+        assert run.wait(60) == 1
+        run.stdout.close()
+
+
 def test_a_process_that_was_started_ahead_and_is_not_needed_is_gone() -> None:
     run_process.start_ahead()
     (process,) = run_process._ahead

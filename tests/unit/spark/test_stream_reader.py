@@ -184,6 +184,9 @@ class Reader(KinesisStreamReader):
         """Let the driver say that a micro-batch is done."""
         asyncio.run(self.planner.finished([Mark.parse(end["mark"])], None))
 
+    def planned(self, mark: Mark) -> None:
+        self.fetcher.planned(mark)
+
     async def _answered(self, work: Any) -> Any:
         answering = asyncio.ensure_future(work)
         await asyncio.sleep(0)

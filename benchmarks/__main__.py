@@ -35,6 +35,7 @@ BENCHMARKS: Final = {
     "idle": ("benchmarks.idle", "A trigger with no data"),
     "cluster": ("benchmarks.cluster", "Planning for thousands of shards, 32 fetchers"),
     "processes": ("benchmarks.processes", "What a query's processes take, Kinesis simulated"),
+    "takeover": ("benchmarks.takeover", "A run's process is killed: until its queries read again"),
     "subscriptions": ("benchmarks.subscriptions", "1,000 real subscriptions to the local AWS"),
     "leases": ("benchmarks.leases", "What a run asks of DynamoDB"),
     "reading": ("benchmarks.reading", "Kinesis to Spark's noop sink, local[2]"),

@@ -1,4 +1,4 @@
-"""The cost of a query that has nothing to read: of one trigger, and of the fetcher's process over time; of a query that shares a run, too.
+"""The cost of a query that has nothing to read: of one trigger, and of its processes over time; of two that share a run, too.
 
 Calls the stream reader as Spark does, with a real fetcher on the local AWS (another process). Every shard is subscribed, and
 sends an empty event every 5 s, as Kinesis does.
@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.figures import Figure, Goal
+import psutil
+
+from benchmarks.figures import Figure
 from benchmarks.machine import AwsProcess, process_of
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.calls.address import Listening
@@ -23,9 +26,9 @@ from kinesis_efo.local import Settings
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import Program
-from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.processes import Process
+from kinesis_efo.spark.run_process import RunOrder, RunProcess
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from tests.support.world import make_world, wait_until
 
@@ -59,25 +62,31 @@ def _measured(options: SourceOptions, shards: int) -> list[Figure]:
         wall, cpu, share = [], [], []
         for _ in range(RUNS):
             # As Spark calls it: each call waits for data.
-            begin, begin_cpu = time.monotonic(), time.process_time()
+            begin, begin_cpu = time.monotonic(), _cpu()
             while time.monotonic() - begin < IDLE_SECONDS:
                 assert reader.latestOffset(start) == start
-            share.append((time.process_time() - begin_cpu) / (time.monotonic() - begin) * 100)
+            share.append((_cpu() - begin_cpu) / (time.monotonic() - begin) * 100)
         reader._options = replace(options, poll_timeout=0.0)
         for _ in range(RUNS):
-            begin, begin_cpu = time.monotonic(), time.process_time()
+            begin, begin_cpu = time.monotonic(), _cpu()
             for _ in range(CALLS):
                 assert reader.latestOffset(start) == start
             wall.append((time.monotonic() - begin) / CALLS * 1000)
-            cpu.append((time.process_time() - begin_cpu) / CALLS * 1000)
+            cpu.append((_cpu() - begin_cpu) / CALLS * 1000)
     finally:
         reader.stop()
     case = f"{shards} shard{'s' if shards > 1 else ''}"
     return [
         Figure(case, "latestOffset, not waiting", "ms", tuple(wall)),
         Figure(case, "  CPU of it", "ms", tuple(cpu)),
-        Figure(case, "query, all of its process", "% of a core", tuple(share)),
+        Figure(case, "query, with its run", "% of a core", tuple(share)),
     ]
+
+
+def _cpu() -> float:
+    """CPU seconds of this process, and of the run's: the local AWS has none that imports it."""
+    runs = [each for each in psutil.Process().children() if "run_process" in " ".join(each.cmdline())]
+    return time.process_time() + sum(sum(each.cpu_times()[:2]) for each in runs)
 
 
 def _shared() -> list[Figure]:
@@ -91,39 +100,53 @@ def _shared() -> list[Figure]:
         options = {"manifest": str(world.manifest), "endpointUrl": aws.endpoint_url, "leaseTimeout": "60s"}
         program = Program(Path(place, "program"), Process.of(os.getpid()), "")
         times: list[list[float]] = [[], []]
-        with process_of(_share, options, program) as host:
-            host.recv()
-            with process_of(_share, options, program) as guest:
-                guest.recv()
+        with process_of(_share, options, program) as first:
+            first.recv()
+            with process_of(_share, options, program) as second:
+                second.recv()
                 for _ in range(RUNS):
-                    for query, found in zip((host, guest), times, strict=True):
+                    for query, found in zip((first, second), times, strict=True):
                         query.send(CALLS)
                         found.append(query.recv())
-    case, more = f"{SHARED_SHARDS:,} shards, two queries", tuple(b - a for a, b in zip(*times, strict=True))
+    case = f"{SHARED_SHARDS:,} shards, two queries"
     return [
-        Figure(case, "latestOffset, not waiting, the host's", "ms", tuple(times[0])),
-        Figure(case, "  the guest's: more than that", "ms", more, goal=Goal(1.0, least=False)),
+        Figure(case, "latestOffset, not waiting, the first one's", "ms", tuple(times[0])),
+        Figure(case, "  the second one's", "ms", tuple(times[1])),
     ]
 
 
-def _share(pipe: Connection, given: dict[str, str], program: Program) -> None:
+def reader_of_program(given: dict[str, str], program: Program, **changed: Any) -> KinesisStreamReader:
+    """The reader of one query of a program, whose run is started or joined.
+
+    Args:
+        given: The query's options.
+        program: The program.
+        changed: What its `SourceOptions` are to have besides.
+    """
     options = SourceOptions.parse(given)
     manifest = resolve_manifest(options, SyncClients(options.aws))
 
-    def begin(secret: str | None, name: str) -> PlannerRuntime:
-        return PlannerRuntime(manifest, options, Listening(), secret=secret, name=name, shared=True)
+    def start(secret: str, check: Callable[[], None]) -> Callable[[], str]:
+        process = RunProcess(RunOrder(manifest, options, Listening(), program, secret))
+        process.start(check)
+        return process.end
 
-    run = SharedRun(program, manifest, options, Listening(), begin, lambda: False, lambda _: None)
+    run = SharedRun(program, manifest, options, Listening(), start)
     run.start()
-    reader = KinesisStreamReader(replace(options, poll_timeout=0.0), manifest)
+    reader = KinesisStreamReader(replace(options, **changed), manifest)
     reader._runtime = run
-    start = _settled(reader, SHARED_SHARDS)
+    return reader
+
+
+def _share(pipe: Connection, given: dict[str, str], program: Program) -> None:
+    reader = reader_of_program(given, program, poll_timeout=0.0)
+    offset = _settled(reader, SHARED_SHARDS)
     pipe.send("settled")
     while True:
         taken = []
         for _ in range(pipe.recv()):
             began = time.monotonic()
-            assert reader.latestOffset(start) == start
+            assert reader.latestOffset(offset) == offset
             taken.append(time.monotonic() - began)
         pipe.send(median(taken) * 1000)
 

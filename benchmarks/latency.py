@@ -39,7 +39,7 @@ CASES: Final[tuple[tuple[Any, ...], ...]] = (
     ("Spark's defaults", SHARDS, (150, 300)),
     ("low_latency", SHARDS, (60, 150)),
     (f"low_latency, {MANY_SHARDS} shards", MANY_SHARDS, (100, 250)),
-    ("low_latency, two queries", SHARDS, (), "the host's", "the guest's"),
+    ("low_latency, two queries", SHARDS, (), "the first one's", "the second one's"),
 )
 """Name, shards, the goals of p50 and p99, and the names of queries if there are several."""
 WARM_UP_SECONDS: Final = 30.0

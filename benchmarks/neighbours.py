@@ -59,7 +59,7 @@ def _tail(world: World, *, stuck: bool) -> float:
     ages: list[float] = []
     with reading(world, bufferBytes=BUFFER, leaseTimeout="10s") as r:
         r.poll()
-        fetcher, loop = r.runtime.host.fetcher, r.runtime._loop
+        fetcher, loop = r.runtime.whole.fetcher, r.runtime._loop
         assert fetcher is not None
         readers = [
             asyncio.run_coroutine_threadsafe(_read(fetcher, each, None if each == ids[0] else ages), loop)

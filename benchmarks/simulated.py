@@ -200,7 +200,7 @@ def reader_of(ask: Callable[[Call[Any]], Any]) -> KinesisStreamReader:
     """A stream reader of a query whose run is there already.
 
     Args:
-        ask: Makes a call to the query; see `RunAccess`.
+        ask: Makes a call to the query; see `SharedRun`.
     """
     manifest = Manifest("lake", "dev", REGION, "lake", {"orders": REF}, "the benchmark", {"orders": "orders"})
     reader = KinesisStreamReader(SourceOptions(), manifest)

@@ -10,7 +10,7 @@ from typing import Final
 
 import psutil
 
-JVM, PLANNER, WORKERS, PYTHONS, PROGRAM = "JVM", "planner", "workers", "other Pythons", "driver's program"
+JVM, PLANNER, WORKERS, PYTHONS, PROGRAM = "JVM", "planner and run", "workers", "other Pythons", "driver's program"
 THREADS: Final = {
     "stream executio": "the stream's thread",
     "Executor task": "tasks",
@@ -88,7 +88,8 @@ def taken(before: Usage, after: Usage) -> dict[str, float]:
 
 def _kind(process: psutil.Process) -> str:
     arguments = process.cmdline()
-    if any("python_streaming_source_runner" in argument for argument in arguments):
+    # Earlier versions have one process for both.
+    if any(name in argument for argument in arguments for name in ("python_streaming_source_runner", "run_process")):
         return PLANNER
     # Workers of tasks are forked from the daemon, and look as it does.
     is_task = arguments[-1:] == ["pyspark.worker"]

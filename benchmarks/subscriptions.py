@@ -29,8 +29,8 @@ from kinesis_efo.local import Settings
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.query import Query
-from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.positions import Offset
+from tests.support.fetching import LocalRun
 from tests.support.world import make_world
 
 SHARDS: Final = 1000
@@ -125,10 +125,10 @@ class _Counted(Query):
 def _plan(pipe: Connection, given: dict[str, str], fetchers: int) -> None:
     options = SourceOptions.parse(given)
     manifest = resolve_manifest(options, SyncClients(options.aws))
-    runtime = PlannerRuntime(manifest, options, Listening(), start_fetchers=_Elsewhere(pipe) if fetchers else None)
+    start_fetchers = _Elsewhere(pipe) if fetchers else None
+    runtime = LocalRun(manifest, options, Listening(), "the secret", start_fetchers=start_fetchers)
     runtime.start()
-    assert runtime.host.planner is not None
-    query = runtime.host.planner.query
+    query = runtime.planner.query
     query.__class__ = _Counted
     assert isinstance(query, _Counted)
     reader = reader_of(runtime.ask)

@@ -1,8 +1,8 @@
-"""Spark programs with up to four queries on one run, from seeds, in virtual time: their processes are killed, the host by preference,
+"""Spark programs with up to four queries on one run, from seeds, in virtual time: their processes are killed, the run's by preference,
 frozen and stopped, the stream is resharded and answers wrongly, and another driver of the application comes and goes.
 
 Every query reads every record once and in order, nobody stands still for a minute with work to do, nobody reads without the lease, and
-a run has one host. CI plays a few, `make seeds` 1,000: `KINESIS_EFO_SEEDS` says which.
+a program has one run. CI plays a few, `make seeds` 1,000: `KINESIS_EFO_SEEDS` says which.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ MORE = 50
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["in a query's process", "in a process of its own"])
 @pytest.mark.parametrize("first", range(FIRST, LAST, TOGETHER))
-def test_whoever_is_killed_every_query_reads_everything_once_and_in_order(first: int, apart: bool) -> None:
-    outcomes = [play(seed, apart=apart) for seed in range(first, min(first + TOGETHER, LAST))]
+def test_whoever_is_killed_every_query_reads_everything_once_and_in_order(first: int) -> None:
+    outcomes = [play(seed) for seed in range(first, min(first + TOGETHER, LAST))]
     # A scenario in which nothing happened would prove nothing.
     assert sum(outcome.records for outcome in outcomes) > 100 * len(outcomes)
     assert sum(outcome.takeovers for outcome in outcomes) > len(outcomes)
@@ -63,18 +62,18 @@ def go_on_from_later(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ranges, "reached", lambda payload: Position.after(reached(payload).value + (1 << 122)))
 
 
-def take_the_host_for_dead(patch: pytest.MonkeyPatch) -> None:
-    """A process begins a run beside the host's."""
+def take_the_run_for_dead(patch: pytest.MonkeyPatch) -> None:
+    """A process starts a run beside the one that is there."""
     patch.setattr(program, "_is_free", lambda _: True)
 
 
 def ask_nobody_again(patch: pytest.MonkeyPatch) -> None:
-    """Tasks of a guest do not know whom to ask once its host is gone."""
+    """Tasks do not know whom to ask once their run is gone."""
     patch.setattr(SharedRun, "planner_address", None)
 
 
 def look_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    """A guest whose host is gone does not look for another one."""
+    """A query whose run is gone does not look for another one."""
     patch.setattr(SharedRun, "_attach_again", lambda _, __: ProgramWorld.current.machine.sleep(1.0))
 
 
@@ -92,7 +91,7 @@ def read_on_after_a_stop(patch: pytest.MonkeyPatch) -> None:
 
 
 def make_a_new_secret(patch: pytest.MonkeyPatch) -> None:
-    """Whoever begins a run does not know the secret of the guests' tasks."""
+    """Whoever starts a run does not know the secret of other queries' tasks."""
     patch.setattr(Program, "secret", lambda _, known: known or secrets.token_hex(8))
 
 
@@ -100,7 +99,7 @@ def make_a_new_secret(patch: pytest.MonkeyPatch) -> None:
     ("without", "found_by"),
     [
         (go_on_from_later, 18),
-        (take_the_host_for_dead, 0),
+        (take_the_run_for_dead, 0),
         (ask_nobody_again, 0),
         (look_for_nobody, 0),
         (let_a_rival_in, 0),

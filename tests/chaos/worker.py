@@ -19,9 +19,8 @@ from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.positions import Offset
-from tests.support.fetching import QUICK, Reading, first_offset
+from tests.support.fetching import QUICK, LocalRun, Reading, first_offset
 
 
 def say(*words: object) -> None:
@@ -41,7 +40,9 @@ def read(reader: Reading, config: dict[str, Any]) -> None:
 def main(config: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     options = SourceOptions.parse(config["options"])
-    runtime = PlannerRuntime(resolve_manifest(options, SyncClients(options.aws)), options, Listening(), limits=QUICK)
+    runtime = LocalRun(
+        resolve_manifest(options, SyncClients(options.aws)), options, Listening(), "the secret", limits=QUICK
+    )
     runtime.start()
     try:
         with FetcherClient(runtime.address, runtime.secret) as client:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.arriving import numbered
-from tests.support.cluster import MASTER, READER
+from tests.support.cluster import MASTER, READER, RUN
 from tests.support.driven import Driver
 from tests.support.hosts import Hosts
 from tests.support.world import World
@@ -38,7 +38,8 @@ def test_an_address_whose_port_is_blocked_is_named(
     put = w.put(numbered(10))
     query = driver.start("blocked", w, tmp_path)
     query.wait_for_rows(put)
-    ports = {port for process in host.processes(READER) for port in host.listening(process)}
+    listening = [*host.processes(READER), *host.processes(RUN)]
+    ports = {port for process in listening for port in host.listening(process)}
     assert ports
     for port in ports:
         host.block(port)

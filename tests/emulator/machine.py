@@ -349,10 +349,6 @@ class System:
     def getpid(self) -> int:
         return self._machine.current.process.pid
 
-    def getppid(self) -> int:
-        parent = self._machine.current.process.parent
-        return parent.pid if parent is not None and parent.lives else 1
-
 
 class Threads:
     """In the place of `threading`."""

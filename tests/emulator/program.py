@@ -1,6 +1,6 @@
 """Spark programs whose queries share a run, in virtual time: the library's processes of a program, and what Spark would do with them.
 
-All of the library's own is real but sockets: hosts, guests, their files and locks, calls and takeovers, leases, fetchers and buffers. The
+All of the library's own is real but sockets: runs, their files and locks, calls and takeovers, leases, fetchers and buffers. The
 processes are those of `machine`, and the local Kinesis and the lease table are in memory.
 """
 
@@ -41,14 +41,14 @@ from kinesis_efo.local.fault_injection import FaultInjection
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner import guest, guests, joining, run_host, runtime, shared_run, where_service
+from kinesis_efo.planner import clients, run_link, run_thread, shared_run, where_service, whole_run
 from kinesis_efo.planner.access import Begin, Next, Plan
-from kinesis_efo.planner.guest import HostClient
 from kinesis_efo.planner.program import Program, RunEntry
-from kinesis_efo.planner.run_host import RunHost
-from kinesis_efo.planner.runtime import PlannerRuntime
+from kinesis_efo.planner.run_link import RunConnection
+from kinesis_efo.planner.run_thread import RunThread
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.planner.where_service import HostPlace, WhereService
+from kinesis_efo.planner.whole_run import WholeRun
 from kinesis_efo.positions import Offset, ShardRange
 from kinesis_efo.spark import run_process
 from tests.emulator.machine import (
@@ -166,7 +166,7 @@ class Where:
         ProgramWorld.current.services.pop(self.address, None)
 
 
-class MemoryRuntime(PlannerRuntime):
+class MemoryRuntime(RunThread):
     """A run on the local Kinesis in memory."""
 
     async def _open(self) -> None:
@@ -184,8 +184,8 @@ class MemoryRuntime(PlannerRuntime):
             stream.allow_apart(PollingTransport(client, clock, 1.0), polling_limits(KINESIS_LIMITS))
             return stream
 
-        self._host = RunHost(setup, network, open_stream, budget, clock, self._tell_streams, self._said)  # type: ignore[arg-type]
-        await self._host.start(self._stack)
+        self._whole = WholeRun(setup, network, open_stream, budget, clock, self._tell_streams, self._said)  # type: ignore[arg-type]
+        await self._whole.start(self._stack)
 
 
 class PatientProgram(Program):
@@ -200,7 +200,7 @@ class SparkProgram:
 
     Attributes:
         jvm: Its JVM.
-        hosting: The runs of its processes.
+        hosting: The runs, by their processes.
     """
 
     def __init__(self, world: ProgramWorld, name: str, host: str) -> None:
@@ -208,8 +208,7 @@ class SparkProgram:
         self.name = name
         self.jvm = world.machine.process(name, None, host)
         self.processes: list[SimulatedProcess] = []
-        self.shared: dict[SimulatedProcess, SharedRun] = {}
-        self.apart: dict[SimulatedProcess, MemoryRuntime] = {}
+        self.hosting: dict[SimulatedProcess, MemoryRuntime] = {}
         self.program = PatientProgram(world.directory, world.process_type.of(self.jvm.pid), "lake")
 
     @property
@@ -221,13 +220,8 @@ class SparkProgram:
         """The process that hosts the run; one whose run has failed reads no more, and hosts none."""
         found = [
             process
-            for process, shared in self.shared.items()
-            if process.lives and isinstance(shared._run, PlannerRuntime) and shared._run.host.run.failure.error is None
-        ]
-        found += [
-            process
-            for process, runtime in self.apart.items()
-            if process.lives and runtime.host.run.failure.error is None
+            for process, runtime in self.hosting.items()
+            if process.lives and runtime.whole.run.failure.error is None
         ]
         assert len(found) <= 1, f"{' and '.join(process.name for process in found)} are hosts of the same run"
         return found[0] if found else None
@@ -236,16 +230,7 @@ class SparkProgram:
         """Start a process for a query."""
         process = self.world.machine.process(f"{job.name}.{next(job.starts)}", self.jvm, self.jvm.host)
         self.processes.append(process)
-        waits = self.world.random.random() < 0.3
-
-        def end() -> None:
-            # The kernel closes its files, and nobody tidies up.
-            if process in self.shared and (file := self.shared[process]._joining._file) is not None:
-                file._path = self.world.directory / "nothing"
-                file.close()
-
-        process.ends.append(end)
-        self.world.machine.run(process, partial(self._run, job, process, waits))
+        self.world.machine.run(process, partial(self._run, job, process))
         return process
 
     def _start_run(self, job: Job, secret: str, check: Callable[[], None]) -> Callable[[], str]:
@@ -269,9 +254,7 @@ class SparkProgram:
     def _be_run(self, job: Job, process: SimulatedProcess, secret: str, answer: list[KinesisEfoError | None]) -> None:
         """As `run_process.main`."""
         world = self.world
-        runtime = MemoryRuntime(
-            world.manifest, job.options, Listening(), secret=secret, name=None, shared=True, clock=world.clock
-        )
+        runtime = MemoryRuntime(world.manifest, job.options, Listening(), secret, clock=world.clock)
         try:
             runtime.start()
         except KinesisEfoError as error:
@@ -288,20 +271,16 @@ class SparkProgram:
 
         process.ends.append(end)
         runtime.streams_changed = lambda arns: file.write(RunEntry(runtime.address, secret, arns))
-        self.apart[process] = runtime
+        self.hosting[process] = runtime
         answer.append(None)
         run_process._stay(runtime, world.process_type.of(self.jvm.pid), lambda: None)
         runtime.stop()
         file.close()
         world.machine.exit()
 
-    def _run(self, job: Job, process: SimulatedProcess, waits: bool) -> None:
+    def _run(self, job: Job, process: SimulatedProcess) -> None:
         world = self.world
-        begin = partial(world.begin, job)
-        shared = self.shared[process] = SharedRun(
-            self.program, world.manifest, job.options, Listening(), begin, lambda: waits, lambda _: None,
-            partial(self._start_run, job) if world.apart else None,
-        )  # fmt: skip
+        shared = SharedRun(self.program, world.manifest, job.options, Listening(), partial(self._start_run, job))
         try:
             job.run(shared)
         except KinesisEfoError as error:
@@ -456,7 +435,6 @@ class ProgramWorld:
         written: Number of records written so far, by key.
         taken_over: When a lease that had an owner went to another one, and both.
         networks: The ways of all processes to the lease table.
-        apart: Whether a run has a process of its own.
     """
 
     current: ProgramWorld
@@ -482,7 +460,6 @@ class ProgramWorld:
         self.table = LeaseRows(self)
         self.taken_over: list[tuple[float, str, str]] = []
         self.networks: list[Network] = []
-        self.apart = False
         self.runs = count(1)
         self.lossy = 0.0
         self.kinesis = MemoryKinesis(Settings(**QUICK | (settings or {})), self.clock, faults)
@@ -498,12 +475,6 @@ class ProgramWorld:
         self.written[key] += 1
 
     # -- what processes are made of
-
-    def begin(self, job: Job, secret: str | None, name: str) -> MemoryRuntime:
-        """See `SharedRun`."""
-        return MemoryRuntime(
-            self.manifest, job.options, Listening(), secret=secret, name=name, shared=True, clock=self.clock
-        )
 
     def network(self, process: SimulatedProcess) -> Network:
         """A process' way to the lease table."""
@@ -597,8 +568,8 @@ class ProgramWorld:
             raise unpack_error(pack_error(error)) from None
 
 
-class GuestClient(HostClient):
-    """A guest's connection to its host, in memory."""
+class MemoryConnection(RunConnection):
+    """A query's connection to its run, in memory."""
 
     def action(self, name: str, request: msgspec.Struct, answer: type[Any], seconds: float) -> Any:
         """See `Connection`."""
@@ -723,25 +694,24 @@ def in_virtual_time(machine: Machine) -> Iterator[None]:
         return future.result()
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (shared_run, joining, guest, guests, run_host, runtime):
+        for module in (shared_run, run_link, clients, whole_run, run_thread):
             patch.setattr(module, "threading", Threads(machine))
-        for module in (joining, where_service, run_process, guest):
+        for module in (shared_run, where_service, run_process, run_link):
             patch.setattr(module, "time", Time(machine))
-        patch.setattr(runtime, "finished", finished)
+        patch.setattr(run_thread, "finished", finished)
         # Somebody kills the run here, again and again: that is no run that cannot live.
         patch.setattr(shared_run, "_MOST_DEATHS", 1_000)
-        for module in (joining, guests):
+        for module in (shared_run, clients):
             patch.setattr(module, "Process", process_type(machine))
-        for module in (shared_run, joining):
-            patch.setattr(module, "os", System(machine))
-        patch.setattr(runtime, "asyncio", Loops(machine))
-        patch.setattr(guest, "HostClient", GuestClient)
-        patch.setattr(where_service, "WhereService", Where)
-        patch.setattr(run_host, "FetcherService", Service)
-        patch.setattr(run_host, "owner_id", lambda random: ProgramWorld.current.owner(random))
-        patch.setattr(run_host, "Random", lambda: Random(ProgramWorld.current.random.random()))
+        patch.setattr(shared_run, "os", System(machine))
+        patch.setattr(run_thread, "asyncio", Loops(machine))
+        patch.setattr(shared_run, "RunConnection", MemoryConnection)
+        patch.setattr(shared_run, "WhereService", Where)
+        patch.setattr(whole_run, "FetcherService", Service)
+        patch.setattr(whole_run, "owner_id", lambda random: ProgramWorld.current.owner(random))
+        patch.setattr(whole_run, "Random", lambda: Random(ProgramWorld.current.random.random()))
         patch.setattr(
-            run_host,
+            whole_run,
             "RunLease",
             lambda *args, **more: RunLease(
                 *args, gone=ProgramWorld.current.provably_gone, is_sibling=ProgramWorld.current.is_sibling, **more

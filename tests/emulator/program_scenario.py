@@ -347,12 +347,11 @@ class Scenario:
         return True
 
 
-def play(seed: int, *, apart: bool = False) -> Outcome:
+def play(seed: int) -> Outcome:
     """Play the scenario of a seed.
 
     Args:
         seed: The seed.
-        apart: Whether a run has a process of its own.
 
     Raises:
         AssertionError: Something happened that must not.
@@ -362,7 +361,6 @@ def play(seed: int, *, apart: bool = False) -> Outcome:
     random.seed(f"{seed}: backoffs")
     with tempfile.TemporaryDirectory() as directory, in_virtual_time(machine):
         scenario = Scenario(seed, machine, Path(directory))
-        scenario.world.apart = apart
         try:
             return scenario.play()
         except AssertionError as error:

@@ -20,7 +20,7 @@ FILES_AT_WORK = 64
 """Number of open files that is no growth: a connection per open shard, the control calls' and Python's own. A connection pool
 keeps as many as it once needed at a time, which may be minutes after the start."""
 MORE_THREADS = 8
-RUNNER = "python_streaming_source_runner"
+READERS = ("python_streaming_source_runner", "run_process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ class Probe:
 
 
 def _reads(process: psutil.Process) -> bool:
-    """Whether a process is Spark's for a reader, or a fetcher: a worker forked by Spark's Python daemon that listens."""
+    """Whether a process is a planner, the run, or a fetcher: a worker forked by Spark's Python daemon that listens."""
     try:
-        if any(RUNNER in word for word in process.cmdline()):
+        if any(reader in word for word in process.cmdline() for reader in READERS):
             return True
         above = process.parent()
         forked = above is not None and "pyspark.daemon" in above.cmdline()

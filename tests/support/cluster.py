@@ -29,6 +29,7 @@ HOSTS: Final = (MASTER, *WORKERS, AWS)
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 WORKER: Final = "deploy.worker.Worker"
 READER: Final = "python_streaming_source_runner"
+RUN: Final = "run_process"
 """Words in the command lines, for `Host.processes`, of executors, workers, and what Spark keeps on the driver's host for each stream
 reader: the fetcher is in it."""
 DAEMON: Final = "pyspark.daemon"

@@ -6,13 +6,36 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
+from tests.support.played_spark import CREDENTIALS, FEW_CERTIFICATES
 from tests.support.world import World, wait_until
+
+
+def local_driver(log: Path, before: Sequence[str] = ()) -> Driver:
+    """A Spark program on this machine, in a process group of its own.
+
+    Args:
+        log: Where its output goes.
+        before: A command that runs the program.
+    """
+    config = {"master": "local[4]", "conf": {"spark.ui.enabled": "false"}}
+    path = str(Path(__file__).parents[1] / "cluster" / "driver.py")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*before, sys.executable, path, json.dumps(config)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **CREDENTIALS, **FEW_CERTIFICATES, "PYSPARK_PYTHON": sys.executable},
+            start_new_session=True,
+        )
+    return Driver(process, log)
 
 
 class Row(NamedTuple):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class FetcherProcesses:
-    """Starts fetchers as a run asks for them; see `PlannerRuntime`.
+    """Starts fetchers as a run asks for them; see `RunThread`.
 
     Args:
         number: How many.

@@ -18,10 +18,11 @@ from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.access import Begin
+from kinesis_efo.planner.access import Begin, Call
 from kinesis_efo.planner.query import Query
-from kinesis_efo.planner.run_host import StartFetchers
-from kinesis_efo.planner.runtime import PlannerRuntime, finished
+from kinesis_efo.planner.query_planner import QueryPlanner
+from kinesis_efo.planner.run_thread import RunThread, finished
+from kinesis_efo.planner.whole_run import StartFetchers
 from kinesis_efo.positions import Offset, ShardRange
 from tests.support.planned import planned
 from tests.support.world import World
@@ -42,6 +43,26 @@ class Row(NamedTuple):
     data: bytes
 
 
+class LocalRun(RunThread):
+    """A run in this process, and one query of it, without the process that Spark keeps for it.
+
+    Attributes:
+        planner: Plans for the query; only after `start`.
+    """
+
+    def start(self) -> None:
+        super().start()
+        self.planner = self._call(self._planner())
+
+    async def _planner(self) -> QueryPlanner:
+        return self.whole.new_query("", self._setup.manifest.streams, self._setup.options)
+
+    def ask(self, call: Call[T]) -> T:
+        """Make a call to the query."""
+        answer: T = self._call(self.planner.answer(call))
+        return answer
+
+
 class QueryCalls:
     """Calls a query from other threads than its own.
 
@@ -50,10 +71,9 @@ class QueryCalls:
         query: The query; None: the runtime's own.
     """
 
-    def __init__(self, runtime: PlannerRuntime, query: Query | None = None) -> None:
+    def __init__(self, runtime: LocalRun, query: Query | None = None) -> None:
         self._runtime = runtime
-        assert runtime.host.planner is not None
-        self._query = query or runtime.host.planner.query
+        self._query = query or runtime.planner.query
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
         return self._run(self._query.poll(offset, max_bytes, max_records, timeout))
@@ -71,7 +91,7 @@ class QueryCalls:
         return finished(asyncio.run_coroutine_threadsafe(work, self._runtime._loop), self._runtime._thread.is_alive)
 
 
-def first_offset(runtime: PlannerRuntime) -> Offset:
+def first_offset(runtime: LocalRun) -> Offset:
     """Where a new query begins."""
     while (found := runtime.ask(Begin(new=True, wait=1.0))) is None:
         pass
@@ -88,7 +108,7 @@ class Reading:
     """
 
     def __init__(
-        self, runtime: PlannerRuntime, client: FetcherClient, offset: Offset, calls: QueryCalls | None = None
+        self, runtime: LocalRun, client: FetcherClient, offset: Offset, calls: QueryCalls | None = None
     ) -> None:
         self.runtime = runtime
         self.calls = calls or QueryCalls(runtime)
@@ -150,15 +170,14 @@ def prepare(
     clock: Clock | None = None,
     listening: Listening = LOOPBACK_ONLY,
     start_fetchers: StartFetchers | None = None,
-    shared: bool = False,
     **options: str,
-) -> PlannerRuntime:
+) -> LocalRun:
     """A runtime that is not started."""
     text = {**world.options, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "1s", **options}
     parsed = SourceOptions.parse(text)
     manifest = resolve_manifest(parsed, SyncClients(parsed.aws))
-    return PlannerRuntime(
-        manifest, parsed, listening, start_fetchers=start_fetchers, shared=shared, clock=clock, limits=limits
+    return LocalRun(
+        manifest, parsed, listening, "the secret", start_fetchers=start_fetchers, clock=clock, limits=limits
     )
 
 
@@ -173,9 +192,7 @@ def reading(
     **options: str,
 ) -> Iterator[Reading]:
     """Read a world with a started fetcher, from an offset, or from the start that the options give."""
-    runtime = prepare(
-        world, limits=limits, clock=clock, listening=listening, start_fetchers=None, shared=False, **options
-    )
+    runtime = prepare(world, limits=limits, clock=clock, listening=listening, start_fetchers=None, **options)
     runtime.start()
     try:
         with FetcherClient(runtime.address, runtime.secret) as client:
@@ -190,7 +207,7 @@ def beside(first: Reading, name: str, at: Offset) -> Iterator[Reading]:
     runtime = first.runtime
 
     async def join() -> Query:
-        return Query(runtime.host.run, name=name)
+        return Query(runtime.whole.run, name=name)
 
     query = runtime._call(join())
     try:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.calls.service import Service
 from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Planned, Reading, Step
+from kinesis_efo.planner.clients import Clients
 from kinesis_efo.planner.ending import EndingState
-from kinesis_efo.planner.guests import Guests
-from kinesis_efo.planner.program import Program
-from kinesis_efo.planner.runtime import finished
+from kinesis_efo.planner.program import OwnFile, Program, RunEntry
+from kinesis_efo.planner.run_thread import finished
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.processes import Process
+from kinesis_efo.spark import run_process
 
 T = TypeVar("T")
 ENDING = EndingState(False, False, False, True, [(ShardKey("orders", "b"), None)], [])
@@ -46,7 +49,7 @@ def manifest(*streams: str) -> Manifest:
 class FakeQuery:
     """Plans for a query, and notes what is asked of it, in the order in which it is done; see `QueryPlanner`."""
 
-    def __init__(self, own: FakeOwn, streams: Collection[str], options: SourceOptions) -> None:
+    def __init__(self, run: FakeRun, streams: Collection[str], options: SourceOptions) -> None:
         self.streams = frozenset(streams)
         self.options = options
         self.asked: list[Any] = []
@@ -57,7 +60,7 @@ class FakeQuery:
         self.going.set()
         self.at_once = 0
         self.query = self
-        self._own = own
+        self._run = run
 
     async def leave(self) -> None:
         self.left = True
@@ -91,11 +94,11 @@ class FakeQuery:
                 )
             case Plan():
                 ranges = call.begin.ranges_to(call.end)
-                return Planned([self._own.address], [(wanted.key, 0, 300) for wanted in ranges], ["orders"])
+                return Planned([self._run.address], [(wanted.key, 0, 300) for wanted in ranges], ["orders"])
             case Commit():
                 return True
             case Reading():
-                return self._own.reading
+                return self._run.reading
         return None
 
     def done(self, kind: type[Call[Any]]) -> list[Any]:
@@ -103,78 +106,100 @@ class FakeQuery:
         return [asked for asked in self.asked if isinstance(asked, kind)]
 
 
-class FakeOwn:
-    """A run of this process; see `PlannerRuntime`. It is stopped in order, or dies."""
+class FakeRun:
+    """A run, and the process that has it; see `run_process`. It ends with its last query, or dies.
 
-    def __init__(self, streams: Manifest, options: SourceOptions, secret: str | None = None, name: str = "") -> None:
-        self.query_name = name
+    Attributes:
+        starts: Whether it begins at once.
+        file: Tells others of the program where it is, once it is begun.
+    """
+
+    def __init__(self, streams: Manifest, options: SourceOptions, secret: str = "") -> None:
         self.secret = secret or f"secret {id(self)}"
-        self.is_guest: Literal[False] = False
         self.options = options
         self.clock = SystemClock()
         self.planner_address: FetcherAddress | None = None
-        self.streams_changed: Callable[[dict[str, str]], None] = lambda _: None
         self.reading = False
         self.refs: dict[str, StreamRef] = dict(streams.streams)
-        self.mine = self.planner = FakeQuery(self, streams.streams, options)
         self.queries: list[FakeQuery] = []
         self.names: list[str] = []
-        self.marks: list[Mark] = []
         self.faults: list[str] = []
-        self.left = self.stopped = False
+        self.stopped = False
         self.may_open = asyncio.Event()
         self.may_open.set()
         self.starts = threading.Event()
         self.starts.set()
+        self.ending = threading.Lock()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.said: deque[str] = deque()
         self.emptied = threading.Event()
         self.certificate = None
-        self.guests = Guests(self, self.said)  # type: ignore[arg-type]
+        self.clients = Clients(self, self.said)  # type: ignore[arg-type]
         self.service: Service | None = None
+        self.file: OwnFile | None = None
+        self.whole = self
 
-    # -- as its own process sees it
+    # -- as its process sees it
 
     def start(self) -> None:
-        if not self.starts.wait(20) or self.stopped:
-            raise stopped()
         self.thread.start()
-        self.service = Service(self.loop, self.secret, Listening(), more=self.guests.answer)
+        self.service = Service(self.loop, self.secret, Listening(), more=self.clients.answer)
+
+    def begin(self, program: Program, check: Callable[[], None]) -> None:
+        """What `RunProcess.start` does, and the process that it starts."""
+        while not self.starts.wait(0.02):
+            try:
+                check()
+            except KinesisEfoError:
+                self.stopped = True
+                raise
+        self.start()
+        self.file = program.begin(self._entry())
+        threading.Thread(target=self._stay, args=(program.jvm,), daemon=True).start()
+
+    def _entry(self) -> RunEntry:
+        return RunEntry(self.address, self.secret, {name: ref.stream_arn for name, ref in self.refs.items()})
+
+    def _stay(self, jvm: Process) -> None:
+        with contextlib.suppress(FetcherUnreachableError):  # it has died
+            run_process._stay(self, jvm, lambda: None)  # type: ignore[arg-type]
+            self.stop()
 
     @property
     def address(self) -> FetcherAddress:
         assert self.service is not None
         return self.service.address
 
-    def planned(self, mark: Mark) -> None:
-        self.marks.append(mark)
-
-    def ask(self, call: Call[T]) -> T:
-        answer: T = self.call(self.mine.answer(call))
-        return answer
-
-    def say(self, line: str) -> None:
-        self.said.append(line)
-
-    def leave(self) -> None:
-        self.left = True
-
     def close(self, *, only_if_alone: bool = False) -> bool:
         async def close() -> bool:
-            return self.guests.close(only_if_alone=only_if_alone)
+            return self.clients.close(only_if_alone=only_if_alone)
 
         return self.call(close())
 
+    def fail(self) -> None:
+        """Let nobody find it any more, as a run does that has failed."""
+        assert self.file is not None
+        self.file.write(RunEntry(self.address, self.secret, {}))
+
     def stop(self) -> None:
         self.stopped = True
-        self.starts.set()
-        if self.thread.is_alive():
-            self.call(self.guests.stop())
-            self.die()
+        with self.ending:
+            if self.thread.is_alive():
+                self.call(self.clients.stop())
+                self.die()
+            if self.file is not None:
+                self.file.close()
+
+    def kill(self) -> None:
+        """End it as if its process were killed: the kernel closes its files and sockets, and nobody tidies up."""
+        assert self.file is not None
+        self.file._path = self.file._path.with_name("nothing")
+        self.file.close()
+        self.die()
 
     def die(self) -> None:
-        """End as a process does that is killed."""
+        """End its event loop and its service."""
         if self.thread.is_alive():
             assert self.service is not None
             self.service.shutdown()
@@ -194,14 +219,15 @@ class FakeOwn:
             work.close()
             raise stopped() from None
 
-    # -- as its guests see it
+    # -- as its clients see it
 
     def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
         return self.faults
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
         self.refs |= streams
-        self.streams_changed({name: ref.stream_arn for name, ref in self.refs.items()})
+        if self.file is not None:
+            self.file.write(self._entry())
 
         async def ready() -> None:
             await self.may_open.wait()
@@ -215,48 +241,45 @@ class FakeOwn:
 
 
 class Programs:
-    """Makes processes of one Spark program, all of them in this one."""
+    """Makes processes of one Spark program, all of them in this one.
+
+    Attributes:
+        begun: The runs that were started.
+        runs: The queries' sides of them.
+        change: Is called with each run before it begins.
+        end: What is known of how a run's process has ended.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.begun: list[FakeOwn] = []
+        self.begun: list[FakeRun] = []
         self.runs: list[SharedRun] = []
-        self.spark_waits = False
-        self.stayed = 0
+        self.change: Callable[[FakeRun], None] = lambda _: None
+        self.end = ""
 
     def reader(self, *streams: str, **options: str) -> SharedRun:
         """The shared run of one more reader, not started yet."""
         what = manifest(*(streams or ("orders",)))
         parsed = SourceOptions.parse({"manifest": "m.json", **options})
         program = Program.found(self.directory / "notes", Process.of(os.getpid()), "lake")
-        assert program is not None
 
-        def begin(secret: str | None, name: str) -> FakeOwn:
-            self.begun.append(FakeOwn(what, parsed, secret, name))
-            return self.begun[-1]
+        def start_process(secret: str, check: Callable[[], None]) -> Callable[[], str]:
+            begun = FakeRun(what, parsed, secret)
+            self.begun.append(begun)
+            self.change(begun)
+            begun.begin(program, check)
+            return lambda: self.end
 
-        def stay(say: Callable[[str], None]) -> None:
-            self.stayed += 1
-            say("a line of the host\n")
-
-        run = SharedRun(program, what, parsed, Listening(), begin, lambda: self.spark_waits, stay)
+        run = SharedRun(program, what, parsed, Listening(), start_process)
         self.runs.append(run)
         return run
 
-    def kill(self, run: SharedRun) -> None:
-        """End a host as if its process were killed: the kernel closes its files and sockets, and nobody tidies up."""
-        own, file = run._run, run._joining._file
-        assert isinstance(own, FakeOwn)
-        assert file is not None
-        self.runs.remove(run)
-        run._left.set()
-        file._path = self.directory / "nothing"
-        file.close()
-        own.die()
-
     def close(self) -> None:
         """End all of them."""
-        for run in sorted(self.runs, key=lambda run: isinstance(run._run, FakeOwn)):
+        for run in self.runs:
+            run._left.set()
+        for begun in self.begun:
+            begun.stop()
+            begun.die()
+        for run in self.runs:
             run.stop()
-        for own in self.begun:
-            own.die()

@@ -33,8 +33,8 @@ _MIB: Final = 1 << 20
 _BUFFER: Final = 256 * _MIB
 _LEASE_TIMEOUT_SECONDS: Final = 10.0
 _HEAP_MIB: Final = 4096
-# Memory of two Python processes with their libraries: the driver program, and the one that Spark keeps for the reader.
-_PYTHON_MIB: Final = 768
+# Memory of three Python processes with their libraries: the driver program, the planner that Spark keeps, and the run.
+_PYTHON_MIB: Final = 832
 # What a fetcher needs beside its buffer: Python, its libraries, and ranges on their way to tasks.
 _FETCHER_MIB: Final = 200
 # What a shard costs whoever fetches it: its feed (measured), and the 256 KiB that asyncio has for each TLS connection.

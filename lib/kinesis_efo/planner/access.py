@@ -1,4 +1,4 @@
-"""What a stream reader asks of its run, wherever that is: in this process, or in another one of its program.
+"""What a stream reader asks of its run, which is another process.
 
 A call is one message. A run answers the calls of a query one after the other, each once.
 """
@@ -6,7 +6,7 @@ A call is one message. A run answers the calls of a query one after the other, e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 import msgspec
 
@@ -168,35 +168,3 @@ AnyCall = Begin | Next | Plan | Commit | Reading
 def answer_type(call: Call[Any]) -> Any:
     """What a call answers."""
     return get_args(type(call).__orig_bases__[0])[0]  # type: ignore[attr-defined]
-
-
-class RunAccess(Protocol):
-    """The run of a stream reader's query: `PlannerRuntime`, or `SharedRun`."""
-
-    @property
-    def secret(self) -> str:
-        """What tasks have to know."""
-
-    @property
-    def query_name(self) -> str:
-        """What tasks tell whose they are."""
-
-    @property
-    def planner_address(self) -> FetcherAddress | None:
-        """Where tasks ask who reads a shard; None if that never changes."""
-
-    def start(self) -> None:
-        """Find or begin the run."""
-
-    def planned(self, mark: Mark) -> None:
-        """Tell which micro-batch Spark's log has, without waiting."""
-
-    def ask(self, call: Call[T]) -> T:
-        """Make a call, and wait for its answer.
-
-        Raises:
-            KinesisEfoError: Reading failed for good, or the query has ended.
-        """
-
-    def stop(self) -> None:
-        """End the query, and the run if nobody else needs it. May be called again."""

@@ -11,20 +11,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.service import Call, CallerGone, decoded
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.fetcher.background import in_background
+from kinesis_efo.failure import Failure
+from kinesis_efo.fetcher.background import all_of, in_background
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.fetcher import Fetcher
-from kinesis_efo.fetcher.service import Served
+from kinesis_efo.fetcher.service import FetcherService, Served
 from kinesis_efo.fetcher.shard_watch import ShardWatch
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import WhereReply, WhereRequest
-from kinesis_efo.planner.assignments import Assignments
-from kinesis_efo.planner.fetcher_watch import FetcherWatch
+from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereReply, WhereRequest, WorkRequest
+from kinesis_efo.planner.assignments import TICK_SECONDS, Assignments
 from kinesis_efo.planner.members import MissingFetchers
 from kinesis_efo.planner.query_fetching import QueryFetching
 from kinesis_efo.planner.sessions import FetcherSessions
@@ -37,6 +40,58 @@ _FULL: Final = 0.9
 """Buffers that are fuller than this may have no room for the next event."""
 _PATIENCE: Final = 6
 """Times `leaseTimeout`: how long a query bears that it has no fetcher."""
+
+_PROBE_SECONDS: Final = 1.5
+"""A fetcher asks at least every second. One that is late is either paused or cut off, or dead: then its port is closed."""
+
+
+class FetcherWatch:
+    """Gives up those that are dead, and shares their shards out.
+
+    Args:
+        assignments: The fetchers.
+        missing: Follows for how long there has been none.
+        gone: Tells whether nobody listens at an address any more, for certain.
+        clock: Time.
+    """
+
+    def __init__(
+        self,
+        assignments: Assignments,
+        missing: MissingFetchers,
+        gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]],
+        clock: Clock,
+    ) -> None:
+        self._assignments = assignments
+        self._missing = missing
+        self._gone = gone
+        self._clock = clock
+
+    async def run(self, failure: Failure) -> None:
+        """Watch until cancelled.
+
+        Args:
+            failure: Keeps the error if no fetcher has come for too long.
+        """
+        assignments = self._assignments
+        while True:
+            await self._clock.sleep(TICK_SECONDS)
+            ended = await self._ended()
+            # Probing takes time, in which some have asked and others have been silent for too long.
+            late = {member.name for member in assignments.silent(_PROBE_SECONDS)}
+            dead = {member.name for member in assignments.silent()} | (ended & late)
+            for name in dead:
+                assignments.lose(name)
+            if assignments.measure() or dead:
+                assignments.share()
+            if not len(assignments) and (error := self._missing.look(self._clock.monotonic())) is not None:
+                failure.set(error)
+
+    async def _ended(self) -> set[str]:
+        """The fetchers whose process has ended, of those that are late. All are probed at once: each may take its time."""
+        late = self._assignments.silent(_PROBE_SECONDS)
+        gone = await all_of(*(self._gone(member.address) for member in late))
+        return {member.name for member, is_gone in zip(late, gone, strict=True) if is_gone}
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,3 +319,40 @@ class Cluster:
 
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
         return self._snapshots.budgets(keys)
+
+
+class PlannerService(FetcherService):
+    """Serves one planner whose fetchers are elsewhere, and tasks of queries that read apart; see `FetcherService`.
+
+    Args:
+        cluster: Answers the fetchers of the run, and tasks.
+        arguments, options: Those of `Service`.
+    """
+
+    what = "planner"
+
+    def __init__(self, cluster: Cluster, *arguments: Any, **options: Any) -> None:
+        self._cluster = cluster
+        self._sessions = cluster.sessions
+        super().__init__(cluster, *arguments, **options)
+        cluster.home = self.address
+
+    def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
+        answer: Coroutine[Any, Any, msgspec.Struct]
+        if name == WORK:
+            request = decoded(body, WorkRequest)
+            try:
+                return self.run(call, self._sessions.work(request))
+            except CallerGone:
+                self.run(None, self._dropped(request.name))
+                raise
+        elif name == REPORT:
+            answer = self._sessions.report(decoded(body, Report))
+        elif name == WHERE:
+            answer = self._cluster.where(decoded(body, WhereRequest))
+        else:
+            return super().act(call, name, body)
+        return self.run(call, answer)
+
+    async def _dropped(self, name: str) -> None:
+        self._sessions.dropped(name)

@@ -1,7 +1,7 @@
-"""Finds the runs of this Spark program: the process that has one says so in a small file, and holds a lock on it for its life.
+"""Finds the runs of this Spark program: a run's process writes a small file, and holds a lock on it for its life.
 
 A program is a JVM: Spark starts one process for each source of a query, as a child of the driver's JVM. The kernel frees the lock of
-a process that has ended, however it ended: a file that nobody has locked is of a host that is gone. Another lock lets one process at a
+a process that has ended, however it ended: a file without a lock is left of a run that is gone. Another lock lets one process at a
 time decide whether to join a run or to begin one; its file has the secret that all runs of the program have.
 """
 
@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.errors import FetcherError
 from kinesis_efo.private_directory import PrivateDirectory
 from kinesis_efo.processes import Process
 
@@ -36,7 +37,7 @@ _PREFIX: Final = "run"
 
 
 class RunEntry(msgspec.Struct, frozen=True):
-    """What a host tells of its run.
+    """Where a run is, and what it reads.
 
     Attributes:
         address: Where its service is.
@@ -53,8 +54,8 @@ class RunEntry(msgspec.Struct, frozen=True):
         return not self.streams.items().isdisjoint(streams.items())
 
 
-class HostFile:
-    """The file of a run whose host is another process. It stays open: whoever cleans up the directory ends no host.
+class RunFile:
+    """The file of a run, for the processes of its queries. It stays open: a cleaned-up directory ends no run.
 
     Args:
         path: The file.
@@ -86,13 +87,13 @@ class HostFile:
         return self.entry
 
     @property
-    def host_lives(self) -> bool:
-        """Whether its host's process is there. One that is paused is. Of a file that is closed, nothing is known any more."""
+    def lives(self) -> bool:
+        """Whether the process of the run exists (a paused one does). False once this file is closed."""
         with self._guard:
             return self._file >= 0 and not _is_free(self._file)
 
     def close(self) -> None:
-        """Do not look at it any more."""
+        """Close it."""
         with self._guard:
             if self._file >= 0:
                 os.close(self._file)
@@ -103,7 +104,7 @@ class HostFile:
 
 
 class OwnFile:
-    """The file of the run of this process, which is the host as long as it is open.
+    """The file of the run of this process, which others find as long as it is open.
 
     Args:
         path: Where; nothing may be there yet.
@@ -125,7 +126,7 @@ class OwnFile:
             raise
 
     def write(self, entry: RunEntry) -> None:
-        """Say something else. Who reads half of it takes it for no run's; who decides and joins reads it whole."""
+        """Write it anew. A reader that sees half of it ignores it."""
         if self._file < 0:
             return
         data = msgspec.json.encode(entry)
@@ -133,12 +134,12 @@ class OwnFile:
         os.ftruncate(self._file, len(data))
 
     def touch(self) -> None:
-        """Keep it from being taken for an old file, which somebody may clean up."""
+        """Set its time to now: old files of a directory for temporary files may be cleaned up."""
         if self._file >= 0:
             os.utime(self._file)
 
     def close(self) -> None:
-        """Be no host any more."""
+        """Remove the file: no query joins this run any more."""
         with contextlib.suppress(OSError), PrivateDirectory(self._path.parent) as there:
             there.remove(self._path.name)
         if self._file >= 0:
@@ -153,22 +154,29 @@ class Program:
         directory: Where its processes leave their files.
         jvm: The JVM that has started this process.
         about: What they have in common, besides.
+
+    Attributes:
+        jvm: Its JVM.
     """
 
     def __init__(self, directory: Path, jvm: Process, about: str) -> None:
+        self.jvm: Final = jvm
         self._directory = directory
         self._machine = f"{_PREFIX}.{_pid_namespace()}"
         digest = hashlib.sha256(about.encode()).hexdigest()[:16]
         self._name = f"{self._machine}.{jvm.pid}.{jvm.started}.{digest}"
 
     @classmethod
-    def found(cls, directory: Path, jvm: Process, about: str) -> Self | None:
-        """The program of this process, if its processes can find each other; if not, the log says why.
+    def found(cls, directory: Path, jvm: Process, about: str) -> Self:
+        """The program of this process, once it is known that its processes can find each other.
 
         Args:
             directory: Where its processes leave their files.
             jvm: The JVM that has started this process.
             about: What they have in common, besides.
+
+        Raises:
+            FetcherError: They cannot.
         """
         program = cls(directory, jvm, about)
         try:
@@ -179,11 +187,10 @@ class Program:
             with program._lock_file() as file, contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
-            logger.warning(
-                "queries of this Spark program that read the same stream cannot find each other, and all but one of them will be refused: %s",
-                error,
-            )
-            return None
+            raise FetcherError(
+                f"the processes of this Spark program find each other by files in {directory}, with locks; that fails: {error}. Set TMPDIR "
+                "to a directory on a local disk that this user may write to"
+            ) from error
         return program
 
     @contextlib.contextmanager
@@ -194,23 +201,29 @@ class Program:
             check: Called again and again while another one decides; raises to give up.
             sleep: Waits for a number of seconds.
         """
-        with self._lock_file() as file:
-            while True:
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                check()
-                sleep(_LOOK_SECONDS)
-            yield
+        while True:
+            with self._lock_file() as file:
+                # A run that ended meanwhile may have removed the file: others lock a new one.
+                if _locked(file) and os.fstat(file).st_nlink:
+                    yield
+                    return
+            check()
+            sleep(_LOOK_SECONDS)
 
-    def runs(self) -> list[HostFile]:
-        """The runs whose hosts are there. Only for the one that decides; files of those that are gone are removed."""
-        found: list[HostFile] = []
+    def clear(self) -> None:
+        """Remove the file of the lock, unless the program has a run, or another process decides."""
+        with PrivateDirectory(self._directory) as there, self._lock_file() as file:
+            if _locked(file) and not there.names(f"{self._name}.*.json"):
+                there.remove(f"{self._name}.lock")
+
+    def runs(self) -> list[RunFile]:
+        """The runs whose processes live. Only within `deciding`; files of others are removed."""
+        found: list[RunFile] = []
         with PrivateDirectory(self._directory) as there:
             for name in there.names(f"{self._name}.*.json"):
                 with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-                    file = HostFile(self._directory / name)
-                    if file.host_lives:
+                    file = RunFile(self._directory / name)
+                    if file.lives:
                         found.append(file)
                         continue
                     file.close()
@@ -218,7 +231,7 @@ class Program:
         return found
 
     def secret(self, known: str) -> str:
-        """The secret of all runs of the program: guests of a host that is gone have tasks that know no other. Only for the one that decides.
+        """The secret of all runs of the program: tasks of a run that is gone know no other. Only within `deciding`.
 
         Args:
             known: What this process takes for it; empty if it has been in no run yet.
@@ -233,7 +246,7 @@ class Program:
             return secret
 
     def begin(self, entry: RunEntry) -> OwnFile:
-        """Say that this process is the host of a run. Only for the one that decides.
+        """Write the file of a run of this process. Only within `deciding`.
 
         Raises:
             OSError: The file cannot be written.
@@ -269,10 +282,19 @@ def files_of(directory: Path, jvm: Process) -> list[Path]:
     return [directory / name for name in names]
 
 
+def _locked(file: int) -> bool:
+    """Lock a file, if no other process holds its lock."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _is_free(file: int) -> bool:
     """Whether nobody holds the lock of a file: the process that wrote it has ended."""
     try:
-        # Shared: two that look at a time do not take each other for the host.
+        # Shared: two that look at a time do not take each other for the run.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

@@ -1,4 +1,4 @@
-"""The streams that a run reads: those that it begins with, and those that its guests add."""
+"""The streams that a run reads: those that it begins with, and those that its clients add."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RunStreams:
         Raises:
             KinesisEfoError: One of them cannot be listed.
         """
-        # Several guests may wait for one of them.
+        # Several clients may wait for one of them.
         await asyncio.gather(*(asyncio.shield(self._opening[name]) for name in names if name in self._opening))
 
     async def _open(self, name: str, ref: StreamRef) -> None:

@@ -1,7 +1,6 @@
-"""A run that the queries of one Spark program share: this process begins it, or is the guest of the one that has.
+"""The run of one query: found among the runs of its Spark program, or started; and once more, if its process dies.
 
-If the host is gone, its guests go on by themselves: one of them begins the run anew, and the others become its guests. Tasks notice
-nothing but a pause: they ask where to read, and go on there.
+Tasks notice nothing of that but a pause: they ask where to read, and go on there.
 """
 
 from __future__ import annotations
@@ -10,50 +9,59 @@ import contextlib
 import dataclasses
 import logging
 import os
+import secrets
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from kinesis_efo.calls.address import FetcherAddress, Listening
-from kinesis_efo.calls.tls import Certificate
-from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.errors import (
+    ConfigurationError,
+    FetcherError,
+    FetcherRefusedError,
+    FetcherUnreachableError,
+    KinesisEfoError,
+    OptionsError,
+)
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Step
-from kinesis_efo.planner.joining import Joining, OwnRun, StartProcess
-from kinesis_efo.planner.program import Program
-
-# What a guest needs is imported by guests: most queries are alone in their program.
-if TYPE_CHECKING:
-    from kinesis_efo.planner.guest import GuestRun
-    from kinesis_efo.planner.where_service import HostPlace, WhereService
+from kinesis_efo.planner.program import Program, RunFile
+from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError
+from kinesis_efo.planner.where_service import HostPlace, WhereService
+from kinesis_efo.processes import Process
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
+_AGAIN_SECONDS: Final = 0.1
 _MOST_DEATHS: Final = 3
 """A run that ends again and again would keep the query from ending."""
 
+StartProcess = Callable[[str, Callable[[], None]], Callable[[], str]]
+
 
 class SharedRun:
-    """The run of one stream reader; see `RunAccess`.
+    """The run of one stream reader's query. Its methods may be called in any thread.
 
     Args:
         program: Finds the runs of this Spark program.
         manifest: The application, with the streams to read.
         options: The options of the query.
         listening: Where to listen for tasks.
-        begin: Makes a run of this process that others may share, with a secret or a new one, and the name of its query.
-        spark_waits: Whether Spark waits for what this process still has to say.
-        hand_over_output: Called before this process stays for its guests although Spark needs it no more, with what takes the
-            lines that it would write.
-        start_process: See `Joining`.
+        start_process: Starts a process that has the run, with a secret, and waits until it can be joined, or its argument raises;
+            returns what tells how it ended, empty while that is not known.
+
+    Attributes:
+        secret: What tasks have to know; empty before there is a run.
+        query_name: What tasks tell whose they are: the same in each run that the query comes to, for they go on.
     """
 
     def __init__(
@@ -62,51 +70,53 @@ class SharedRun:
         manifest: Manifest,
         options: SourceOptions,
         listening: Listening,
-        begin: Callable[[str | None, str], OwnRun],
-        spark_waits: Callable[[], bool],
-        hand_over_output: Callable[[Callable[[str], None]], None],
-        start_process: StartProcess | None = None,
+        start_process: StartProcess,
     ) -> None:
+        self.secret = ""
+        self.query_name: Final = secrets.token_hex(8)
+        self._program = program
+        self._manifest = manifest
         self._options = options
         self._listening = listening
-        self._spark_waits = spark_waits
-        self._hand_over_output = hand_over_output
-        self._jvm = os.getppid()
-        self._joining = Joining(program, manifest, options, begin, self._check, start_process)
-        self._run: OwnRun | GuestRun | None = None
+        self._start_process = start_process
+        self._streams = {name: ref.stream_arn for name, ref in manifest.streams.items()}
+        self._link: RunLink | None = None
         self._where: WhereService | None = None
         self._error: KinesisEfoError | None = None
         self._left = threading.Event()
-        self._hurry = threading.Event()
         self._attaching = threading.RLock()
         self._stopping = threading.RLock()
         self._known = Begin()
         self._untold: Mark | None = None
-        self._deaths = 0
+        self._ended: Callable[[], str] = lambda: ""
+        self._vain_starts = self._deaths = 0
 
     # -- what the stream reader asks
 
     def start(self) -> None:
-        """Join the run of this program that reads the streams, or begin one.
+        """Join the run of this program that reads the streams, or start one.
 
         Raises:
-            KinesisEfoError: As `Joining.run`.
+            OptionsError: There is one, and options of this query are others than the run's.
+            ConfigurationError: There are two that each read some of the streams.
+            KinesisEfoError: The run cannot begin, or the query has ended.
         """
         with self._attaching:
-            self._run = self._joining.run()
-        if self._run.is_guest:
-            self._be_guest(self._run.certificate)
+            link = self._link = self._joined(self._streams)
+        self._serve_tasks(link)
+        threading.Thread(target=self._watch, name="kinesis-efo run", daemon=True).start()
 
     def planned(self, mark: Mark) -> None:
-        """See `RunAccess`. A guest's host learns it within half a second: no task waits for that."""
+        """Tell which micro-batch Spark's log has. The run learns it within half a second: no task waits for that."""
         self._known = replace(self._known, planned=mark)
-        if (run := self._run) is not None and not run.is_guest:
-            run.planned(mark)
-        else:
-            self._untold = mark
+        self._untold = mark
 
     def ask(self, call: Call[T]) -> T:
-        """See `RunAccess`. If the host is gone, the call goes to the run that takes the place of its."""
+        """Make a call, and wait for its answer. If the run's process has died, the next one answers.
+
+        Raises:
+            KinesisEfoError: Reading failed for good, or the query has ended.
+        """
         match call:
             case Begin():
                 self._known = replace(call, new=False)
@@ -129,130 +139,156 @@ class SharedRun:
 
     @property
     def planner_address(self) -> FetcherAddress | None:
-        if self._where is not None:
-            return self._where.address
-        run = self._run
-        return None if run is None or run.is_guest else run.planner_address
-
-    @property
-    def secret(self) -> str:
-        return self._joining.secret
-
-    @property
-    def query_name(self) -> str:
-        return self._joining.query_name
+        """Where tasks ask who reads a shard; None if nobody can tell."""
+        return None if self._where is None else self._where.address
 
     def stop(self) -> None:
-        """End the query. A host stays for its guests, until the last one has left or the program has ended."""
-        if self._spark_waits():
-            # Its answer is an error, which Spark gets once this returns: the guests have to find another host.
-            self._hurry.set()
+        """End the query. The run ends with the last one. May be called again."""
         self._left.set()
         with self._stopping:
-            with self._attaching:  # whoever is just beginning a run has to say so first
-                run = self._run
-            if run is not None and run.is_guest:
-                run.link.leave()
-            elif run is not None:
-                self._stop_hosting(run)
+            with self._attaching:  # a run that is just being started has to be told first
+                link = self._link
+            if link is not None:
+                link.leave()
             if self._where is not None:
                 # A call under way must not block the end.
                 closing = threading.Thread(target=self._where.shutdown, daemon=True)
                 closing.start()
                 closing.join(_CLOSING_SECONDS)
                 self._where = None
-            self._run = None
+            self._link = None
 
-    # -- inside
+    # -- find the run, or start it
+
+    def _joined(self, streams: dict[str, str]) -> RunLink:
+        """Join the run that reads one of some streams, or start one."""
+        give_up_at = time.monotonic() + self._options.patience
+        while True:
+            self._check()
+            with self._program.deciding(self._check):
+                if (link := self._decided(streams)) is not None:
+                    return link
+            # It is just ending, or paused.
+            if time.monotonic() >= give_up_at:
+                raise FetcherError(
+                    f"another source of this Spark program has had the run of {', '.join(self._streams)} for {self._options.patience:.0f} s, "
+                    "and does not answer: its process is paused or overloaded"
+                )
+            time.sleep(_AGAIN_SECONDS)
+
+    def _decided(self, streams: dict[str, str]) -> RunLink | None:
+        """Join a run, or start one; None if there is one that cannot be joined."""
+        runs = self._runs(streams)
+        try:
+            if len(runs) > 1:
+                raise ConfigurationError(self._between(runs))
+            if not runs:
+                runs = self._begun()
+            return self._admitted(runs.pop()) if runs else None
+        finally:
+            for run in runs:
+                run.close()
+
+    def _runs(self, streams: dict[str, str]) -> list[RunFile]:
+        found: list[RunFile] = []
+        for run in self._program.runs():
+            if run.entry.overlaps(streams):
+                found.append(run)
+            else:
+                run.close()
+        return found
+
+    def _begun(self) -> list[RunFile]:
+        """Start a process that has the run; empty if it has ended already."""
+        try:
+            secret = self._program.secret(self.secret)
+        except OSError as error:
+            raise FetcherError(f"the processes of this Spark program cannot find each other: {error}") from error
+        self._ended = self._start_process(secret, self._check)
+        runs = self._runs(self._streams)
+        self._vain_starts = 0 if runs else self._vain_starts + 1
+        if self._vain_starts > _MOST_DEATHS:
+            raise FetcherError(
+                f"the process of the run ended as it was started, {self._vain_starts} times{self._last_end}"
+            )
+        return runs
+
+    def _admitted(self, file: RunFile) -> RunLink | None:
+        client = RunConnection(file.entry.address, file.entry.secret)
+        link = RunLink(file, client, self._check, time.sleep)
+        faults: list[str] = []
+        try:
+            joined = link.join(self.query_name, Process.of(os.getpid()), self._manifest.streams, self._options)
+            if joined.client:
+                self.secret = file.entry.secret
+                return link
+            faults = joined.faults
+        except (FetcherUnreachableError, FetcherRefusedError) as error:
+            logger.debug("no answer from this program's run: %s", error)
+        link.close()
+        if faults:
+            raise OptionsError(faults)
+        return None
+
+    def _between(self, runs: Sequence[RunFile]) -> str:
+        read = "; ".join(", ".join(sorted(run.entry.streams)) for run in runs)
+        return (
+            f"this query reads {', '.join(sorted(self._streams))}, but other queries of this Spark program read {read}, each by itself: a query "
+            "can share one run only. Start the query that reads the most streams first, or let each query read its streams alone"
+        )
+
+    # -- the run may die
+
+    @property
+    def _last_end(self) -> str:
+        """How the process ended that this one has started last, as far as that is known."""
+        return f" ({end})" if (end := self._ended()) else ""
 
     def _asked(self, call: Call[T]) -> T:
         while True:
-            run = self._run
+            link = self._link
             if self._error is not None:
                 raise self._error
-            if run is None or self._left.is_set():
+            if link is None or self._left.is_set():
                 raise stopped()
-            if not run.is_guest:
-                self._joining.keep_file()
-                return run.ask(call)
-            from kinesis_efo.planner.guest import HostLostError
-
             try:
-                return run.ask(call)
-            except HostLostError:
-                self._attach_again(run)
+                return link.ask(call)
+            except RunLostError:
+                self._attach_again(link)
 
     def _check(self) -> None:
-        if self._left.is_set() or os.getppid() != self._jvm:
+        if self._left.is_set() or not self._program.jvm.lives():
             raise stopped()
 
-    def _attach_again(self, lost: GuestRun) -> None:
-        from kinesis_efo.planner.guest import HostLostError
-
+    def _attach_again(self, lost: RunLink) -> None:
         with self._attaching:
-            if self._run is not lost:
+            if self._link is not lost:
                 return  # another thread has done it
             self._deaths += 1
             if self._deaths > _MOST_DEATHS:
                 raise FetcherError(
                     f"the process that fetched for this query has died {self._deaths} times in a row before anything was read"
-                    f"{self._joining.last_end}. If the system ended it for its memory, give the driver's container more, or set kinesis-efo "
+                    f"{self._last_end}. If the system ended it for its memory, give the driver's container more, or set kinesis-efo "
                     "option 'bufferBytes' lower. Nothing was lost: start the query again"
                 )
-            logger.warning(
-                "the process that fetched for this query has ended: another one of this Spark program goes on"
-            )
-            run = self._run = self._joining.replace(lost)
-            with contextlib.suppress(HostLostError):  # the next one is told, then
-                run.ask(self._known)
-
-    # -- as the host
-
-    def _stop_hosting(self, runtime: OwnRun) -> None:
-        """End the run once nobody needs it, or at once if somebody waits for this process."""
-        if not runtime.close(only_if_alone=True):
-            runtime.leave()
-            if not self._hurry.is_set():
-                self._hand_over_output(runtime.say)
-                logger.info(
-                    "this query has ended; its process stays for others of its Spark program, which share its run"
-                )
-            while not runtime.close(only_if_alone=True):
-                self._joining.keep_file()
-                if self._hurry.wait(_LOOK_SECONDS) or os.getppid() != self._jvm:
-                    runtime.close()
-        runtime.stop()
-        self._joining.close()
-
-    # -- as a guest
-
-    def _be_guest(self, certificate: Certificate | None) -> None:
-        """See that tasks of this query learn who reads their shards, and that the run goes on even while Spark asks for nothing."""
-        from kinesis_efo.planner.where_service import WhereService
-
-        listening = self._listening
-        if listening.loopback_only:
-            # Ports are chosen for firewalls, of which there are none.
-            listening = dataclasses.replace(listening, ports=range(1))
-        try:
-            self._where = WhereService(self._place, self._joining.secret, listening, certificate)
-        except FetcherError as error:
-            logger.warning(
-                "if the process ends that fetches for this query, tasks that read from it fail, and Spark tries them again: %s",
-                error,
-            )
-        threading.Thread(target=self._watch, name="kinesis-efo guest", daemon=True).start()
+            logger.warning("the process that fetched for this query has ended: another one goes on")
+            # One run is to read all that the lost one did: two could not be joined by a query that reads more.
+            streams = self._streams | lost.file.again().streams
+            lost.close()
+            link = self._link = self._joined(streams)
+            with contextlib.suppress(RunLostError):  # the next one is told, then
+                link.ask(self._known)
 
     def _watch(self) -> None:
+        """See that the run is followed by another one even while Spark asks for nothing: tasks may read from it."""
         while not self._left.wait(_LOOK_SECONDS):
-            run = self._run
-            if run is None or not run.is_guest:
+            if (link := self._link) is None:
                 return
             untold, self._untold = self._untold, None
-            if untold is not None or not run.link.file.host_lives:
+            if untold is not None or not link.file.lives:
                 try:
                     if untold is None:
-                        self._attach_again(run)
+                        self._attach_again(link)
                     else:
                         self._asked(Commit(untold))
                 except FetcherUnreachableError:
@@ -265,15 +301,27 @@ class SharedRun:
                     logger.exception("the run could not be taken over")
                     return
 
-    def _place(self) -> HostPlace | None:
-        """Where the host is at this moment."""
-        from kinesis_efo.planner.where_service import HostPlace
+    # -- where its tasks read
 
+    def _serve_tasks(self, link: RunLink) -> None:
+        """See that tasks of this query learn who reads their shards."""
+        listening = self._listening
+        if listening.loopback_only:
+            # Ports are chosen for firewalls, of which there are none.
+            listening = dataclasses.replace(listening, ports=range(1))
+        try:
+            self._where = WhereService(self._place, self.secret, listening, link.joined.certificate)
+        except FetcherError as error:
+            logger.warning(
+                "if the process ends that fetches for this query, tasks that read from it fail, and Spark tries them again: %s",
+                error,
+            )
+
+    def _place(self) -> HostPlace | None:
+        """Where the run is at this moment."""
         if self._error is not None:
             raise self._error
-        run = self._run
-        if run is None or self._left.is_set():
+        link = self._link
+        if link is None or self._left.is_set() or not link.file.lives:
             return None
-        if run.is_guest:
-            return HostPlace(run.address, run.by_planner) if run.link.file.host_lives else None
-        return HostPlace(run.address, run.planner_address is not None)
+        return link.place

@@ -1,4 +1,4 @@
-"""Tells the tasks of a guest who reads their shards now: the host of their run may change while they read."""
+"""Tells the tasks of a query where to read: the process of their run may die while they read, and another one follow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AGAIN_SECONDS: Final = 0.1
 
 
 class HostPlace(NamedTuple):
-    """Where the host of a run is.
+    """Where a run is.
 
     Attributes:
         address: Its address.
@@ -34,7 +34,7 @@ class WhereService(Service):
     """Answers tasks of one query; see `Service`.
 
     Args:
-        place: Tells where the host is at this moment; None if there is none. Raises what has ended the query.
+        place: Where the run is at this moment; None if there is none. Raises what has ended the query.
         secret, arguments: Those of `Service`.
     """
 
@@ -49,7 +49,7 @@ class WhereService(Service):
         return self._answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
 
     def _answer_where(self, call: Call, request: WhereRequest) -> WhereReply:
-        """While there is no host, nobody reads the shards, and one is there to wait for: the task asks again."""
+        """While there is no run, the answer has one fetcher that reads none of the shards: the task asks again."""
         give_up_at = time.monotonic() + request.wait
         while True:
             left = max(0.0, give_up_at - time.monotonic())

@@ -18,9 +18,9 @@ from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.marks import Mark
-from kinesis_efo.planner.guest import HostClient
-from kinesis_efo.planner.guest_messages import Finished
-from kinesis_efo.planner.program import HostFile, files_of
+from kinesis_efo.planner.program import RunFile, files_of
+from kinesis_efo.planner.run_link import RunConnection
+from kinesis_efo.planner.run_messages import Finished
 from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.processes import Process
 from kinesis_efo.spark.progress_listener import ProgressListener, offset_json
@@ -63,11 +63,11 @@ class FinishedListener(ProgressListener):
 
     def _tell(self, path: Path, told: Finished) -> None:
         try:
-            file = HostFile(path)
+            file = RunFile(path)
         except (OSError, msgspec.MsgspecError):
             return  # it has just ended, or is only just being written
         try:
-            with HostClient(file.entry.address, file.entry.secret) as client:
+            with RunConnection(file.entry.address, file.entry.secret) as client:
                 client.finished(told)
         except KinesisEfoError as error:
             logger.debug("a run was not told of a micro-batch: %s", error)

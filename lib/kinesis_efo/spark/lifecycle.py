@@ -14,11 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from traceback import walk_tb
 from typing import Final
-
-RUN_PROCESS: Final = "KINESIS_EFO_RUN_PROCESS"
-"""If this is in the environment, a run has a process of its own. It is there to be measured, and no promise."""
 
 _SPARKS_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
@@ -54,33 +50,6 @@ def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return asked
-
-
-def spark_waits() -> bool:
-    """Whether an error of this library is on its way to Spark, which waits for it, while the reader is stopped because of that error."""
-    error = sys.exception()
-    return error is not None and any(
-        frame.f_globals.get("__name__", "").startswith("kinesis_efo.") for frame, _ in walk_tb(error.__traceback__)
-    )
-
-
-def hand_over_output(say: Callable[[str], None]) -> None:
-    """Let somebody else say what this process says from now on: Spark closes the pipes of a process that it does not need any more.
-
-    Args:
-        say: Takes a line, in a thread of its own.
-    """
-    ours, theirs = os.pipe()
-    for stream in (1, 2):
-        os.dup2(theirs, stream)
-    os.close(theirs)
-
-    def read() -> None:
-        with os.fdopen(ours, errors="replace") as lines:
-            for line in lines:
-                say(line)
-
-    threading.Thread(target=read, name="kinesis-efo output", daemon=True).start()
 
 
 def log_to_stderr() -> None:

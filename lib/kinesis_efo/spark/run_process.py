@@ -28,12 +28,14 @@ from kinesis_efo.errors import FetcherError, KinesisEfoError
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import Program, RunEntry
+from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.processes import Process
-from kinesis_efo.spark.lifecycle import hand_over_output, log_to_stderr
+from kinesis_efo.spark.host import where_to_listen
+from kinesis_efo.spark.lifecycle import is_sparks_process, log_to_stderr
 
 if TYPE_CHECKING:
-    from kinesis_efo.planner.runtime import PlannerRuntime
+    from kinesis_efo.planner.run_thread import RunThread
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +62,6 @@ class RunOrder:
         options: The options of the query that it begins with.
         listening: Where to listen for tasks.
         program: The Spark program that it belongs to.
-        jvm: The JVM of the program.
         secret: The secret of the run.
     """
 
@@ -68,11 +69,36 @@ class RunOrder:
     options: SourceOptions
     listening: Listening
     program: Program
-    jvm: Process
     secret: str
 
 
 # -- in the planner's process
+
+
+def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
+    """The run of a reader, not started yet.
+
+    Args:
+        manifest: The application, with the streams to read.
+        options: The options of the query.
+
+    Raises:
+        FetcherError: The processes of this program cannot find each other.
+    """
+    listening = where_to_listen(options)
+    # A reader that Spark does not keep is a program of its own.
+    jvm = Process.of(os.getppid() if is_sparks_process() else os.getpid())
+    # Not the application's name: whoever reads a stream of one lease table needs the same lease.
+    about = (options.program, manifest.region, manifest.lease_table, options.aws.endpoint_url or "")
+    program = Program.found(notes_directory(), jvm, "\n".join(about))
+
+    def start_process(secret: str, check: Callable[[], None]) -> Callable[[], str]:
+        process = RunProcess(RunOrder(manifest, options, listening, program, secret))
+        process.start(check)
+        return process.end
+
+    return SharedRun(program, manifest, options, listening, start_process)
+
 
 _ahead: Final[list[subprocess.Popen[bytes]]] = []
 """A process that was started before anything was known of the run."""
@@ -185,7 +211,7 @@ def main(order_from: BinaryIO) -> None:
         signal.signal(number, signal.SIG_IGN)
     _lift_memory_limit()
     gc.disable()
-    from kinesis_efo.planner.runtime import PlannerRuntime
+    from kinesis_efo.planner.run_thread import RunThread
     from kinesis_efo.spark.job_request import JobRequest
 
     gc.freeze()
@@ -196,21 +222,21 @@ def main(order_from: BinaryIO) -> None:
         return  # it was started ahead, and not needed
     order_from.close()
     options = order.options
-    runtime = PlannerRuntime(
+    runtime = RunThread(
         order.manifest,
         options,
         order.listening,
+        order.secret,
         start_fetchers=None if options.supervisor is None else partial(JobRequest, options.supervisor),
-        secret=order.secret,
-        name=None,
-        shared=True,
     )
     answers = os.fdopen(os.dup(1), "wb")
-    hand_over_output(runtime.say)
+    _hand_over_output(runtime.say)
     log_to_stderr()
     with answers:
         begun = threading.Event()
-        threading.Thread(target=_end_with, args=(order.jvm, begun), name="kinesis-efo start", daemon=True).start()
+        threading.Thread(
+            target=_end_with, args=(order.program.jvm, begun), name="kinesis-efo start", daemon=True
+        ).start()
         try:
             runtime.start()
             streams = {name: ref.stream_arn for name, ref in order.manifest.streams.items()}
@@ -224,10 +250,12 @@ def main(order_from: BinaryIO) -> None:
         runtime.streams_changed = lambda arns: file.write(RunEntry(runtime.address, order.secret, arns))
         answers.write(_READY)
     try:
-        _stay(runtime, order.jvm, file.touch)
+        _stay(runtime, order.program.jvm, file.touch)
     finally:
         runtime.stop()
         file.close()
+        with contextlib.suppress(OSError):
+            order.program.clear()
 
 
 def _end_with(jvm: Process, begun: threading.Event) -> None:
@@ -237,10 +265,10 @@ def _end_with(jvm: Process, begun: threading.Event) -> None:
             os._exit(1)
 
 
-def _stay(runtime: PlannerRuntime, jvm: Process, touch: Callable[[], None]) -> None:
+def _stay(runtime: RunThread, jvm: Process, touch: Callable[[], None]) -> None:
     """Return once the run has no query any more, or its program is gone."""
     began = touched = time.monotonic()
-    emptied = runtime.host.emptied
+    emptied = runtime.whole.emptied
     while jvm.lives():
         left = emptied.wait(_JVM_SECONDS)
         emptied.clear()
@@ -256,3 +284,22 @@ def _lift_memory_limit() -> None:
     """Spark limits the memory of the process that it keeps for a query's source; buffers have their own bound."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _hand_over_output(say: Callable[[str], None]) -> None:
+    """Let planners say what this process says: Spark closes the pipes of the one that has started it once its query has ended.
+
+    Args:
+        say: Takes a line, in a thread of its own.
+    """
+    ours, theirs = os.pipe()
+    for stream in (1, 2):
+        os.dup2(theirs, stream)
+    os.close(theirs)
+
+    def read() -> None:
+        with os.fdopen(ours, errors="replace") as lines:
+            for line in lines:
+                say(line)
+
+    threading.Thread(target=read, name="kinesis-efo output", daemon=True).start()

@@ -6,7 +6,6 @@ this module in four processes before a query reads its first record, so each par
 
 from __future__ import annotations
 
-import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from pyspark.sql.types import (
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, resolve_manifest
 from kinesis_efo.options import BatchOptions, SourceOptions, are_for_batch
-from kinesis_efo.spark.lifecycle import RUN_PROCESS, is_sparks_process
+from kinesis_efo.spark.lifecycle import is_sparks_process
 
 if TYPE_CHECKING:
     from kinesis_efo.spark.stream_reader import KinesisStreamReader
@@ -99,7 +98,7 @@ class KinesisEfoSource(DataSource):
             ConfigurationError: The query has a schema of its own that is not this source's.
         """
         _check_columns(schema)
-        if os.environ.get(RUN_PROCESS) and is_sparks_process():
+        if is_sparks_process():
             from kinesis_efo.spark.run_process import start_ahead
 
             start_ahead()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import secrets
 import threading
 import time
@@ -38,12 +37,12 @@ from kinesis_efo.spark import latency
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamReaderBase, read_limit
 from kinesis_efo.spark.lag import LagNotes, Report
 from kinesis_efo.spark.left_out import LEFT_OUT
-from kinesis_efo.spark.lifecycle import RUN_PROCESS, end_with_spark
+from kinesis_efo.spark.lifecycle import end_with_spark
 from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
 
 if TYPE_CHECKING:
     from kinesis_efo.calls.address import FetcherAddress
-    from kinesis_efo.planner.access import RunAccess
+    from kinesis_efo.planner.shared_run import SharedRun
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._reset()
 
     def _reset(self) -> None:
-        self._runtime: RunAccess | None = None
+        self._runtime: SharedRun | None = None
         self._streams = StreamSet(self._manifest, drop=self._options.drop_removed_streams)
         self._asked_to_end = threading.Event()
         # For a checkpoint that has no mark yet. The same in every call: Spark compares offsets as text.
@@ -301,29 +300,22 @@ class KinesisStreamReader(StreamReaderBase):
                 "4.2, only then does the one micro-batch read up to the tips"
             )
 
-    def _started(self) -> RunAccess:
+    def _started(self) -> SharedRun:
         if self._runtime is None:
-            # Tasks import this module, too, and the AWS SDK alone would delay each new worker by 0.3 s.
+            # Tasks import this module, too, and need none of this.
             with latency.without_collections():
-                from kinesis_efo.spark.run_of_program import run_of_program
+                from kinesis_efo.spark.run_process import end_ahead, run_of_program
 
-            runtime = run_of_program(self._manifest, self._options)
-            # Who asks this process to end does not wait until AWS answers.
-            self._runtime = runtime
-            self._asked_to_end = end_with_spark(self._stop_when_quiet)
             try:
-                runtime.start()
+                # Who asks this process to end does not wait until AWS answers.
+                self._runtime = run_of_program(self._manifest, self._options)
+                self._asked_to_end = end_with_spark(self._stop_when_quiet)
+                self._runtime.start()
             except BaseException:
                 self._runtime = None
                 raise
             finally:
-                if os.environ.get(RUN_PROCESS):
-                    from kinesis_efo.spark.run_process import end_ahead
-
-                    end_ahead()
-            if self._options.latency_hooks:
-                # Fetching allocates much, and each collection would look at all of Spark's and the SDK's modules.
-                latency.leave_imports_alone()
+                end_ahead()
         return self._runtime
 
     def _stop_when_quiet(self) -> None:
@@ -369,7 +361,7 @@ class KinesisStreamReader(StreamReaderBase):
         return self._initial
 
 
-def _reads(runtime: RunAccess) -> bool:
+def _reads(runtime: SharedRun) -> bool:
     # Of a run that has ended, nobody reads.
     with contextlib.suppress(KinesisEfoError):
         return runtime.ask(Reading())

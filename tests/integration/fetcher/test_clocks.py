@@ -113,7 +113,7 @@ def test_how_far_a_shard_has_come_in_time_is_told_by_kinesis_clock(
     kinesis_time.ahead = 100.0
     w = world()
     with reading(w, maxShardSkew="10s") as r:
-        fetcher = r.runtime.host.fetcher
+        fetcher = r.runtime.whole.fetcher
         assert fetcher is not None
         r.poll()
         known = wait_until(

@@ -37,7 +37,7 @@ class Query(Reading):
     """Reads as Spark's tasks do: from the fetcher that the plan names, or from whom the planner says."""
 
     def read(self, wanted: ShardRange, client: Any = None) -> list[Row]:
-        (fetcher,) = self.runtime._call(self.runtime.host.placed([wanted], 0.0, ""))
+        (fetcher,) = self.runtime._call(self.runtime.whole.placed([wanted], 0.0, ""))
         reader = RangeReader(self.runtime.secret, self.runtime.planner_address, 60.0)
         return [
             Row(r["stream"], r["shardId"], int(r["sequenceNumber"]), r["partitionKey"], r["data"])
@@ -49,7 +49,7 @@ class Query(Reading):
         ]
 
     def shares(self) -> list[int]:
-        cluster = self.runtime.host.cluster
+        cluster = self.runtime.whole.cluster
         assert cluster is not None
         return sorted(count for _, count in cluster.assignments.fetchers())
 

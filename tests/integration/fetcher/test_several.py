@@ -119,7 +119,7 @@ def test_it_is_the_same_with_fetchers_in_other_processes(faulty: MakeFaulty, slo
     runtime = prepare(faulty(NoFaults()), start_fetchers=none_come, slowQueries=slow)
     runtime.start()
     try:
-        cluster = runtime.host.cluster
+        cluster = runtime.whole.cluster
         assert cluster is not None
         assert cluster.sharing.together is together
         assert cluster.sharing.may_read_apart

@@ -1,4 +1,4 @@
-"""Queries of one Spark program share one run, whoever of them begins and ends first.
+"""Queries of one Spark program share one run, which has a process of its own: whoever is killed or ends, every query reads on.
 
 The test plays Spark's part: it is the parent of all readers' processes, as the driver's JVM is.
 """
@@ -6,27 +6,27 @@ The test plays Spark's part: it is the parent of all readers' processes, as the 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from uuid import uuid4
+from zipfile import ZipFile
 
 import psutil
 import pytest
 
+import kinesis_efo
 from kinesis_efo.leases import Lease
 from kinesis_efo.operate.live import ask
 from kinesis_efo.private_directory import notes_directory
 from tests.support import arriving
-from tests.support.driven import Driver
-from tests.support.played_spark import CREDENTIALS, FEW_CERTIFICATES, PlayedSpark, ReaderFailed
+from tests.support.driven import Driver, local_driver
+from tests.support.played_spark import PlayedSpark, ReaderFailed
 from tests.support.world import World, wait_until
 
+MARK = "KINESIS_EFO_TEST"
 MakeWorld = Callable[..., World]
 Play = Callable[..., PlayedSpark]
 
@@ -70,6 +70,30 @@ def epoch(world: World, stream: str = "orders") -> int:
 
 def files() -> list[Path]:
     return list(notes_directory().glob(f"run.*.{os.getpid()}.*.json"))
+
+
+@pytest.fixture(autouse=True)
+def programs_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A program leaves no process of a run."""
+    # Its processes are told by it from those of tests beside this one.
+    monkeypatch.setenv(MARK, uuid4().hex)
+    yield
+    wait_until(lambda: not runs(), 10, "the end of the run")
+    # Of a run that was killed, the file is there until somebody looks for one like it.
+    for file in files():
+        file.unlink()
+
+
+def runs() -> list[psutil.Process]:
+    """The processes of runs that this program has started."""
+    ours = os.environ[MARK]
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "environ", "status"])
+        if "kinesis_efo.spark.run_process" in " ".join(process.info["cmdline"] or ())
+        and (process.info["environ"] or {}).get(MARK) == ours
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
 
 
 @pytest.mark.spark
@@ -117,59 +141,9 @@ def test_tools_are_told_of_each_query_by_its_checkpoint(world: MakeWorld, play: 
     assert [each.query for each in status.shards] == [1]
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_host_whose_query_stops_stays_for_its_guests(world: MakeWorld, play: Play) -> None:
-    w = world()
-    rows = put(w, numbered(0, 20))
-    first = Reading(play, w)
-    first.until(rows)
-    second = Reading(play, w)
-    second.until(rows)
-    first.spark.hang_up()
-    rows += put(w, numbered(20, 20))
-    second.until(rows)
-    assert first.spark.process.poll() is None
-    third = Reading(play, w)
-    third.until(rows)
-    second.spark.close()
-    assert epoch(w) == 1
-    assert first.spark.process.poll() is None
-    third.spark.close()
-    first.spark.process.wait(20)
-    assert not owners(w)
-    assert not files()
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_guest_goes_on_if_its_host_is_killed(world: MakeWorld, play: Play) -> None:
-    w = world()
-    rows = put(w, numbered(0, 20))
-    first = Reading(play, w)
-    first.until(rows)
-    second = Reading(play, w)
-    end: Any = wait_until(
-        lambda: (found := second.spark.latest_offset(second.at)) != second.at and found, what="an offset with data"
-    )
-    second.spark.plan(second.at, end)
-    first.spark.process.kill()
-    # Its tasks were told to read from a process that is gone.
-    second.rows, second.at = second.spark.rows(), end
-    rows += put(w, numbered(20, 20))
-    second.until(rows)
-    assert epoch(w) == 2
-    third = Reading(play, w)
-    third.until(rows)
-    third.spark.close()
-    second.spark.close()
-    assert not owners(w)
-    assert not files()
-
-
 @pytest.mark.spark40
 @pytest.mark.slow
-def test_a_guest_that_reads_more_streams_extends_the_run(world: MakeWorld, play: Play) -> None:
+def test_a_query_that_reads_more_streams_extends_the_run(world: MakeWorld, play: Play) -> None:
     w = world({"orders": 1, "clicks": 1})
     rows, clicks = put(w, numbered(0, 10)), put(w, numbered(50, 10), "clicks")
     first = Reading(play, w, streams="orders")
@@ -181,7 +155,9 @@ def test_a_guest_that_reads_more_streams_extends_the_run(world: MakeWorld, play:
     # Whoever goes on reads both: neither is left to a run of its own.
     third = Reading(play, w, streams="clicks")
     third.until(clicks)
-    first.spark.process.kill()
+    first.spark.close()
+    (run,) = runs()
+    run.kill()
     rows += put(w, numbered(20, 10))
     clicks += put(w, numbered(80, 10), "clicks")
     second.until([*rows, *clicks], sort=True)
@@ -193,77 +169,63 @@ def test_a_guest_that_reads_more_streams_extends_the_run(world: MakeWorld, play:
 
 @pytest.mark.spark40
 @pytest.mark.slow
-def test_a_host_that_fails_by_its_own_fault_says_so_at_once_and_hands_over(world: MakeWorld, play: Play) -> None:
+def test_an_error_of_one_query_is_not_seen_by_the_others(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
     first = Reading(play, w)
     first.until(rows)
     second = Reading(play, w)
     second.until(rows)
+    (run,), calls = runs(), w.aws.kinesis.calls("SubscribeToShard")
     with pytest.raises(ReaderFailed, match="not a kinesis-efo offset"):
         first.spark.plan(first.at, {"version": 1, "streams": "nonsense"})
     first.spark.process.wait(20)
     rows += put(w, numbered(20, 20))
     second.until(rows)
-    assert epoch(w) == 2
+    assert epoch(w) == 1
+    assert runs() == [run]
+    assert w.aws.kinesis.calls("SubscribeToShard") == calls, "nothing is subscribed to anew"
 
 
 @pytest.mark.spark40
 @pytest.mark.slow
-def test_a_guest_waits_for_a_host_that_is_paused(world: MakeWorld, play: Play) -> None:
+def test_a_run_that_is_paused_is_waited_for(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
-    first = Reading(play, w)
-    first.until(rows)
-    second = Reading(play, w)
-    second.until(rows)
-    first.spark.process.send_signal(signal.SIGSTOP)
-    threading.Timer(3, first.spark.process.send_signal, [signal.SIGCONT]).start()
+    queries = [Reading(play, w), Reading(play, w)]
+    for query in queries:
+        query.until(rows)
+    (run,) = runs()
+    run.suspend()
+    threading.Timer(3, run.resume).start()
     rows += put(w, numbered(20, 20))
-    second.until(rows)
-    first.until(rows)
+    for query in queries:
+        query.until(rows)
     assert epoch(w) == 1
+    assert runs() == [run]
 
 
 @pytest.mark.spark40
 @pytest.mark.slow
-def test_without_a_private_directory_the_second_source_is_refused_and_told_why(
+def test_without_a_private_directory_a_query_is_refused_and_told_what_to_set(
     world: MakeWorld, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    w = world()
-    put(w, numbered(0, 20))
     everybodys = tmp_path / notes_directory().name
     everybodys.mkdir()
     everybodys.chmod(0o777)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    first, second = (play(w, leaseTimeout="2s") for _ in range(2))
-    start = first.initial_offset()
-    wait_until(lambda: first.latest_offset(start) != start, what="an offset with data")
-    with pytest.raises(ReaderFailed) as raised:
-        wait_until(lambda: second.latest_offset(second.initial_offset()) != start)
-    assert "is already read by this Spark program itself" in str(raised.value)
-    assert "Write to several tables from one query" in str(raised.value)
+    with pytest.raises(ReaderFailed, match=r"is not a directory of this user alone.* Set TMPDIR to"):
+        play(world()).initial_offset()
     assert not list(everybodys.iterdir())
 
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[Driver]:
     """A Spark program of its own."""
-    log = tmp_path / "driver.log"
-    config = {"master": "local[4]", "conf": {"spark.ui.enabled": "false"}}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parents[2] / "cluster" / "driver.py"), json.dumps(config)],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **CREDENTIALS, **FEW_CERTIFICATES, "PYSPARK_PYTHON": sys.executable},
-            start_new_session=True,
-        )
-    driver = Driver(process, log)
+    driver = local_driver(tmp_path / "driver.log")
     yield driver
-    assert process.stdin is not None
-    process.stdin.close()
+    assert driver.process.stdin is not None
+    driver.process.stdin.close()
     driver.kill()
 
 
@@ -285,15 +247,14 @@ def test_real_queries_share_a_run_as_long_as_one_is_there(world: MakeWorld, driv
     again = driver.start("again", w, tmp_path / "one", plain=True)
     assert sorted(row.number for row in again.wait_for_rows(80)) == list(range(80))
     assert epoch(w) == 1
-    # The program dies: nobody is left who reads or holds a lease, not even the one that Spark did not need any more.
+    # The program dies: nothing is left that reads or holds a lease.
     (jvm,) = [child for child in psutil.Process(driver.process.pid).children() if child.name() == "java"]
     readers = jvm.children(recursive=True)
-    assert host in readers
+    readers.append(host)
     jvm.kill()
     _, alive = psutil.wait_procs(readers, 20)
     assert not alive
     assert not owners(w)
-    assert "this query has ended; its process stays for others" in driver.log.read_text()
 
 
 @pytest.mark.spark40
@@ -320,7 +281,7 @@ def test_queries_with_fetchers_elsewhere_share_them(world: MakeWorld, driver: Dr
 
 @pytest.mark.spark43
 @pytest.mark.slow
-def test_a_guest_that_reads_what_is_there_ends(world: MakeWorld, play: Play) -> None:
+def test_a_query_beside_another_one_that_reads_what_is_there_ends(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
     first = Reading(play, w)
@@ -343,3 +304,177 @@ def test_a_guest_that_reads_what_is_there_ends(world: MakeWorld, play: Play) -> 
     assert second.rows == every[: len(second.rows)]
     assert leaves_what_came_later(), "it has come to its end"
     assert w.aws.kinesis.calls("SubscribeToShard") == subscribed, "asking for the tip ends nobody's subscription"
+
+
+# -- the process of the run
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_two_queries_share_a_process_that_neither_of_them_is(world: MakeWorld, play: Play) -> None:
+    w = world()
+    rows = put(w, numbered(0, 20))
+    first, second = Reading(play, w), Reading(play, w)
+    first.until(rows)
+    second.until(rows)
+    (run,) = runs()
+    assert run.pid not in (first.spark.process.pid, second.spark.process.pid)
+    assert "TOKEN" not in " ".join(run.cmdline()).upper()
+    first.spark.close()
+    second.until(rows := rows + put(w, numbered(20, 20)))
+    assert runs() == [run]
+    second.spark.close()
+    assert not owners(w), "who asks the last query to end finds its leases free"
+    assert not files()
+    wait_until(lambda: not runs(), 10)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_end_of_the_process_that_spark_keeps_for_the_first_query_is_not_seen_by_the_other(
+    world: MakeWorld, play: Play
+) -> None:
+    w = world()
+    rows = put(w, numbered(0, 20))
+    first, second = Reading(play, w), Reading(play, w)
+    first.until(rows)
+    second.until(rows)
+    calls = w.aws.kinesis.calls("SubscribeToShard")
+    first.spark.process.send_signal(signal.SIGKILL)
+    second.until(rows := rows + put(w, numbered(20, 20)))
+    assert epoch(w) == 1
+    assert w.aws.kinesis.calls("SubscribeToShard") == calls, "nothing is subscribed to anew"
+    # Its query is counted out: checkpoints do not wait for it.
+    second.spark.close()
+    wait_until(lambda: not runs(), 10)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_run_that_is_killed_is_followed_by_another_one_for_all_queries(world: MakeWorld, play: Play) -> None:
+    w = world()
+    rows = put(w, numbered(0, 20))
+    queries = [Reading(play, w), Reading(play, w)]
+    for query in queries:
+        query.until(rows)
+    (run,) = runs()
+    run.kill()
+    rows += put(w, numbered(20, 20))
+    for query in queries:
+        query.until(rows)
+    assert epoch(w) == 2
+    (next_one,) = runs()
+    assert next_one != run
+    for query in queries:
+        query.spark.close()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_run_that_is_killed_while_spark_asks_for_nothing_is_followed_at_once(world: MakeWorld, play: Play) -> None:
+    """Tasks that read at that moment ask where to go on."""
+    w = world()
+    rows = put(w, numbered(0, 20))
+    query = Reading(play, w)
+    query.until(rows)
+    rows += put(w, numbered(20, 20))
+    end = wait_until(lambda: (found := query.spark.latest_offset(query.at)) != query.at and found, 60)
+    query.spark.plan(query.at, end)
+    (run,) = runs()
+    run.kill()
+    read = query.spark.rows()
+    assert set(read) <= set(rows)
+    assert read
+    assert runs() != [run]
+    query.spark.close()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_run_is_not_ended_by_signals_to_the_whole_process_group(
+    number: signal.Signals, world: MakeWorld, play: Play
+) -> None:
+    w = world()
+    rows = put(w, numbered(0, 10))
+    query = Reading(play, w)
+    query.until(rows)
+    (run,) = runs()
+    run.send_signal(number)
+    query.until(rows + put(w, numbered(10, 10)))
+    assert runs() == [run]
+    query.spark.close()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_what_keeps_a_run_from_beginning_is_the_querys_error(world: MakeWorld, play: Play) -> None:
+    w = world()
+    w.dynamodb.delete_table(TableName=w.lease_table)
+    spark = play(w)
+    with pytest.raises(ReaderFailed, match="LeaseTableError"):
+        spark.initial_offset()
+    spark.close()
+    wait_until(lambda: not runs(), 10)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_what_a_run_logs_is_in_the_drivers_log(world: MakeWorld, play: Play) -> None:
+    w = world()
+    query = Reading(play, w)
+    query.until(put(w, numbered(0, 10)))
+    query.spark.stream.close()
+    query.spark.connection.close()
+    _, said = query.spark.process.communicate(timeout=60)
+    assert b"tasks reach the fetcher at" in said
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_run_that_dies_again_and_again_ends_its_query_with_the_signal(world: MakeWorld, play: Play) -> None:
+    w = world()
+    query = Reading(play, w)
+    query.until(put(w, numbered(0, 10)))
+    killed: list[str] = []
+
+    def die() -> None:
+        # One that is just starting has no file yet.
+        if (begun := [file.name for file in files() if file.name not in killed]) and (living := runs()):
+            killed.extend(begun)
+            living[-1].kill()
+        query.spark.latest_offset(query.at)
+
+    with pytest.raises(ReaderFailed, match="has died 4 times in a row") as failed:
+        wait_until(die, 120)
+    assert "signal SIGKILL, its largest memory" in str(failed.value)
+    assert len(killed) == 4
+    query.spark.close()
+
+
+@pytest.mark.spark40
+@pytest.mark.slow
+def test_a_run_has_the_library_of_its_program_wherever_that_is(
+    world: MakeWorld, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `--py-files` brings it: zipped, from a directory that is not this one, and with a home that nobody may write to."""
+    package = Path(kinesis_efo.__file__).parent
+    archive = tmp_path / "files" / "library.zip"
+    archive.parent.mkdir()
+    with ZipFile(archive, "w") as zipped:
+        for file in package.rglob("*.py"):
+            zipped.write(file, file.relative_to(package.parent))
+        source = (package / "spark" / "run_process.py").read_text()
+        zipped.writestr("kinesis_efo/spark/run_process.py", f"{source}\nsys.stderr.write(f'from {{__file__}}\\n')\n")
+    (tmp_path / "home").mkdir(mode=0o500)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYTHONPATH", archive.name)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.chdir(archive.parent)
+    w = world()
+    query = Reading(play, w)
+    query.until(put(w, numbered(0, 10)))
+    query.spark.stream.close()
+    query.spark.connection.close()
+    _, said = query.spark.process.communicate(timeout=60)
+    assert said.count(b"library.zip/kinesis_efo/spark/run_process.py") == 2, "the planner's, and the run's"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.errors import FetcherError
 from kinesis_efo.planner import program
 from kinesis_efo.planner.program import OwnFile, Program, RunEntry
 from kinesis_efo.processes import Process
@@ -59,9 +59,7 @@ def processes(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]
 
 
 def found(directory: Path, about: str = "lake", jvm: Process = JVM) -> Program:
-    program = Program.found(directory / "notes", jvm, about)
-    assert program is not None
-    return program
+    return Program.found(directory / "notes", jvm, about)
 
 
 def path(directory: Path) -> Path:
@@ -86,7 +84,7 @@ def test_a_run_is_found_by_others_of_the_program_while_its_file_is_open(tmp_path
     file = here.begin(ENTRY)
     (run,) = found(tmp_path).runs()
     assert run.entry == ENTRY
-    assert run.host_lives
+    assert run.lives
     assert path(tmp_path).stat().st_mode & 0o777 == 0o600
     longer = RunEntry(ADDRESS, "secret", {"orders": "arn:orders", "a" * 100: "arn:clicks"})
     for entry in (longer, ENTRY):
@@ -94,13 +92,13 @@ def test_a_run_is_found_by_others_of_the_program_while_its_file_is_open(tmp_path
         assert run.again() == entry
         assert streams(here) == [entry.streams]
     path(tmp_path).unlink()
-    assert run.host_lives, "it is still there for who has joined it"
+    assert run.lives, "it is still there for who has joined it"
     file.close()
-    assert not run.host_lives
+    assert not run.lives
     assert run.again() == ENTRY
     run.close()
     run.close()
-    assert not run.host_lives
+    assert not run.lives
     assert run.again() == ENTRY
     assert streams(here) == []
     file.write(ENTRY)
@@ -130,10 +128,10 @@ def test_the_kernel_tells_that_a_host_was_killed(
     host = processes("host")
     here = found(tmp_path)
     (run,) = here.runs()
-    assert run.host_lives
+    assert run.lives
     host.kill()
     host.wait()
-    assert not run.host_lives
+    assert not run.lives
     there = path(tmp_path)
     assert streams(here) == []
     assert not there.exists()
@@ -155,7 +153,7 @@ def test_a_paused_host_lives(tmp_path: Path, processes: Callable[[str], subproce
     host = processes("host")
     host.send_signal(19)
     (run,) = found(tmp_path).runs()
-    assert run.host_lives
+    assert run.lives
     host.send_signal(18)
     run.close()
 
@@ -167,9 +165,9 @@ def test_two_that_look_at_once_do_not_take_each_other_for_the_host(tmp_path: Pat
     with path(tmp_path).open("r+b") as other:
         file.close()
         program.fcntl.flock(other, program.fcntl.LOCK_SH)
-        assert not run.host_lives
+        assert not run.lives
         program.fcntl.flock(other, program.fcntl.LOCK_UN)
-        assert not run.host_lives
+        assert not run.lives
         program.fcntl.flock(other, program.fcntl.LOCK_EX | program.fcntl.LOCK_NB), "it has not kept it either"
     run.close()
 
@@ -211,9 +209,49 @@ def test_who_decides_and_dies_keeps_nobody_waiting(
         pass
 
 
+def test_a_program_without_a_run_leaves_no_file(
+    tmp_path: Path, processes: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    here = found(tmp_path)
+    file = here.begin(ENTRY)
+    here.clear()
+    assert locks(tmp_path), "a run that dies leaves its file, and its queries look for the secret"
+    file.close()
+    deciding = processes("decide")
+    here.clear()
+    assert locks(tmp_path), "another process decides"
+    deciding.kill()
+    deciding.wait()
+    here.clear()
+    assert not locks(tmp_path)
+
+
+def test_a_lock_that_was_removed_meanwhile_is_none(tmp_path: Path) -> None:
+    here = found(tmp_path)
+    opened: list[int] = []
+    lock_file = here._lock_file
+
+    @contextmanager
+    def removed() -> Iterator[int]:
+        with lock_file() as file:
+            if not opened:
+                locks(tmp_path)[0].unlink()
+            opened.append(file)
+            yield file
+
+    here._lock_file = removed  # type: ignore[method-assign]
+    with here.deciding(lambda: None):
+        assert len(opened) == 2
+        assert locks(tmp_path)
+
+
+def locks(directory: Path) -> list[Path]:
+    return list((directory / "notes").glob("*.lock"))
+
+
 @pytest.mark.parametrize("what", ["others may write", "a file", "read-only", "no flock"])
-def test_a_directory_that_cannot_be_used_is_said_once(
-    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_directory_that_cannot_be_used_is_an_error_with_the_way_out(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "notes"
     match what:
@@ -227,10 +265,8 @@ def test_a_directory_that_cannot_be_used_is_said_once(
             monkeypatch.setattr(os, "open", _refused)
         case _:
             monkeypatch.setattr(program, "fcntl", None)
-    with caplog.at_level(logging.WARNING):
-        assert Program.found(directory, JVM, "lake") is None
-    (record,) = caplog.records
-    assert "cannot find each other" in record.message
+    with pytest.raises(FetcherError, match=f"by files in {directory}, with locks; that fails: .* Set TMPDIR"):
+        Program.found(directory, JVM, "lake")
 
 
 def _refused(*_: object, **__: object) -> int:

@@ -1,4 +1,4 @@
-"""Which streams a run reads, and how guests add some."""
+"""Which streams a run reads, and how clients add some."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def passes() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_stream_that_two_guests_add_is_opened_once_and_read_once_it_is_listed() -> None:
+def test_a_stream_that_two_clients_add_is_opened_once_and_read_once_it_is_listed() -> None:
     async def go() -> None:
         opening = Opening()
         streams = opening.streams
@@ -76,7 +76,7 @@ def test_a_stream_that_two_guests_add_is_opened_once_and_read_once_it_is_listed(
     asyncio.run(go())
 
 
-def test_a_stream_that_cannot_be_listed_fails_its_guests_and_may_be_added_again() -> None:
+def test_a_stream_that_cannot_be_listed_fails_its_clients_and_may_be_added_again() -> None:
     async def go() -> None:
         opening = Opening()
         streams = opening.streams

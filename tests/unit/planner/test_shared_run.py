@@ -1,8 +1,7 @@
-"""A run that readers of one program share: who begins it, who joins, and who goes on with it when its host is gone."""
+"""A run that readers of one program share: who starts it, who joins it, and what follows it if its process dies."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,12 +20,14 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.fetcher.work import PlannerClient
 from kinesis_efo.marks import Mark
-from kinesis_efo.planner import joining, shared_run
+from kinesis_efo.planner import shared_run
 from kinesis_efo.planner.access import Begin, Commit, Next, Plan
-from kinesis_efo.planner.program import Program
+from kinesis_efo.planner.run_link import RunConnection
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardRange
-from tests.support.shared_runs import ENDING, KEY, FakeOwn, Programs
+from kinesis_efo.processes import Process
+from kinesis_efo.spark import run_process
+from tests.support.shared_runs import ENDING, KEY, FakeRun, Programs
 from tests.support.world import wait_until
 
 MARK = Mark("cd")
@@ -37,8 +38,8 @@ LATER = Offset({KEY: Position.after(43)}, mark=Mark("ab", 4))
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Programs]:
     monkeypatch.setattr(shared_run, "_LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(joining, "_LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(joining, "_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(shared_run, "_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(run_process, "_JVM_SECONDS", 0.02)
     programs = Programs(tmp_path)
     yield programs
     programs.close()
@@ -54,11 +55,6 @@ def in_thread(work: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
-def host_of(run: SharedRun) -> FakeOwn:
-    assert isinstance(run._run, FakeOwn)
-    return run._run
-
-
 def files(programs: Programs) -> list[str]:
     return [path.name for path in (programs.directory / "notes").glob("*.json")]
 
@@ -69,38 +65,44 @@ def where(run: SharedRun, wait: float = 0.05) -> Any:
         return client.where([ShardRange(KEY, TRIM_HORIZON, SHARD_END)], wait, run.query_name)
 
 
-def test_a_query_alone_has_a_run_of_its_own_and_asks_nobody(programs: Programs) -> None:
-    run = programs.reader()
-    run.start()
-    assert run.planner_address is None, "tasks need not ask"
-    assert run.secret == host_of(run).secret
-    assert run.ask(Begin(new=True)) == {("orders", "a"): Position.at_timestamp(7)}
-    poll(run)
-    assert host_of(run).mine.done(Next)
-    assert len(files(programs)) == 1
-    own = host_of(run)
-    run.stop()
-    assert own.stopped
-    assert not own.left, "a query that is alone ends with its run, as it always did"
-    assert programs.stayed == 0
-    assert files(programs) == []
-    run.stop()
-
-
-def test_the_next_one_joins_and_its_tasks_read_from_the_host(programs: Programs) -> None:
+def two(programs: Programs) -> tuple[SharedRun, SharedRun, FakeRun]:
+    """Two queries, and their run."""
     first, second = programs.reader(), programs.reader()
     first.start()
     second.start()
-    (own,) = programs.begun
+    (run,) = programs.begun
+    return first, second, run
+
+
+def test_the_first_query_starts_a_run_and_its_tasks_read_there(programs: Programs) -> None:
+    first = programs.reader()
+    first.start()
+    (run,) = programs.begun
+    assert first.secret == run.secret
+    assert first.ask(Begin(new=True)) == {("orders", "a"): Position.at_timestamp(7)}
+    poll(first)
+    assert run.queries[0].done(Next)
+    assert run.names == [first.query_name]
+    reply = where(first)
+    assert (reply.fetchers, reply.there) == ([run.address], 1)
+    assert len(files(programs)) == 1
+    first.stop()
+    assert run.stopped
+    assert files(programs) == [], "who ends the last query finds the run's leases free"
+    first.stop()
+
+
+def test_the_next_one_joins_and_its_tasks_read_there_too(programs: Programs) -> None:
+    first, second, run = two(programs)
     assert second.secret == first.secret
     assert second.ask(Plan(OFFSET, OFFSET, 0.0)).shards == []
     poll(second)
-    assert own.queries[0].done(Next)
-    assert not own.mine.done(Next)
+    assert run.queries[1].done(Next)
+    assert not run.queries[0].done(Next)
     reply = where(second)
-    assert (reply.fetchers, reply.there) == ([own.address], 1)
+    assert (reply.fetchers, reply.there) == ([run.address], 1)
     second.stop()
-    assert own.queries[0].left
+    assert run.queries[1].left
     with pytest.raises(FetcherUnreachableError, match="its query has ended"):
         poll(second)
     poll(first)
@@ -120,9 +122,9 @@ def test_who_reads_more_extends_the_run_and_the_next_one_finds_it_there(programs
     first, more, last = programs.reader("orders"), programs.reader("orders", "clicks"), programs.reader("clicks")
     for run in (first, more, last):
         run.start()
-    (own,) = programs.begun
-    assert sorted(own.refs) == ["clicks", "orders"]
-    assert [sorted(query.streams) for query in own.queries] == [["clicks", "orders"], ["clicks"]]
+    (run,) = programs.begun
+    assert sorted(run.refs) == ["clicks", "orders"]
+    assert [sorted(query.streams) for query in run.queries] == [["orders"], ["clicks", "orders"], ["clicks"]]
 
 
 def test_other_options_are_refused_with_their_names(programs: Programs) -> None:
@@ -131,52 +133,42 @@ def test_other_options_are_refused_with_their_names(programs: Programs) -> None:
     with pytest.raises(OptionsError) as raised:
         other.start()
     assert [fault.split("'")[1] for fault in raised.value.faults] == ["bufferBytes", "leaseTimeout"]
-    (own,) = programs.begun
-    assert own.queries == []
+    (run,) = programs.begun
+    assert len(run.queries) == 1
     other.stop()
 
 
-def test_a_run_that_has_failed_is_joined_by_nobody_and_fails_its_guests_by_itself(programs: Programs) -> None:
-    first, second, third = (programs.reader() for _ in range(3))
-    first.start()
-    second.start()
-    own = host_of(first)
-    own.streams_changed({})
-    own.queries[0].error = LeaseLostError("another run took the lease")
+def test_a_run_that_has_failed_is_joined_by_nobody_and_fails_its_queries_by_itself(programs: Programs) -> None:
+    _, second, run = two(programs)
+    run.fail()
+    run.queries[1].error = LeaseLostError("another run took the lease")
+    third = programs.reader()
     third.start()
     poll(third)
-    assert host_of(third) is programs.begun[1]
+    assert programs.begun[1].queries[0].done(Next)
     with pytest.raises(LeaseLostError):
         poll(second)
     assert len(programs.begun) == 2
 
 
-def test_a_run_that_cannot_begin_is_of_nobody(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = programs.reader()
-
-    def fail(_: FakeOwn) -> None:
+def test_a_run_that_cannot_begin_is_of_nobody(programs: Programs) -> None:
+    def fail(_: FakeRun) -> None:
         raise LeaseTableError("no such table")
 
-    with monkeypatch.context() as broken:
-        broken.setattr(FakeOwn, "start", fail)
-        with pytest.raises(LeaseTableError):
-            run.start()
+    programs.change = fail
+    with pytest.raises(LeaseTableError):
+        programs.reader().start()
     assert files(programs) == []
+    programs.change = lambda _: None
     other = programs.reader()
     other.start()
     poll(other)
 
 
 @pytest.mark.parametrize("why", ["its query has ended", "its program is gone"])
-def test_a_start_that_takes_long_is_given_up(programs: Programs, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, begin = programs.reader(), programs.reader()._joining._begin
-
-    def waiting(secret: str | None, name: str) -> Any:
-        own: Any = begin(secret, name)
-        own.starts.clear()
-        return own
-
-    run._joining._begin = waiting
+def test_a_start_that_takes_long_is_given_up(programs: Programs, why: str) -> None:
+    run = programs.reader()
+    programs.change = lambda begun: begun.starts.clear()
     failed: list[BaseException] = []
 
     def start() -> None:
@@ -190,378 +182,292 @@ def test_a_start_that_takes_long_is_given_up(programs: Programs, why: str, monke
     if why == "its query has ended":
         run.stop()
     else:
-        monkeypatch.setattr(os, "getppid", lambda: 0)
+        run._program.jvm = Process(run._program.jvm.pid, "of another start")  # type: ignore[misc]
     starting.join(20)
     assert len(failed) == 1
     assert programs.begun[0].stopped
-    monkeypatch.undo()
+    programs.change = lambda _: None
     other = programs.reader()
     other.start()
     poll(other)
 
 
-def test_who_cannot_write_its_file_goes_on_alone(
-    programs: Programs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError("no space left on device")
+def test_a_run_whose_process_ends_as_it_is_started_is_an_error_at_last(programs: Programs) -> None:
+    run, started = programs.reader(), []
 
-    monkeypatch.setattr(Program, "begin", fail)
-    run = programs.reader()
-    run.start()
-    poll(run)
-    run.stop()
-    assert "cannot find this run: no space left" in caplog.text
+    def start_process(secret: str, check: Callable[[], None]) -> Callable[[], str]:
+        started.append(secret)
+        return lambda: "exit code 1"
 
-
-# -- the end of a host
+    run._start_process = start_process
+    with pytest.raises(FetcherError, match=r"ended as it was started, 4 times \(exit code 1\)"):
+        run.start()
+    assert len(started) == 4
 
 
-def test_a_host_stays_for_its_guests(programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second, third = (programs.reader() for _ in range(3))
-    first.start()
-    second.start()
-    own = host_of(first)
-    ending = in_thread(first.stop)
-    wait_until(lambda: own.left)
-    with pytest.raises(FetcherUnreachableError):
-        poll(first)
-    wait_until(lambda: programs.stayed)
+def test_a_run_stays_while_it_has_a_query(programs: Programs) -> None:
+    first, second, run = two(programs)
+    first.stop()
     poll(second)
-    assert capsys.readouterr().err == "a line of the host\n", "Spark has closed its output"
+    third = programs.reader()
     third.start()
     second.stop()
     poll(third)
-    assert ending.is_alive()
-    assert not own.stopped
-    assert programs.stayed == 1
+    assert not run.stopped
     third.stop()
-    ending.join(20)
-    assert own.stopped
+    assert run.stopped
     assert len(programs.begun) == 1
 
 
-def test_a_host_for_which_spark_waits_hands_its_run_over(programs: Programs) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
-    programs.spark_waits = True
-    first.stop()
-    assert programs.begun[0].stopped
-    assert programs.stayed == 0
+def test_what_a_run_says_is_written_by_its_queries(programs: Programs, capsys: pytest.CaptureFixture[str]) -> None:
+    _, second, run = two(programs)
+    run.said.append("a line of the run\n")
     poll(second)
-    assert host_of(second) is programs.begun[1]
-    assert host_of(second).mine.done(Next)
+    assert capsys.readouterr().err == "a line of the run\n", "Spark may have closed its output"
 
 
-def test_a_host_that_stays_ends_when_spark_waits_after_all(programs: Programs) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
-    own = host_of(first)
-    ending = in_thread(first.stop)
-    wait_until(lambda: programs.stayed)
-    programs.spark_waits = True
-    first.stop()
-    assert own.stopped
-    ending.join(20)
+# -- the next run
 
 
-def test_a_host_that_stays_ends_with_its_program(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
-    own = host_of(first)
-    ending = in_thread(first.stop)
-    wait_until(lambda: programs.stayed)
-    monkeypatch.setattr(os, "getppid", lambda: 0)
-    ending.join(20)
-    assert own.stopped
-    # And nobody begins a run for a program that is gone.
-    with pytest.raises(FetcherUnreachableError):
-        poll(second)
-    assert len(programs.begun) == 1
-
-
-def test_a_host_keeps_its_file_young(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = programs.reader()
-    run.start()
-    touched: list[bool] = []
-    monkeypatch.setattr(run._joining._file, "touch", lambda: touched.append(True))
-    poll(run)
-    poll(run)
-    assert len(touched) == 1
-    monkeypatch.setattr(run._joining, "_touch_at", 0.0)
-    second = programs.reader()
-    second.start()
-    ending = in_thread(run.stop)
-    wait_until(lambda: len(touched) == 2)
-    second.stop()
-    ending.join(20)
-
-
-# -- another host
-
-
-def test_a_guest_goes_on_with_the_run_of_a_host_that_was_killed(programs: Programs) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
+def test_a_query_goes_on_with_the_next_run_if_its_was_killed(programs: Programs) -> None:
+    _, second, run = two(programs)
     asked = second.planner_address
     poll(second)
     second.ask(Plan(OFFSET, LATER, 0.0))
-    programs.kill(first)
+    before = run.names[1]
+    run.kill()
     poll(second)
-    own = host_of(second)
-    assert own.secret == first.secret, "tasks that were planned before read on"
-    assert own.query_name == second.query_name == programs.begun[0].names[0]
-    assert own.mine.done(Next) == [Next(OFFSET, 0.01)]
-    (begin,) = own.mine.done(Begin)
+    (next_run,) = programs.begun[1:]
+    assert next_run.secret == run.secret, "tasks that were planned before read on"
+    assert before == second.query_name
+    query = next_run.queries[next_run.names.index(second.query_name)]
+    assert query.done(Next) == [Next(OFFSET, 0.01)]
+    (begin,) = query.done(Begin)
     assert begin == Begin(planned=LATER.mark, kept=OFFSET, end=LATER, ending=ENDING), "what its tasks read is kept"
     assert second.planner_address == asked, "and they ask where they have asked"
     reply = where(second)
-    assert (reply.fetchers, reply.there) == ([own.address], 1)
+    assert (reply.fetchers, reply.there) == ([next_run.address], 1)
     assert len(files(programs)) == 1
     third = programs.reader()
     third.start()
     poll(third)
-    assert own.queries[0].done(Next)
+    assert next_run.queries[-1].done(Next)
 
 
-@pytest.mark.parametrize("ends", ["killed", "handed over"])
-def test_who_starts_before_the_guests_have_seen_it_has_the_secret_that_their_tasks_know(
-    programs: Programs, ends: str
-) -> None:
-    first, second, third = (programs.reader() for _ in range(3))
-    first.start()
-    second.start()
-    with second._attaching:
-        if ends == "killed":
-            programs.kill(first)
-        else:
-            programs.spark_waits = True
-            first.stop()
+def test_who_starts_before_the_others_have_seen_it_has_the_secret_that_their_tasks_know(programs: Programs) -> None:
+    first, second, run = two(programs)
+    third = programs.reader()
+    with first._attaching, second._attaching:
+        run.kill()
         third.start()
-    assert third.secret == first.secret
+    assert third.secret == run.secret
     poll(second)
     reply = where(second)
-    assert (reply.fetchers, reply.there) == ([host_of(third).address], 1)
+    assert (reply.fetchers, reply.there) == ([programs.begun[1].address], 1)
     assert len(files(programs)) == 1
 
 
-def test_the_next_host_learns_where_a_query_goes_on_that_has_not_polled_yet(programs: Programs) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
-    second.ask(Begin(mark=MARK, resumed=OFFSET))
-    programs.kill(first)
-    poll(second)
-    assert host_of(second).mine.done(Begin) == [Begin(mark=MARK, resumed=OFFSET, kept=OFFSET)]
+def alone(programs: Programs) -> tuple[SharedRun, FakeRun]:
+    """A query, and its run."""
+    reader = programs.reader()
+    reader.start()
+    return reader, programs.begun[0]
+
+
+def test_the_next_run_learns_where_a_query_goes_on_that_has_not_polled_yet(programs: Programs) -> None:
+    reader, run = alone(programs)
+    reader.ask(Begin(mark=MARK, resumed=OFFSET))
+    run.kill()
+    poll(reader)
+    assert programs.begun[1].queries[0].done(Begin) == [Begin(mark=MARK, resumed=OFFSET, kept=OFFSET)]
 
 
 def test_a_run_learns_which_micro_batch_sparks_log_has_and_so_does_the_next_one(programs: Programs) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
-    first.planned(MARK)
-    assert host_of(first).marks == [MARK]
-    second.planned(LATER.mark)  # type: ignore[arg-type]
-    (query,) = programs.begun[0].queries
+    reader, run = alone(programs)
+    reader.planned(LATER.mark)  # type: ignore[arg-type]
+    (query,) = run.queries
     wait_until(lambda: query.done(Commit) == [Commit(LATER.mark)], what="word, although Spark asks for nothing")
-    programs.kill(first)
-    poll(second)
-    assert host_of(second).mine.done(Begin)[0].planned == LATER.mark
+    run.kill()
+    poll(reader)
+    assert programs.begun[1].queries[0].done(Begin)[0].planned == LATER.mark
 
 
 def test_who_has_polled_has_no_checkpoint_to_compare_any_more(programs: Programs) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
-    second.ask(Begin(mark=MARK, resumed=OFFSET))
-    poll(second)
-    programs.kill(first)
-    poll(second)
-    assert host_of(second).mine.done(Begin)[0].resumed is None, "by now, its own commits have moved the rows"
+    reader, run = alone(programs)
+    reader.ask(Begin(mark=MARK, resumed=OFFSET))
+    poll(reader)
+    run.kill()
+    poll(reader)
+    assert programs.begun[1].queries[0].done(Begin)[0].resumed is None, "by now, its own commits have moved the rows"
 
 
-def test_a_guest_goes_on_although_spark_asks_for_nothing(programs: Programs) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
-    programs.kill(first)
-    wait_until(lambda: len(programs.begun) == 2 and isinstance(second._run, FakeOwn))
-    assert where(second).fetchers == [host_of(second).address]
+def test_a_query_goes_on_although_spark_asks_for_nothing(programs: Programs) -> None:
+    reader, run = alone(programs)
+    run.kill()
+    wait_until(lambda: len(programs.begun) == 2 and programs.begun[1].queries)
+    wait_until(lambda: where(reader).fetchers == [programs.begun[1].address])
 
 
-def test_one_of_many_guests_is_the_next_host(programs: Programs) -> None:
-    runs = [programs.reader() for _ in range(5)]
-    for run in runs:
-        run.start()
+def test_one_of_many_queries_starts_the_next_run_and_the_others_join_it(programs: Programs) -> None:
+    readers = [programs.reader() for _ in range(5)]
+    for reader in readers:
+        reader.start()
     for number in range(3):
-        host = next(run for run in runs if isinstance(run._run, FakeOwn))
-        runs.remove(host)
-        programs.kill(host)
-        callers = [in_thread(lambda run=run: poll(run)) for run in runs]
+        programs.begun[-1].kill()
+        callers = [in_thread(lambda reader=reader: poll(reader)) for reader in readers]
         for caller in callers:
             caller.join(30)
         assert len(programs.begun) == number + 2
         assert len(files(programs)) == 1
-        (hosting,) = [run for run in runs if isinstance(run._run, FakeOwn)]
-        assert len(host_of(hosting).guests) == len(runs) - 1
+        assert len(programs.begun[-1].clients) == len(readers)
+
+
+def test_a_run_that_dies_again_and_again_ends_its_queries(programs: Programs) -> None:
+    reader, _ = alone(programs)
+    programs.end = "signal SIGKILL, its largest memory 512 MiB"
+    for _ in range(3):
+        programs.begun[-1].kill()
+        reader.ask(Commit(done=OFFSET))
+    poll(reader, LATER)
+    for _ in range(3):
+        programs.begun[-1].kill()
+        reader.ask(Commit(done=OFFSET))
+    programs.begun[-1].kill()
+    with pytest.raises(FetcherError, match=r"died 4 times in a row .*\(signal SIGKILL, its largest memory 512 MiB\)"):
+        reader.ask(Commit(done=OFFSET))
 
 
 def test_two_that_start_at_once_do_not_race(programs: Programs) -> None:
-    runs = [programs.reader() for _ in range(6)]
-    starting = [in_thread(run.start) for run in runs]
+    readers = [programs.reader() for _ in range(6)]
+    starting = [in_thread(reader.start) for reader in readers]
     for each in starting:
         each.join(30)
-    (own,) = programs.begun
-    assert len(own.guests) == 5
-    for run in runs:
-        poll(run)
+    (run,) = programs.begun
+    assert len(run.clients) == 6
+    for reader in readers:
+        poll(reader)
 
 
-def test_who_comes_while_the_host_ends_begins_a_run_of_its_own(programs: Programs) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    own = host_of(first)
-    assert own.close()  # the moment before it lets go of its lock
+def test_who_comes_while_a_run_ends_starts_one_of_its_own(programs: Programs) -> None:
+    first, run = alone(programs)
+    assert run.close()  # the moment before it lets go of its lock
+    second = programs.reader()
     starting = in_thread(second.start)
     time.sleep(0.1)  # either way: it may come later
     assert len(programs.begun) == 1
     first.stop()
+    run.stop()
     starting.join(20)
     poll(second)
-    assert host_of(second) is programs.begun[1]
+    assert programs.begun[1].queries[0].done(Next)
 
 
-def test_guests_of_parts_of_a_run_stay_together(programs: Programs) -> None:
-    first = programs.reader("orders", "clicks")
-    orders, clicks = programs.reader("orders"), programs.reader("clicks")
-    for run in (first, orders, clicks):
-        run.start()
-    programs.kill(first)
-    for run in (orders, clicks):
-        poll(run)
+def test_queries_of_parts_of_a_run_stay_together(programs: Programs) -> None:
+    first, orders, clicks = programs.reader("orders", "clicks"), programs.reader("orders"), programs.reader("clicks")
+    for reader in (first, orders, clicks):
+        reader.start()
+    first.stop()
+    programs.begun[0].kill()
+    for reader in (orders, clicks):
+        poll(reader)
     assert len(programs.begun) == 2
     both = programs.reader("orders", "clicks")
     both.start()
     poll(both)
 
 
-def test_a_host_that_is_paused_is_waited_for(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
-    own, asked = host_of(first), []
-    from kinesis_efo.planner.guest import HostClient
+def test_a_run_that_is_paused_is_waited_for(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, run = alone(programs)
+    asked: list[Any] = []
+    ask = RunConnection.ask
 
-    ask = HostClient.ask
-
-    def paused(self: HostClient, request: Any) -> Any:
+    def paused(self: RunConnection, request: Any) -> Any:
         asked.append(request)
         if len(asked) < 4:
             raise FetcherUnreachableError("no answer in time")
         return ask(self, request)
 
-    monkeypatch.setattr(HostClient, "ask", paused)
-    poll(second)
+    monkeypatch.setattr(RunConnection, "ask", paused)
+    poll(reader)
     assert len({request.number for request in asked}) == 1
-    assert own.queries[0].done(Next)
+    assert len(run.queries[0].done(Next)) == 1
     assert len(programs.begun) == 1
-    assert len(own.queries) == 1
+    assert len(run.queries) == 1
 
 
-def test_a_host_that_never_answers_is_given_up_at_last(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = programs.reader()
-    first.start()
-    host_of(first).close()
+def test_a_run_that_never_answers_is_given_up_at_last(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, run = alone(programs)
+    run.close()
     second = programs.reader()
     clock = iter(range(0, 100_000, 100))
-    monkeypatch.setattr(joining.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(shared_run.time, "monotonic", lambda: float(next(clock)))
     with pytest.raises(FetcherError, match="has had the run of orders for 660 s, and does not answer"):
         second.start()
 
 
-def test_a_task_is_told_to_ask_again_while_there_is_no_host(programs: Programs) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
-    begin, going = second._joining._begin, threading.Event()
-
-    def slowly(secret: str | None, name: str) -> Any:
-        going.wait(20)
-        return begin(secret, name)
-
-    second._joining._begin = slowly
-    programs.kill(first)
-    reply = where(second)
+def test_a_task_is_told_to_ask_again_while_there_is_no_run(programs: Programs) -> None:
+    reader, run = alone(programs)
+    going = threading.Event()
+    programs.change = lambda _: going.wait(20)
+    run.kill()
+    reply = where(reader)
     assert (reply.fetchers, reply.there) == ([None], 1), "somebody is about to be there"
     found: list[Any] = []
-    asking = in_thread(lambda: found.append(where(second, 20)))
+    asking = in_thread(lambda: found.append(where(reader, 20)))
     going.set()
     asking.join(20)
-    assert found[0].fetchers == [host_of(second).address]
+    assert found[0].fetchers == [programs.begun[1].address]
 
 
-def test_a_run_that_cannot_be_taken_over_fails_the_query_and_its_tasks(programs: Programs) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
-
+def test_a_run_that_cannot_be_followed_fails_the_query_and_its_tasks(programs: Programs) -> None:
+    reader, run = alone(programs)
     tried: list[bool] = []
 
-    def fail(*_: object) -> Any:
+    def fail(_: FakeRun) -> None:
         tried.append(True)
         raise LeaseTableError("the table is gone")
 
-    second._joining._begin = fail
-    programs.kill(first)
-    wait_until(lambda: second._error is not None)
+    programs.change = fail
+    run.kill()
+    wait_until(lambda: reader._error is not None)
     with pytest.raises(LeaseTableError, match="the table is gone"):
-        poll(second)
+        poll(reader)
     with pytest.raises(LeaseTableError, match="the table is gone"):
-        where(second)
+        where(reader)
     assert len(tried) == 1
 
 
-def test_an_end_in_the_middle_of_a_takeover_leaves_no_run_behind(programs: Programs) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
-    begin, going, begun = second._joining._begin, threading.Event(), threading.Event()
-
-    def slowly(secret: str | None, name: str) -> Any:
-        begun.set()
-        going.wait(20)
-        return begin(secret, name)
-
-    second._joining._begin = slowly
-    programs.kill(first)
-    begun.wait(20)
-    ending = in_thread(second.stop)
-    going.set()
-    ending.join(20)
+def test_an_end_while_the_next_run_starts_leaves_none_behind(programs: Programs) -> None:
+    reader, run = alone(programs)
+    programs.change = lambda begun: begun.starts.clear()
+    run.kill()
+    wait_until(lambda: len(programs.begun) == 2)
+    reader.stop()
     assert programs.begun[1].stopped
     assert files(programs) == []
 
 
-def test_a_guest_that_ends_while_its_host_is_gone_ends_at_once(programs: Programs) -> None:
-    first, second = programs.reader(), programs.reader()
-    first.start()
-    second.start()
-    host_of(first).close()
+def test_a_query_that_ends_while_its_run_is_gone_ends_at_once(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, run = alone(programs)
+
+    def silent(*_: Any) -> Any:
+        raise FetcherUnreachableError("no answer in time")
+
+    monkeypatch.setattr(RunConnection, "join", silent)
+    run.close()
     waiting: list[BaseException] = []
 
     def call() -> None:
         try:
-            poll(second)
+            poll(reader)
         except FetcherUnreachableError as error:
             waiting.append(error)
 
     caller = in_thread(call)
     time.sleep(0.1)  # either way
-    second.stop()
+    reader.stop()
     caller.join(20)
     assert "its query has ended" in str(waiting[0])
     assert len(programs.begun) == 1

@@ -19,7 +19,7 @@ HEAVY = {"aiobotocore", "aiohttp", "boto3", "botocore", "cryptography", "h2"}
 
 def test_a_query_whose_run_is_elsewhere_imports_no_sdk_no_http_and_no_cryptography() -> None:
     program = (
-        "import sys; import kinesis_efo.spark.stream_reader, kinesis_efo.spark.run_of_program, kinesis_efo.planner.guest, "
+        "import sys; import kinesis_efo.spark.stream_reader, kinesis_efo.planner.run_link, "
         "kinesis_efo.planner.where_service, kinesis_efo.spark.run_process; print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
@@ -30,13 +30,13 @@ class Runtime:
     """A run that queries have joined, or not."""
 
     def __init__(self) -> None:
-        self.guests = 1
+        self.clients = 1
         self.closed = 0
-        self.host = SimpleNamespace(emptied=threading.Event())
+        self.whole = SimpleNamespace(emptied=threading.Event())
 
     def close(self, *, only_if_alone: bool) -> bool:
         self.closed += 1
-        return not self.guests
+        return not self.clients
 
 
 @pytest.fixture
@@ -65,20 +65,20 @@ def test_a_run_ends_with_its_jvm(runtime: Runtime) -> None:
 
 def test_a_run_ends_with_its_last_query_and_not_with_the_one_before(runtime: Runtime) -> None:
     staying = stay(runtime, Process.of(os.getpid()))
-    runtime.host.emptied.set()  # the last one has left, and another one has come in the same moment
+    runtime.whole.emptied.set()  # the last one has left, and another one has come in the same moment
     staying.join(0.2)
     assert staying.is_alive()
-    runtime.guests = 0
+    runtime.clients = 0
     staying.join(0.2)
     assert staying.is_alive(), "nobody has left"
-    runtime.host.emptied.set()
+    runtime.whole.emptied.set()
     staying.join(20)
     assert not staying.is_alive()
 
 
 def test_a_run_that_nobody_joins_ends_after_a_while(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_process, "_FIRST_SECONDS", 0.1)
-    runtime.guests = 0
+    runtime.clients = 0
     staying = stay(runtime, Process.of(os.getpid()))
     staying.join(20)
     assert not staying.is_alive()
@@ -89,8 +89,8 @@ def test_a_run_keeps_its_file_young(runtime: Runtime, monkeypatch: pytest.Monkey
     touched: list[bool] = []
     staying = stay(runtime, Process.of(os.getpid()), touched)
     staying.join(0.5)
-    runtime.guests = 0
-    runtime.host.emptied.set()
+    runtime.clients = 0
+    runtime.whole.emptied.set()
     staying.join(20)
     assert len(touched) >= 2
 
@@ -127,3 +127,25 @@ def test_a_process_whose_starter_has_died_ends_by_itself() -> None:
     process = run_process._ahead.pop()
     assert process.communicate(timeout=60)[0] == b""
     assert process.returncode == 0
+
+
+def test_what_is_written_is_handed_over_by_lines() -> None:
+    program = (
+        "import os, sys, threading\n"
+        "from kinesis_efo.spark.run_process import _hand_over_output\n"
+        "kept = os.dup(1)\n"
+        "lines, enough = [], threading.Event()\n"
+        "def say(line):\n"
+        "    lines.append(line)\n"
+        "    if len(lines) == 3:\n"
+        "        enough.set()\n"
+        "_hand_over_output(say)\n"
+        "print('one', flush=True)\n"
+        "sys.stderr.write('two\\n')\n"
+        "os.write(2, b'thr\\xffee\\n')\n"
+        "assert enough.wait(30)\n"
+        "os.write(kept, repr(lines).encode())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout == repr(["one\n", "two\n", "thr\ufffdee\n"])

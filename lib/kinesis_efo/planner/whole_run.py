@@ -1,6 +1,6 @@
-"""Puts together what a run consists of, and answers the query of this process and those of guests.
+"""Puts together what a run consists of.
 
-Everything here runs in the event loop of the run's thread; see `PlannerRuntime`.
+Everything here runs in the event loop of the run's thread; see `RunThread`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Final, Protocol
-
-import msgspec
+from typing import Final, Protocol
 
 from kinesis_efo.calls.address import FetcherAddress, Listening, network_namespace
 from kinesis_efo.calls.service import Desk
@@ -47,19 +45,16 @@ from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.metrics import report
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.patience import Patience
-from kinesis_efo.planner.cluster import Apart, Cluster
+from kinesis_efo.planner.clients import Clients
+from kinesis_efo.planner.cluster import Apart, Cluster, PlannerService
 from kinesis_efo.planner.local_fetching import LocalFetching
 from kinesis_efo.planner.probe import nobody_listens
 from kinesis_efo.planner.query import Query
 from kinesis_efo.planner.query_planner import QueryPlanner
 from kinesis_efo.planner.run import Run
 from kinesis_efo.planner.run_streams import RunStreams
-from kinesis_efo.planner.service import PlannerService
 from kinesis_efo.planner.start import added_offset, start_offset
 from kinesis_efo.positions import Offset, ShardRange
-
-if TYPE_CHECKING:
-    from kinesis_efo.planner.guests import Guests
 
 logger = logging.getLogger(__name__)
 
@@ -95,8 +90,6 @@ class RunSetup:
         listening: Where to listen for tasks.
         start_fetchers: Starts the fetchers of other processes; None: one fetcher runs here.
         secret: The secret of the run.
-        query_name: Tells that query from others of the run, for its tasks; None: all queries are other processes'.
-        shared: Whether queries of other processes may become guests of the run.
         limits: Kinesis' times.
     """
 
@@ -105,13 +98,11 @@ class RunSetup:
     listening: Listening
     start_fetchers: StartFetchers | None
     secret: str
-    query_name: str | None
-    shared: bool
     limits: Limits
 
 
-class RunHost:
-    """A run with all that it consists of; implements `Host`.
+class WholeRun:
+    """A run with all that it consists of; implements `RunOfClients` and `RunOfQuery`.
 
     Args:
         setup: What it is to be.
@@ -119,20 +110,19 @@ class RunHost:
         open_stream: Opens a stream; it lists no shards.
         budget: The bytes that a fetcher of this process may buffer.
         clock: Time.
-        streams_changed: Called with the ARNs of the streams that it reads, by logical name, if guests read more than it did, and
-            with none once it has failed.
-        said: Lines that the next guest that calls is to write for this process.
+        streams_changed: Called with the ARNs of the streams that it reads, by logical name, if a client adds some, and with none once
+            the run has failed.
+        said: Log lines that the next client that calls is to write.
 
     Attributes:
         run: The run.
-        planner: Plans for the query of this process; None if it has none.
         cluster: Knows the fetchers of other processes; None: one fetcher runs here.
         fetcher: The fetcher of this process; None: fetchers are elsewhere.
         service: Where tasks read, or ask who reads.
         options: The options of the query that the run began with.
         clock: Time.
         certificate: Encrypts what the service sends by TCP; None: nothing does.
-        emptied: Set when its last guest has left.
+        emptied: Set when its last client has left.
         end_report: Reports the last metrics.
     """
 
@@ -155,9 +145,7 @@ class RunHost:
         self._keys = LeaseKeys(manifest.stream_names)
         self._streams = RunStreams(manifest, open_stream)
         self._streams_changed = streams_changed
-        self._guests: Guests | None = None
-        self._closed_to_guests = False
-        self._said = said
+        self._clients: Final = Clients(self, said)
         self.emptied: Final = threading.Event()
         self.certificate: Certificate | None = None
         self._fetchers: RemoteFetchers | None = None
@@ -178,11 +166,8 @@ class RunHost:
             fetching = LocalFetching(self.fetcher, clock, together=options.hold_together)
         pace = Pace(options.checkpoint_rate)
         self.run: Final = Run(streams, fetching, self._leases, table, keys, pace, options.patience, clock)
-        # What has failed is no run to join, even if its own queries learn that late.
+        # Hide a failed run at once, so that no query joins it.
         self.run.failure.on_set(lambda: self._streams_changed({}))
-        self.planner: QueryPlanner | None = None
-        if setup.query_name is not None:
-            self.planner = self.new_query(setup.query_name, manifest.streams, options)
         self.service: Final = self._serve(fetching)
 
     def _cluster(self, streams: Streams, settings: FetcherSettings) -> Cluster:
@@ -204,7 +189,7 @@ class RunHost:
         """The service by which tasks and other fetchers reach this process."""
         setup, loop = self._setup, asyncio.get_running_loop()
         certificate = self.certificate = certificate_for(self.options, setup.listening, self.clock)
-        more = self._answer if setup.shared else None
+        more = self._clients.answer
         service: FetcherService | PlannerService
         if isinstance(fetching, Cluster):
             service = PlannerService(fetching, loop, setup.secret, setup.listening, certificate, self._desk, more)
@@ -230,7 +215,7 @@ class RunHost:
         begin_fetchers, manifest = self._setup.start_fetchers, self._setup.manifest
         stack.callback(self._end_fetchers)
         stack.push_async_callback(self.run.stop)
-        stack.push_async_callback(self._end_guests)
+        stack.push_async_callback(self._clients.stop)
         await self.run.start(str(self.address), StatusAccess(self.address, self._desk.token).to_text())
         if begin_fetchers is not None:
             self._fetchers = begin_fetchers(FetcherPlan(manifest, self.options, self.address, self._setup.secret))
@@ -240,7 +225,7 @@ class RunHost:
         self.end_report = report(collector, self.options.metrics)
         logger.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams.opened))
 
-    # -- what is asked for the query of this process
+    # -- what is asked for its queries
 
     @property
     def address(self) -> FetcherAddress:
@@ -275,7 +260,7 @@ class RunHost:
         asking = partial(ask, start, streams, self._table, self._keys, self.clock)
         return await Patience(self.options.retry, self.clock).call(f"the rows of {self._table.label}", asking)
 
-    # -- guests
+    # -- clients
 
     def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
         return self._streams.faults(streams)
@@ -293,26 +278,9 @@ class RunHost:
         query = Query(self.run, options.ends, name=name, max_skew=self.options.max_shard_skew, streams=streams)
         return QueryPlanner(self, query, name, options, streams)
 
-    def close_to_guests(self, *, only_if_alone: bool = False) -> bool:
-        """Take no more guests; see `Guests.close`."""
-        if self._guests is None:
-            self._closed_to_guests = True
-            return True
-        return self._guests.close(only_if_alone=only_if_alone)
-
-    async def _answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
-        if self._guests is None:
-            # A query that is alone in its program does not need it.
-            from kinesis_efo.planner.guests import Guests
-
-            self._guests = Guests(self, self._said)
-            if self._closed_to_guests:
-                self._guests.close()
-        return await self._guests.answer(kind, body)
-
-    async def _end_guests(self) -> None:
-        if self._guests is not None:
-            await self._guests.stop()
+    def close(self, *, only_if_alone: bool = False) -> bool:
+        """Accept no new clients; see `Clients.close`."""
+        return self._clients.close(only_if_alone=only_if_alone)
 
     # -- tools
 

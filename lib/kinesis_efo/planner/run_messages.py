@@ -1,6 +1,6 @@
-"""The messages between a guest, whose query lives in another process of its Spark program, and that process, the host of the run.
+"""The messages between a run and its clients: the processes of its queries.
 
-All calls go from guest to host. Each call to a query has a number: one that takes long is asked for again by its number, and so is one
+The client calls. Each call to a query has a number: one that takes long is asked for again by its number, and so is one
 whose answer was lost. It runs once, and to its end, as it would in the query's own process.
 """
 
@@ -24,14 +24,14 @@ LEAVE: Final = "leave"
 FINISHED: Final = "finished"
 
 ANSWER_SECONDS: Final = 2.0
-"""Longest time until a host says that a call is not done yet."""
+"""Longest time until the run answers that a call is not done yet."""
 
 _KEPT_OFFSETS: Final = 4
 """A reader plans from one offset to the next, and commits the one before."""
 
 
 class Join(msgspec.Struct, frozen=True):
-    """A process asks to be a guest of the run.
+    """A process asks to be a client of the run.
 
     Attributes:
         reader: Names its query, so that one who asks again takes the place of himself.
@@ -49,41 +49,41 @@ class Join(msgspec.Struct, frozen=True):
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """The answer to a process that asks to be a guest.
+    """The answer to a process that asks to be a client.
 
     Attributes:
-        guest: Its name from now on; empty if it is none.
+        client: Its name from now on; empty if it is refused.
         address: Where tasks read its shards, or ask who does.
         by_planner: Whether tasks have to ask the planner who reads a shard.
-        certificate: What encrypts the run's services, for those of the guest: they are one user's. None: nothing does.
+        certificate: Encrypts the run's services, and the client's, which belong to the same user. None: nothing is encrypted.
         faults: Why its query cannot share the run.
     """
 
-    guest: str = ""
+    client: str = ""
     address: FetcherAddress | None = None
     by_planner: bool = False
     certificate: Certificate | None = None
     faults: list[str] = []
 
 
-class GuestCall(msgspec.Struct, frozen=True):
-    """A call of a guest.
+class QueryCall(msgspec.Struct, frozen=True):
+    """A call of a client.
 
     Attributes:
-        guest: Its name.
+        client: Its name.
         number: The number of the call.
         call: The call; see `access`.
     """
 
-    guest: str
+    client: str
     number: int
     call: msgspec.Raw
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """A guest's query has ended."""
+    """A client's query has ended."""
 
-    guest: str
+    client: str
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -99,14 +99,14 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer to a call of a guest.
+    """The answer to a call of a client.
 
     Attributes:
-        done: Whether the call is done. After a leave: whether the run ends, since nobody else needs it.
+        done: Whether the call is done. After a leave: whether the run ends, because that was its last client.
         result: What it has returned then, in the form of its own.
-        known: Whether the host has this guest.
+        known: Whether the run has this client.
         again: Whether it lacks an offset that the call names: tell it, with another number.
-        said: Lines that the guest is to write for the host, whose own output nobody takes any more.
+        said: Log lines of the run, which the client writes: the driver may have closed the run's own output.
     """
 
     done: bool = False
@@ -117,7 +117,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class _Told(msgspec.Struct, frozen=True, array_like=True):
-    """An offset in a message.
+    """An offset in a message, as changes to an earlier one.
 
     Attributes:
         number: Its number.
@@ -156,7 +156,7 @@ class OffsetsOfLink:
         return len(self._known)
 
     def clear(self) -> None:
-        """Tell all of them anew."""
+        """Forget them: each is sent whole again."""
         self._known.clear()
 
     def encode(self, message: Any) -> msgspec.Raw:

@@ -1,6 +1,6 @@
-"""The guests of a run: queries of other processes of the same Spark program, which live here, in the run's event loop.
+"""Answers the clients of a run, and keeps their queries, which live in the run's event loop.
 
-A guest's process is looked at once a second: the queries of one that is gone are taken out of the run.
+A client is the process that Spark keeps for a query's source. Once a second, queries of processes that have ended are dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.sharing import differences, of_run
 from kinesis_efo.planner.access import AnyCall, Call
-from kinesis_efo.planner.guest_messages import (
+from kinesis_efo.planner.query_planner import QueryPlanner
+from kinesis_efo.planner.run_messages import (
     ANSWER_SECONDS,
     CALL,
     FINISHED,
@@ -32,14 +33,13 @@ from kinesis_efo.planner.guest_messages import (
     LEAVE,
     Answer,
     Finished,
-    GuestCall,
     Join,
     Joined,
     Leave,
     OffsetsOfLink,
+    QueryCall,
     UnknownOffset,
 )
-from kinesis_efo.planner.query_planner import QueryPlanner
 from kinesis_efo.processes import Process
 
 logger = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0
 
 
-class Host(Protocol):
-    """What guests need of the run's process: `PlannerRuntime`. Every method runs in the run's event loop."""
+class RunOfClients(Protocol):
+    """What clients need of the run: `WholeRun`. Every method runs in the run's event loop."""
 
     @property
     def options(self) -> SourceOptions:
@@ -60,11 +60,7 @@ class Host(Protocol):
 
     @property
     def emptied(self) -> threading.Event:
-        """Set when the last guest has left."""
-
-    @property
-    def planner(self) -> QueryPlanner | None:
-        """Plans for the query of its own process; None if it has none."""
+        """Set when the last client has left."""
 
     @property
     def address(self) -> FetcherAddress:
@@ -88,8 +84,8 @@ class Host(Protocol):
         """Plans for one more query of the run; its tasks give its name."""
 
 
-class _Guest:
-    """One guest.
+class _Client:
+    """One client.
 
     Attributes:
         reader: Names its query.
@@ -111,26 +107,26 @@ class _Guest:
         self.offsets = OffsetsOfLink(1)
 
 
-class Guests:
-    """Answers the guests of one run. It lives in the run's event loop and is not thread-safe.
+class Clients:
+    """Answers the clients of one run. It lives in the run's event loop and is not thread-safe.
 
     Args:
-        host: The run's process.
-        said: Lines that the next guest that calls is to write for this process.
+        run: The run.
+        said: Log lines that the next client that calls is to write.
     """
 
-    def __init__(self, host: Host, said: deque[str]) -> None:
+    def __init__(self, run: RunOfClients, said: deque[str]) -> None:
         self._said = said
-        self._host = host
-        self._guests: dict[str, _Guest] = {}
+        self._run = run
+        self._clients: dict[str, _Client] = {}
         self._closed = False
         self._watching: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._guests)
+        return len(self._clients)
 
     async def answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
-        """Answer a message; None if it is none of a guest.
+        """Answer a message; None if no client sends such messages.
 
         Args:
             kind: The type of the message.
@@ -143,32 +139,35 @@ class Guests:
             case str(name) if name == JOIN:
                 return await self._join(_decoded(body, Join))
             case str(name) if name == CALL:
-                return await self._answer(_decoded(body, GuestCall))
+                return await self._answer(_decoded(body, QueryCall))
             case str(name) if name == FINISHED:
                 await self._finished(_decoded(body, Finished))
                 return Answer(known=False)
             case str(name) if name == LEAVE:
-                await self._drop(_decoded(body, Leave).guest)
-                return Answer(self._host.planner is None and not self._guests, known=False, said=self._told())
+                await self._drop(_decoded(body, Leave).client)
+                return Answer(not self._clients, known=False, said=self._told())
         return None
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Take no more guests, and answer those that are there no more: they look for another host.
+        """Accept no new clients, and stop answering the present ones: they look for another run.
 
         Args:
-            only_if_alone: Do nothing if there are guests.
+            only_if_alone: Do nothing if there are clients.
 
         Returns:
             Whether it is closed.
         """
-        if not (only_if_alone and self._guests):
+        if not (only_if_alone and self._clients):
             self._closed = True
         return self._closed
 
     async def stop(self) -> None:
-        """Let all guests go. Their queries end with the run: one that left before it would no longer hold back its checkpoints."""
+        """Let all clients go. Their queries end with the run: a query that left before would no longer hold back checkpoints."""
         self._closed = True
-        tasks = [self._watching, *(task for guest in self._guests.values() for task in (guest.ready, guest.calling))]
+        tasks = [
+            self._watching,
+            *(task for client in self._clients.values() for task in (client.ready, client.calling)),
+        ]
         running = [task for task in tasks if task is not None]
         for task in running:
             task.cancel()
@@ -177,84 +176,83 @@ class Guests:
     # -- coming and going
 
     async def _join(self, request: Join) -> Joined:
-        # An answer may have been lost: nobody would ever end the query of that guest.
-        for name in [name for name, guest in self._guests.items() if guest.reader == request.reader]:
+        # The answer may have been lost: the query of that client would never end.
+        for name in [name for name, client in self._clients.items() if client.reader == request.reader]:
             await self._drop(name)
         if self._closed:
             return Joined()
         streams = request.streams
         options = SourceOptions.parse(request.options)
-        faults = [*self._host.stream_faults(streams), *differences(of_run(self._host.options), of_run(options))]
+        faults = [*self._run.stream_faults(streams), *differences(of_run(self._run.options), of_run(options))]
         if faults:
             return Joined(faults=faults)
         name = uuid4().hex
-        ready = self._host.extend(streams)
+        ready = self._run.extend(streams)
         ready.add_done_callback(_heard)
-        planner = self._host.new_query(request.reader, frozenset(streams), options)
-        self._guests[name] = _Guest(request.reader, Process(request.pid, request.started), planner, ready)
+        planner = self._run.new_query(request.reader, frozenset(streams), options)
+        self._clients[name] = _Client(request.reader, Process(request.pid, request.started), planner, ready)
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch(), name="guests")
+            self._watching = asyncio.create_task(self._watch(), name="clients")
         logger.info(
             "process %d of this Spark program reads %s, too: its query shares this run", request.pid, ", ".join(streams)
         )
-        return Joined(name, self._host.address, self._host.planner_address is not None, self._host.certificate)
+        return Joined(name, self._run.address, self._run.planner_address is not None, self._run.certificate)
 
     async def _watch(self) -> None:
-        while self._guests:
-            await self._host.clock.sleep(_LOOK_SECONDS)
-            for name in [name for name, guest in self._guests.items() if not guest.process.lives()]:
-                logger.info("process %d, which shared this run, is gone", self._guests[name].process.pid)
+        while self._clients:
+            await self._run.clock.sleep(_LOOK_SECONDS)
+            for name in [name for name, client in self._clients.items() if not client.process.lives()]:
+                logger.info("process %d, which shared this run, is gone", self._clients[name].process.pid)
                 await self._drop(name)
 
     async def _drop(self, name: str) -> None:
-        if (guest := self._guests.get(name)) is None:
+        if (client := self._clients.get(name)) is None:
             return
         try:
-            for task in (guest.calling, guest.ready):
+            for task in (client.calling, client.ready):
                 if task is not None:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
-            await guest.planner.query.leave()
+            await client.planner.query.leave()
         except Exception:
             logger.exception("a query did not leave its run in order")
         finally:
             # Only now: the run must not end while a query leaves it.
-            self._guests.pop(name, None)
-            if not self._guests:
-                self._host.emptied.set()
+            self._clients.pop(name, None)
+            if not self._clients:
+                self._run.emptied.set()
 
     async def _finished(self, told: Finished) -> None:
-        planners = [guest.planner for guest in self._guests.values()]
-        for planner in planners if self._host.planner is None else [self._host.planner, *planners]:
+        for planner in [client.planner for client in self._clients.values()]:
             with contextlib.suppress(KinesisEfoError):  # one that has failed learns that by its own calls
                 await planner.finished(told.marks, told.query)
 
     # -- calls
 
-    async def _answer(self, request: GuestCall) -> Answer:
-        guest = self._guests.get(request.guest)
-        if guest is None or self._closed:
+    async def _answer(self, request: QueryCall) -> Answer:
+        client = self._clients.get(request.client)
+        if client is None or self._closed:
             return Answer(known=False)
-        if guest.calling is None or guest.number != request.number:
+        if client.calling is None or client.number != request.number:
             try:
-                call = guest.offsets.decode(request.call, AnyCall)
+                call = client.offsets.decode(request.call, AnyCall)
             except UnknownOffset:
                 return Answer(again=True)
             except msgspec.MsgspecError as error:
                 raise FetcherError(f"not a call: {error}") from None
-            before, guest.number = guest.calling, request.number
-            guest.calling = asyncio.create_task(self._after(before, guest, call), name="call of a guest")
-            guest.calling.add_done_callback(_heard)
-        calling = guest.calling
+            before, client.number = client.calling, request.number
+            client.calling = asyncio.create_task(self._after(before, client, call), name="call of a client")
+            client.calling.add_done_callback(_heard)
+        calling = client.calling
         await asyncio.wait({calling}, timeout=ANSWER_SECONDS)
-        if self._closed or request.guest not in self._guests:
+        if self._closed or request.client not in self._clients:
             return Answer(known=False)
         if not calling.done():
             return Answer()
         try:
             return Answer(done=True, result=calling.result(), said=self._told())
         except FetcherUnreachableError as error:
-            # To the guest, the type says that this process is not reached.
+            # For the client, this type means that the run does not answer.
             raise FetcherError(str(error)) from error
 
     def _told(self) -> list[str]:
@@ -263,13 +261,13 @@ class Guests:
             lines.append(self._said.popleft())
         return lines
 
-    async def _after(self, before: asyncio.Task[msgspec.Raw] | None, guest: _Guest, call: Call[Any]) -> msgspec.Raw:
+    async def _after(self, before: asyncio.Task[msgspec.Raw] | None, client: _Client, call: Call[Any]) -> msgspec.Raw:
         """Make a call once the one before is over, which its caller may not have waited for: calls of a query follow each other."""
         if before is not None:
             await asyncio.wait({before})
         # Not cut off with this call: others may wait for it, too.
-        await asyncio.shield(guest.ready)
-        return guest.offsets.encode(await guest.planner.answer(call))
+        await asyncio.shield(client.ready)
+        return client.offsets.encode(await client.planner.answer(call))
 
 
 def _decoded(data: bytes, kind: type[Any]) -> Any:
@@ -280,6 +278,6 @@ def _decoded(data: bytes, kind: type[Any]) -> Any:
 
 
 def _heard(task: asyncio.Task[Any]) -> None:
-    """Whoever asks for its result gets its error; if nobody does, nobody has to know."""
+    """Keep asyncio from logging an error that the client gets, if it still asks."""
     if not task.cancelled():
         task.exception()

@@ -6,16 +6,14 @@ import asyncio
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from kinesis_efo.calls.address import Listening
-from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError
+from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.access import Reading
-from kinesis_efo.planner.runtime import PlannerRuntime
+from kinesis_efo.planner.run_thread import RunThread
 
 MANIFEST = Manifest("lake", "test", "eu-west-1", "leases", {}, "manifest.json", {})
 OPTIONS = SourceOptions.parse({"manifest": "manifest.json"})
@@ -37,10 +35,10 @@ def fails() -> None:
 
 @pytest.mark.parametrize("part", ["an exit callback", "the report"])
 def test_a_stop_goes_on_where_one_part_of_it_fails(part: str, caplog: pytest.LogCaptureFixture) -> None:
-    runtime = PlannerRuntime(MANIFEST, OPTIONS, Listening())
+    runtime = RunThread(MANIFEST, OPTIONS, Listening(), "secret")
     service = Service()
     report = fails if part == "the report" else lambda: None
-    runtime._host = SimpleNamespace(service=service, end_report=report)  # type: ignore[assignment]
+    runtime._whole = SimpleNamespace(service=service, end_report=report)  # type: ignore[assignment]
     runtime._thread.start()
     if part == "an exit callback":
         runtime._stack.callback(fails)
@@ -53,7 +51,7 @@ def test_a_stop_goes_on_where_one_part_of_it_fails(part: str, caplog: pytest.Log
 
 
 def test_a_call_ends_with_the_loop_that_it_waits_for() -> None:
-    runtime = PlannerRuntime(MANIFEST, OPTIONS, Listening())
+    runtime = RunThread(MANIFEST, OPTIONS, Listening(), "secret")
     runtime._thread.start()
     ended: list[BaseException] = []
 
@@ -70,34 +68,3 @@ def test_a_call_ends_with_the_loop_that_it_waits_for() -> None:
     caller.join(60)
     assert not caller.is_alive()
     assert isinstance(ended[0], FetcherUnreachableError)
-
-
-class Planner:
-    """Fails with what it is told."""
-
-    def __init__(self, failure: BaseException) -> None:
-        self.failure = failure
-
-    async def answer(self, call: Any) -> Any:
-        raise self.failure
-
-
-@pytest.mark.parametrize(
-    ("failure", "kind", "message"),
-    [
-        (DataLossError("it is gone"), DataLossError, "^it is gone$"),
-        (ValueError("a bug"), FetcherError, "^the fetcher failed: ValueError: a bug$"),
-        (TimeoutError("a slow one"), FetcherError, "^the fetcher failed: TimeoutError: a slow one$"),
-        (asyncio.CancelledError(), FetcherUnreachableError, "its query has ended"),
-    ],
-)
-def test_errors_keep_their_kind(failure: BaseException, kind: type[Exception], message: str) -> None:
-    runtime = PlannerRuntime(MANIFEST, OPTIONS, Listening())
-    host = SimpleNamespace(service=Service(), end_report=lambda: None, planner=Planner(failure))
-    runtime._host = host  # type: ignore[assignment]
-    runtime._thread.start()
-    with pytest.raises(kind, match=message):
-        runtime.ask(Reading())
-    runtime.stop()
-    with pytest.raises(FetcherUnreachableError, match="its query has ended"):
-        runtime.ask(Reading())

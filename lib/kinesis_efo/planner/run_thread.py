@@ -1,17 +1,15 @@
-"""Runs a run in a thread of its own, opens the clients that it needs, and ends everything in order."""
+"""Runs a run in a thread of its own, opens the AWS clients that it needs, and ends everything in order."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import AsyncExitStack
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.aws_errors import describe
@@ -25,11 +23,9 @@ from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.manifest import Manifest
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.patience import Patience, passes
-from kinesis_efo.planner.access import Call
-from kinesis_efo.planner.run_host import RunHost, RunSetup, StartFetchers
+from kinesis_efo.planner.whole_run import RunSetup, StartFetchers, WholeRun
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -40,17 +36,15 @@ _KEPT_LINES: Final = 1_000
 _LEASE_REQUESTS: Final = 32
 
 
-class PlannerRuntime:
-    """Runs one planner beside the calling thread.
+class RunThread:
+    """A run beside the calling thread.
 
     Args:
         manifest: The application, with the streams to read.
         options: The options of the query.
         listening: Where to listen for tasks.
+        secret: The secret of the run.
         start_fetchers: Starts the fetchers of other processes; None: one fetcher runs here.
-        secret: The secret of the run; None: a new one.
-        name: Tells the query from others of the run, for its tasks; None: all queries are other processes'.
-        shared: Whether queries of other processes may become guests of the run.
         clock: Time.
         limits: Kinesis' times; tests shorten them.
     """
@@ -60,25 +54,22 @@ class PlannerRuntime:
         manifest: Manifest,
         options: SourceOptions,
         listening: Listening,
+        secret: str,
         *,
         start_fetchers: StartFetchers | None = None,
-        secret: str | None = None,
-        name: str | None = "",
-        shared: bool = False,
         clock: Clock | None = None,
         limits: Limits = KINESIS_LIMITS,
     ) -> None:
-        self.secret: Final = secret or secrets.token_urlsafe(32)
-        self.query_name: Final = name or ""
+        self.secret: Final = secret
         self.streams_changed: Callable[[dict[str, str]], None] = lambda _: None
-        self._setup = RunSetup(manifest, options, listening, start_fetchers, self.secret, name, shared, limits)
+        self._setup = RunSetup(manifest, options, listening, start_fetchers, secret, limits)
         self._clock = KinesisClock(clock or SystemClock())
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kinesis-efo fetcher", daemon=True)
         self._stack = AsyncExitStack()
         self._said: deque[str] = deque(maxlen=_KEPT_LINES)
         self._stopping = threading.Lock()
-        self._host: RunHost | None = None
+        self._whole: WholeRun | None = None
 
     def start(self) -> None:
         """Start fetching on demand.
@@ -94,64 +85,25 @@ class PlannerRuntime:
             raise
 
     @property
-    def host(self) -> RunHost:
+    def whole(self) -> WholeRun:
         """The run. Only after `start`; it lives in the run's event loop."""
-        assert self._host is not None
-        return self._host
-
-    @property
-    def is_guest(self) -> Literal[False]:
-        """It is not: the run is here."""
-        return False
+        assert self._whole is not None
+        return self._whole
 
     @property
     def address(self) -> FetcherAddress:
         """How the fetcher is reached, or the planner if fetchers are elsewhere. Only after `start`."""
-        return self.host.address
-
-    @property
-    def planner_address(self) -> FetcherAddress | None:
-        """Where tasks ask who reads a shard; None if that never changes."""
-        return self.host.planner_address
-
-    def planned(self, mark: Mark) -> None:
-        """Tell which micro-batch Spark's log has."""
-        if self._host is not None and self._host.planner is not None:
-            self._host.planner.query.planned(mark)
-
-    def ask(self, call: Call[T]) -> T:
-        """Make a call to the query. Only after `start`.
-
-        Raises:
-            KinesisEfoError: As `RunAccess.ask`, or the fetcher has stopped.
-        """
-        assert self.host.planner is not None
-        work = self.host.planner.answer(call)
-        try:
-            answer: T = self._call(work)
-        except CancelledError:
-            raise stopped() from None
-        except KinesisEfoError:
-            raise
-        except Exception as error:
-            raise FetcherError(f"the fetcher failed: {type(error).__name__}: {error}") from error
-        return answer
+        return self.whole.address
 
     def say(self, line: str) -> None:
-        """Let a guest write a line for this process: the newest ones, if none comes. In any thread."""
+        """Have the next client that calls write a log line. The newest ones are kept. In any thread."""
         self._said.append(line)
 
-    def leave(self) -> None:
-        """End the query, but not the run: its guests may go on."""
-        with contextlib.suppress(FetcherUnreachableError):
-            if self._host is not None and self._host.planner is not None:
-                self._call(self._host.planner.query.leave())
-
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Take no more guests; see `Guests.close`."""
+        """Accept no new clients; see `Clients.close`."""
 
         async def close() -> bool:
-            return self.host.close_to_guests(only_if_alone=only_if_alone)
+            return self.whole.close(only_if_alone=only_if_alone)
 
         try:
             return self._call(close())
@@ -171,23 +123,23 @@ class PlannerRuntime:
         except (TimeoutError, CancelledError):
             logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
         except Exception:
-            # Nobody is to wait for ever for the end of this process, whatever one part of it ran into.
+            # The process has to end, whatever one part of it ran into.
             logger.exception("a part of the fetcher did not stop in order; the rest is stopped all the same")
-        if self._host is not None:
-            self._end(self._host)
+        if self._whole is not None:
+            self._end(self._whole)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(2)
         if not self._thread.is_alive():
             self._loop.close()
 
-    def _end(self, host: RunHost) -> None:
+    def _end(self, whole: WholeRun) -> None:
         # Only after the leases were released: a successor waits for them.
         try:
-            host.end_report()
+            whole.end_report()
         except Exception:
             logger.exception("the last metrics were not reported")
         # `shutdown` waits for the calls under way. They ended with the fetcher, but a stuck one must not block us.
-        closing = threading.Thread(target=host.service.shutdown, daemon=True)
+        closing = threading.Thread(target=whole.service.shutdown, daemon=True)
         closing.start()
         closing.join(2)
 
@@ -203,8 +155,8 @@ class PlannerRuntime:
         table = LeaseTable(dynamo, manifest.lease_table, declared_by=manifest.declared_by)
         budget = Budget(options.buffer_bytes, now=clock.monotonic)
         open_stream = await stream_opener(self._stack, clients, manifest.source, options, budget, clock, setup.limits)
-        self._host = RunHost(setup, table, open_stream, budget, clock, self._tell_streams, self._said)
-        await self._host.start(self._stack)
+        self._whole = WholeRun(setup, table, open_stream, budget, clock, self._tell_streams, self._said)
+        await self._whole.start(self._stack)
 
     def _tell_streams(self, arns: dict[str, str]) -> None:
         self.streams_changed(arns)

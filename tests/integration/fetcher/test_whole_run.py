@@ -1,0 +1,91 @@
+"""A real run as the host of clients, over its real service: who may join, what it tells of its streams, what ends with it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from kinesis_efo.aws import SyncClients
+from kinesis_efo.errors import StreamError
+from kinesis_efo.manifest import resolve_manifest
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.access import Begin
+from kinesis_efo.planner.run_link import RunConnection, RunLink
+from kinesis_efo.planner.run_thread import RunThread
+from kinesis_efo.processes import Process
+from tests.support.fetching import prepare
+from tests.support.world import World
+
+MakeWorld = Callable[..., World]
+
+
+@contextmanager
+def hosting(world: World) -> Iterator[tuple[RunThread, list[dict[str, str]]]]:
+    """A run that reads `orders`, and what it tells of its streams."""
+    runtime = prepare(world, streams="orders")
+    told: list[dict[str, str]] = []
+    runtime.streams_changed = told.append
+    runtime.start()
+    try:
+        yield runtime, told
+    finally:
+        runtime.stop()
+
+
+@contextmanager
+def asking(world: World, runtime: RunThread, streams: str) -> Iterator[RunLink | None]:
+    """Ask to be a client; None if the host has none."""
+    options = SourceOptions.parse(
+        {**world.options, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "1s", "streams": streams}
+    )
+    manifest = resolve_manifest(options, SyncClients(options.aws))
+    file: Any = SimpleNamespace(lives=True, close=lambda: None)
+    client = RunConnection(runtime.address, runtime.secret)
+    link = RunLink(file, client, lambda: None, time.sleep)
+    try:
+        joined = link.join("client", Process.of(os.getpid()), manifest.streams, options)
+        assert not joined.faults
+        yield link if joined.client else None
+    finally:
+        client.close()
+
+
+def test_a_client_adds_a_stream_and_is_told_where_it_begins(world: MakeWorld) -> None:
+    w = world({"orders": 1, "clicks": 2})
+    with hosting(w) as (runtime, told), asking(w, runtime, "orders,clicks") as client:
+        assert client is not None
+        assert [sorted(streams) for streams in told] == [["clicks", "orders"]]
+        begins = client.ask(Begin(new=True))
+        assert begins is not None
+        assert sorted(key.stream for key in begins) == ["clicks", "clicks", "orders"]
+
+
+def test_a_run_that_was_closed_before_anybody_asked_takes_no_client(world: MakeWorld) -> None:
+    w = world({"orders": 1})
+    with hosting(w) as (runtime, _):
+        assert runtime.close()
+        with asking(w, runtime, "orders") as client:
+            assert client is None
+
+
+def test_a_run_with_a_client_is_not_closed_if_it_should_be_alone(world: MakeWorld) -> None:
+    w = world({"orders": 1})
+    with hosting(w) as (runtime, _), asking(w, runtime, "orders") as client:
+        assert client is not None
+        assert not runtime.close(only_if_alone=True)
+        runtime.say("a line\n")
+        assert runtime.close()
+
+
+def test_a_run_that_has_failed_is_no_run_to_join(world: MakeWorld) -> None:
+    async def fail() -> None:
+        runtime.whole.run.failure.set(StreamError("planted"))
+
+    with hosting(world({"orders": 1})) as (runtime, told):
+        assert told == []
+        runtime._call(fail())
+        assert told == [{}]

@@ -1,0 +1,166 @@
+"""However a Spark program ends, nothing of it is left after a moment: no process, no zombie, no file, no lease on this host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from kinesis_efo.private_directory import notes_directory
+from tests.support import arriving
+from tests.support.driven import Driver, local_driver
+from tests.support.world import World, wait_until
+
+MARK = "KINESIS_EFO_TEST"
+SECONDS = 5.0
+MakeWorld = Callable[..., World]
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """What the processes of the test's program have in their environment; files they leave have a directory of their own."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setenv(MARK, value := uuid4().hex)
+    yield value
+    for process in processes(value):
+        process.kill()
+
+
+def processes(mark: str) -> list[psutil.Process]:
+    """The processes of a program, zombies included."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+                found.append(process)
+    return found
+
+
+def program(tmp_path: Path) -> Driver:
+    return local_driver(tmp_path / "driver.log")
+
+
+def java(driver: Driver) -> psutil.Process:
+    (jvm,) = [each for each in psutil.Process(driver.process.pid).children() if each.name() == "java"]
+    return jvm
+
+
+def stop_spark(driver: Driver) -> None:
+    assert driver.process.stdin is not None
+    driver.process.stdin.close()
+
+
+def kill_jvm(driver: Driver) -> None:
+    java(driver).kill()
+
+
+def terminate_jvm(driver: Driver) -> None:
+    java(driver).terminate()
+
+
+def terminate_group(driver: Driver) -> None:
+    os.killpg(driver.process.pid, signal.SIGTERM)
+
+
+def interrupt_group(driver: Driver) -> None:
+    os.killpg(driver.process.pid, signal.SIGINT)
+
+
+LONG = [pytest.mark.long]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "end",
+    [
+        stop_spark,
+        kill_jvm,
+        pytest.param(terminate_jvm, marks=LONG),
+        pytest.param(terminate_group, marks=LONG),
+        pytest.param(interrupt_group, marks=LONG),
+    ],
+)
+def test_nothing_is_left_of_a_program(
+    end: Callable[[Driver], None], world: MakeWorld, mark: str, tmp_path: Path
+) -> None:
+    w = world({"orders": 2})
+    w.put(arriving.numbered(40))
+    driver = program(tmp_path)
+    queries = [driver.start(name, w, tmp_path / name) for name in ("one", "two")]
+    for query in queries:
+        query.wait_for_rows(40)
+    assert sum("run_process" in " ".join(each.cmdline()) for each in processes(mark)) == 1
+    jvm = java(driver)
+    end(driver)
+    psutil.wait_procs([jvm], 60)
+    wait_until(lambda: not [each for each in processes(mark) if each.pid != driver.process.pid], SECONDS)
+    driver.kill()
+    assert not [row for row in w.leases().values() if "leaseOwner" in row]
+    assert not list(notes_directory().parent.glob(f"{notes_directory().name}/run.*"))
+
+
+@pytest.mark.spark40
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_query_that_is_started_twenty_times_leaves_no_thread_file_or_memory(
+    world: MakeWorld, mark: str, tmp_path: Path
+) -> None:
+    w = world({"orders": 2})
+    driver = program(tmp_path)
+    other = driver.start("other", w, tmp_path / "other")
+    held: list[tuple[int, int, int]] = []
+    for number in range(20):
+        w.put(arriving.numbered(10, first=10 * number))
+        query = driver.start(f"start{number}", w, tmp_path / "again")
+        query.wait_for_rows(10 * (number + 1))
+        other.wait_for_rows(10 * (number + 1))
+        query.stop()
+        (run,) = [each for each in processes(mark) if "run_process" in " ".join(each.cmdline())]
+        wait_until(
+            lambda: sum("streaming_source_runner" in " ".join(each.cmdline()) for each in processes(mark)) == 1, 30
+        )
+        held.append((run.num_threads(), run.num_fds(), run.memory_info().rss))
+    threads, files, memory = zip(*held, strict=True)
+    assert max(threads[10:]) <= max(threads[:10])
+    assert max(files[10:]) <= max(files[:10])
+    assert memory[-1] - memory[9] < 8 << 20
+    assert int(w.leases()["#run:orders"]["epoch"]["N"]) == 1, "one run"
+    driver.kill()
+
+
+IN_A_CONTAINER = """
+import subprocess, sys
+driver = subprocess.Popen(sys.argv[1:], stdin=0)
+print("PID", driver.pid, flush=True)
+driver.wait()
+"""
+
+
+@pytest.mark.spark40
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces of processes need root")
+def test_a_container_whose_first_process_ends_leaves_a_lease_that_ends_in_time(
+    world: MakeWorld, mark: str, tmp_path: Path
+) -> None:
+    w = world({"orders": 1})
+    w.put(arriving.numbered(20))
+    log = tmp_path / "driver.log"
+    inside = local_driver(log, before=("unshare", "--pid", "--fork", "--kill-child", "--mount-proc"))
+    inside.start("one", w, tmp_path / "one").wait_for_rows(20)
+    inside.kill()
+    wait_until(lambda: not processes(mark), SECONDS)
+    again = local_driver(tmp_path / "again.log")
+    w.put(arriving.numbered(20, first=20))
+    rows = again.start("one", w, tmp_path / "one").wait_for_rows(40)
+    assert sorted(row.number for row in rows) == list(range(40))
+    stop_spark(again)
+    again.process.wait(60)

@@ -92,7 +92,8 @@ def _query(pipe: Connection, given: dict[str, str], program: Program, shards: in
     wait_until(all_heard, 120, f"{shards} shards")
     pipe.send("reads")
     while True:
-        began, first, moved = pipe.recv(), 0.0, set()
+        moved: set[str] = set()
+        began, first = pipe.recv(), 0.0
         while len(moved) < shards:
             end = reader.latestOffset(at)
             if end != at:

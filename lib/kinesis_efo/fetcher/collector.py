@@ -6,7 +6,7 @@ so that no total decreases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from kinesis_efo.fetcher.budget import Budget
@@ -26,7 +26,7 @@ class Collected(Protocol):
     budget: Budget
 
     @property
-    def feeds(self) -> list[ShardFeed]:
+    def feeds(self) -> Iterable[ShardFeed]:
         """The shards that are read now."""
 
 

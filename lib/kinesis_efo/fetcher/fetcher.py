@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from kinesis_efo.fetcher.buffer import CLAIM_SECONDS, ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
 from kinesis_efo.fetcher.counted_sink import Brought, CountedSink
 from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.feeds import Feeds
 from kinesis_efo.fetcher.shard_watch import ShardWatch
 from kinesis_efo.fetcher.sharer import ElsewhereError, Sharer
 from kinesis_efo.fetcher.shortfall import Shortfall, StallWarning
@@ -32,7 +32,7 @@ from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
 from kinesis_efo.kinesis.subscriptions import Subscriptions
-from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
+from kinesis_efo.positions import Position, PositionKind, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class Fetcher:
 
     Attributes:
         budget: The same.
+        feeds: The shards that are read.
         shared: Whether several queries share it, and the planner in another process decides who of them reads apart.
         refused: Learns that Kinesis refuses to be read; None: that ends reading.
         brought: What it was brought, if it reads apart.
@@ -99,10 +100,7 @@ class Fetcher:
         self._shard_listener: ShardListener
         # One listing tells them all.
         self._watch = beside or ShardWatch(streams, clock, self._listed)
-        self._feeds: dict[ShardKey, ShardFeed] = {}
-        self._offset: Mapping[ShardKey, Position] | None = None
-        self._committed: Mapping[ShardKey, Position] = {}
-        self._reading: Counter[ShardKey] = Counter()
+        self.feeds: Final = Feeds(self._feed, self._may_read, budget)
         self._handed: dict[StallWarning, float] = {}
         self._allowed = Signal()
         self._failure: Failure
@@ -136,17 +134,11 @@ class Fetcher:
     async def stop(self) -> None:
         """Stop fetching and close all connections. Waiting calls fail."""
         self._failure.stop()
-        closing = [task for feed in self._feeds.values() if (task := feed.close())]
+        closing = self.feeds.close([feed.key for feed in self.feeds])
         if self._watching is not None:
             self._watching.cancel()
             closing.append(self._watching)
         await asyncio.gather(*closing, return_exceptions=True)
-        self._feeds.clear()
-
-    @property
-    def feeds(self) -> list[ShardFeed]:
-        """The shards that are read now; a copy, which may be asked for from any thread."""
-        return list(self._feeds.values())
 
     @property
     def room(self) -> int:
@@ -157,55 +149,7 @@ class Fetcher:
     def reading(self) -> bool:
         """Whether a task reads a range at this moment; one that has taken nothing for long does not count."""
         long_ago = self._clock.monotonic() - CLAIM_SECONDS
-        return sum(self._reading.values()) > sum(handed < long_ago for handed in list(self._handed.values()))
-
-    # -- what the planner asks
-
-    def follow(self, offset: Mapping[ShardKey, Position]) -> None:
-        """Take note of where the query is, and close what it has left behind."""
-        self._offset = offset
-        for key in self._feeds.keys() - offset.keys():
-            self._close_unneeded(key)
-
-    def covers(self, key: ShardKey, position: Position) -> bool:
-        """Whether a shard need not be begun anew to be read from a position on."""
-        feed = self.feed(key)
-        return feed is None or feed.buffer is None or feed.buffer.may_cover(position)
-
-    def is_read(self, key: ShardKey) -> bool:
-        """Whether a task reads a range of a shard at this moment."""
-        return self._reading[key] > 0
-
-    def buffered(self, key: ShardKey, position: Position) -> ShardBuffer | None:
-        """The buffer that holds or will receive everything behind a position; None while the shard may not be read."""
-        feed = self.feed(key)
-        return feed.from_position(position) if feed is not None else None
-
-    def commit(self, offset: Mapping[ShardKey, Position]) -> dict[ShardKey, LastRecord]:
-        """Drop what Spark will not ask for again.
-
-        Args:
-            offset: Positions up to which everything is processed.
-
-        Returns:
-            For shards whose position has changed since the last call: the last record up to there, if it is known.
-        """
-        self.check()
-        records: dict[ShardKey, LastRecord] = {}
-        for key, position in offset.items():
-            feed = self._feeds.get(key)
-            if feed is None:
-                continue
-            if position.is_end:
-                feed.close()
-                del self._feeds[key]
-            elif feed.buffer is not None:
-                # Also if the position stays: what came twice, or for another attempt at a range, goes now.
-                feed.buffer.commit(position)
-                if self._committed.get(key) != position and (record := _last_record(feed, position)) is not None:
-                    records[key] = record
-        self._committed = offset
-        return records
+        return self.feeds.readers > sum(handed < long_ago for handed in list(self._handed.values()))
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
         """How the shards are read.
@@ -216,7 +160,7 @@ class Fetcher:
         now = self._clock.monotonic()
         return [
             status
-            for feed in self._feeds.values()
+            for feed in self.feeds
             if stream in (None, feed.key.stream) and (status := self._status(feed, now)) is not None
         ]
 
@@ -246,26 +190,6 @@ class Fetcher:
             subscription=Subscription.of(stats, now) if stats is not None else None,
         )
 
-    def millis_behind(self, key: ShardKey) -> int | None:
-        """How far reading of a shard lags, by the last event, in milliseconds; None if that is not known."""
-        feed = self._feeds.get(key)
-        return feed.millis_behind if feed is not None else None
-
-    def tip(self, key: ShardKey) -> Position | None:
-        """Where a shard ended when fetching began there; None while that is not known. See `ShardFeed`."""
-        feed = self._feeds.get(key)
-        return feed.tip if feed is not None else None
-
-    def quiet(self, key: ShardKey) -> float:
-        """For how long it is believed that nothing more is there in a shard, seconds; 0 if that is not believed."""
-        feed = self._feeds.get(key)
-        return feed.quiet if feed is not None else 0.0
-
-    def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """The time up to which every record that arrived lies at or before a position, in epoch seconds, if it is known."""
-        feed = self._feeds.get(key)
-        return feed.read_until(position) if feed is not None else None
-
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         """First and last hash key of a shard; None if they are not known."""
         return self._streams.stream(key.stream).hash_range(key.shard)
@@ -275,15 +199,6 @@ class Fetcher:
     def allowed(self) -> None:
         """Wake the reads that wait: more shards may be read now."""
         self._allowed.notify()
-
-    def let_go(self, shards: Iterable[ShardKey]) -> list[asyncio.Task[None]]:
-        """Close the subscriptions of shards, until somebody asks for them again.
-
-        Returns:
-            Tasks that are done when their connections are closed.
-        """
-        feeds = [feed for key in shards if (feed := self._feeds.pop(key, None)) is not None]
-        return [task for feed in feeds if (task := feed.close()) is not None]
 
     # -- what tasks ask
 
@@ -298,8 +213,8 @@ class Fetcher:
         """
         for wanted in ranges:
             waits = wanted.last is None and not wanted.through.is_end
-            covered = not self.shared or self.covers(wanted.key, wanted.after)
-            if waits and covered and (feed := self.feed(wanted.key)) is not None:
+            covered = not self.shared or self.feeds.covers(wanted.key, wanted.after)
+            if waits and covered and (feed := self.feeds.feed(wanted.key)) is not None:
                 _buffer_for(feed, wanted)
         return self._clock.monotonic()
 
@@ -329,46 +244,46 @@ class Fetcher:
             timeout = min(timeout, _PAST_SECONDS)
         shortfall = Shortfall(wanted, timeout, now, fail=fails)
         stall_warning = StallWarning(wanted, now, partial(self._waits_for, key))
-        self._reading[key] += 1
         try:
-            while not wanted.is_over:
-                feed = await self._allowed_feed(key, partial(stall_warning.look, wanted.after))
-                if sharer is not None and not sharer.reads_shared(key, wanted.after):
-                    raise ElsewhereError(wanted, gone=False)
-                buffer, anew, beside = _buffer_for(feed, wanted), False, []
-                with buffer.reading(wanted.after, through, last, asked_at) as cursor:
-                    while buffer.may_cover(cursor.position) and self.feed(key) is feed:
-                        payloads = cursor.take(READ_CHUNK_BYTES)
-                        beside = cursor.passed_over()
-                        if payloads:
-                            self._handed[stall_warning] = self._clock.monotonic()
-                            yield payloads
-                            del self._handed[stall_warning]
-                            # Not before: a task may take its time.
-                            shortfall.progressed(self._clock.monotonic())
-                        if cursor.done:
-                            return
-                        if anew := cursor.astray or (cursor.nothing_more and not buffer.covers(cursor.position)):
-                            break
-                        if not payloads:
-                            await self._wait(feed.news, self._clock.monotonic() + 1)
-                            self.check()
-                            stall_warning.look(cursor.position, self._clock.monotonic())
-                            if shortfall.heard(cursor.position, buffer.quiet):
+            with self.feeds.reading(key):
+                while not wanted.is_over:
+                    feed = await self._allowed_feed(key, partial(stall_warning.look, wanted.after))
+                    if sharer is not None and not sharer.reads_shared(key, wanted.after):
+                        raise ElsewhereError(wanted, gone=False)
+                    buffer, anew, beside = _buffer_for(feed, wanted), False, []
+                    with buffer.reading(wanted.after, through, last, asked_at) as cursor:
+                        while buffer.may_cover(cursor.position) and self.feeds.feed(key) is feed:
+                            payloads = cursor.take(READ_CHUNK_BYTES)
+                            beside = cursor.passed_over()
+                            if payloads:
+                                self._handed[stall_warning] = self._clock.monotonic()
+                                yield payloads
+                                del self._handed[stall_warning]
+                                # Not before: a task may take its time.
+                                shortfall.progressed(self._clock.monotonic())
+                            if cursor.done:
                                 return
-                            if sharer is not None and not sharer.reads_shared(key, cursor.position):
+                            if anew := cursor.astray or (cursor.nothing_more and not buffer.covers(cursor.position)):
                                 break
-                    wanted = ShardRange(key, cursor.settled, through, last)
-                if cursor.astray and shortfall.went_astray(wanted.after, self._clock.monotonic()):
-                    if beside:
-                        yield beside
-                    return
-                if anew and sharer is not None and not sharer.alone:
-                    raise ElsewhereError(wanted, gone=True)
-                if anew:
-                    await self._clock.sleep(_AGAIN_SECONDS)
-                    if feed.buffer is buffer:
-                        feed.begin(wanted.after)
+                            if not payloads:
+                                await self._wait(feed.news, self._clock.monotonic() + 1)
+                                self.check()
+                                stall_warning.look(cursor.position, self._clock.monotonic())
+                                if shortfall.heard(cursor.position, buffer.quiet):
+                                    return
+                                if sharer is not None and not sharer.reads_shared(key, cursor.position):
+                                    break
+                        wanted = ShardRange(key, cursor.settled, through, last)
+                    if cursor.astray and shortfall.went_astray(wanted.after, self._clock.monotonic()):
+                        if beside:
+                            yield beside
+                        return
+                    if anew and sharer is not None and not sharer.alone:
+                        raise ElsewhereError(wanted, gone=True)
+                    if anew:
+                        await self._clock.sleep(_AGAIN_SECONDS)
+                        if feed.buffer is buffer:
+                            feed.begin(wanted.after)
         except (DataLossError, RetriesExhaustedError) as error:
             # Another attempt would wait as long again. If others share the shard, it is not theirs to fail for.
             if sharer is None or sharer.alone:
@@ -376,18 +291,6 @@ class Fetcher:
             raise
         finally:
             self._handed.pop(stall_warning, None)
-            self._reading[key] -= 1
-            self._close_unneeded(key)
-
-    def _close_unneeded(self, key: ShardKey) -> None:
-        """End the feed of a shard that the query has left behind: it was read for another attempt at a range."""
-        if self._offset is None or self._reading[key] > 0:
-            return
-        position = self._offset.get(key)
-        if position is None or (position.is_end and self._committed.get(key) == position):
-            feed = self._feeds.pop(key, None)
-            if feed is not None:
-                feed.close()
 
     def _waits_for(self, key: ShardKey) -> str:
         if not self._coordinator.may_read(key):
@@ -399,7 +302,7 @@ class Fetcher:
     async def _allowed_feed(self, key: ShardKey, look: Callable[[float], None]) -> ShardFeed:
         """The feed of a shard, once it may be read. After a crash, the old lease has to expire first."""
         give_up_at = self._clock.monotonic() + self._settings.patience
-        while (feed := self.feed(key)) is None:
+        while (feed := self.feeds.feed(key)) is None:
             self.check()
             now = self._clock.monotonic()
             look(now)
@@ -408,21 +311,19 @@ class Fetcher:
             await self._wait(self._allowed, min(give_up_at, now + _LOOK_SECONDS))
         return feed
 
-    def feed(self, key: ShardKey) -> ShardFeed | None:
-        """The feed of a shard; None while it may not be read."""
-        if not self._coordinator.may_read(key):
-            return None
-        if key not in self._feeds:
-            self._feeds[key] = ShardFeed(
-                key,
-                partial(self._subscribe, key),
-                self.budget,
-                self,
-                self._clock,
-                fail_on_data_loss=self._settings.fail_on_data_loss,
-                arrival_step=self._settings.arrival_step,
-            )
-        return self._feeds[key]
+    def _may_read(self, key: ShardKey) -> bool:
+        return self._coordinator.may_read(key)
+
+    def _feed(self, key: ShardKey) -> ShardFeed:
+        return ShardFeed(
+            key,
+            partial(self._subscribe, key),
+            self.budget,
+            self,
+            self._clock,
+            fail_on_data_loss=self._settings.fail_on_data_loss,
+            arrival_step=self._settings.arrival_step,
+        )
 
     def _subscribe(self, key: ShardKey, start: Position, sink: EventSink) -> ShardSubscription:
         read_until = self._coordinator.read_until(key, start)
@@ -459,7 +360,8 @@ class Fetcher:
     def _listed(self, name: str) -> None:
         """Note where closed shards end, after a listing."""
         stream = self._streams.stream(name)
-        for key, feed in self._feeds.items():
+        for feed in self.feeds:
+            key = feed.key
             shard = stream.shard(key.shard) if key.stream == name else None
             if shard is not None and shard.last is not None:
                 feed.close_at(shard.last, stream.children(key.shard))
@@ -467,7 +369,7 @@ class Fetcher:
 
     def _wake_all(self) -> None:
         self._shard_listener.wake()
-        for signal in (self._allowed, *(feed.news for feed in self._feeds.values())):
+        for signal in (self._allowed, *(feed.news for feed in self.feeds)):
             signal.notify()
 
     def check(self) -> None:
@@ -489,7 +391,7 @@ class _Covered:
         self._fetcher = fetcher
 
     def reads_shared(self, key: ShardKey, position: Position) -> bool:
-        return self._fetcher.covers(key, position)
+        return self._fetcher.feeds.covers(key, position)
 
 
 def _buffer_for(feed: ShardFeed, wanted: ShardRange) -> ShardBuffer:
@@ -498,9 +400,3 @@ def _buffer_for(feed: ShardFeed, wanted: ShardRange) -> ShardBuffer:
     if buffer.start == wanted.after and wanted.through.kind is PositionKind.AFTER:
         buffer.vouch(wanted.through.value)
     return buffer
-
-
-def _last_record(feed: ShardFeed | None, position: Position) -> LastRecord | None:
-    """The last record before a position, if the feed knows it: it may have begun behind that position."""
-    buffer = feed.buffer if feed is not None else None
-    return buffer.last_record_up_to(position) if buffer is not None else None

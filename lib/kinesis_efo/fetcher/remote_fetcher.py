@@ -171,7 +171,7 @@ class RemoteFetcher:
         self._fetcher.shared = work.shared
         self._following.notify()
         # Said with the next request: by then their connections must be closed.
-        await asyncio.gather(*self._fetcher.let_go(change.end), return_exceptions=True)
+        await asyncio.gather(*self._fetcher.feeds.close(change.end), return_exceptions=True)
         known = {key: position for key, position in change.begin.items() if key.stream in self._streams.streams}
         self._begin(known)
         if further := {key: position for key, position in change.begin.items() if key not in known}:
@@ -182,7 +182,7 @@ class RemoteFetcher:
 
     def _begin(self, shards: dict[ShardKey, Position]) -> None:
         for key, position in shards.items():
-            self._fetcher.buffered(key, position)
+            self._fetcher.feeds.buffered(key, position)
         self._reporter.touch(shards)
 
     async def _open(self) -> None:
@@ -196,12 +196,12 @@ class RemoteFetcher:
 
     def _commit(self, done: dict[ShardKey, Position]) -> None:
         try:
-            self._fetcher.commit(done)
+            self._fetcher.feeds.commit(done)
         except KinesisEfoError as error:
             logger.debug("not committed: %s", error)  # it was reported, and the query fails
 
     async def _begin_anew(self) -> None:
-        await asyncio.gather(*self._fetcher.let_go(self._assignment.forget()), return_exceptions=True)
+        await asyncio.gather(*self._fetcher.feeds.close(self._assignment.forget()), return_exceptions=True)
         self._reporter.forget()
         self._reports = 0
 

@@ -14,6 +14,7 @@ from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
 from kinesis_efo.fetcher.counted_sink import Brought
+from kinesis_efo.fetcher.feeds import Feeds
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
@@ -107,10 +108,10 @@ class ApartReading:
         """Whether a task reads a range apart at this moment."""
         return self._fetcher is not None and self._fetcher.reading
 
-    def plans(self, key: ShardKey) -> Fetcher | None:
-        """What reads a shard if the query plans from what it reads apart; None if it plans from the shared buffer."""
+    def plans(self, key: ShardKey) -> Feeds | None:
+        """The feeds that the query plans a shard from, if it reads that apart; None if it plans from the shared buffer."""
         apart = self.shards.get(key)
-        return self._fetcher if apart is not None and not apart.back else None
+        return self._fetcher.feeds if apart is not None and not apart.back and self._fetcher is not None else None
 
     @property
     def plans_any(self) -> bool:
@@ -150,16 +151,16 @@ class ApartReading:
         """Read some shards apart no longer."""
         ended = [key for key in shards if self.shards.pop(key, None) is not None]
         if self._fetcher is not None:
-            self._fetcher.let_go(ended)
+            self._fetcher.feeds.close(ended)
 
     def found(self, key: ShardKey) -> ShardBuffer | None:
         """What is buffered of a shard; None if it is not read apart."""
-        feed = self._fetcher.feed(key) if key in self.shards and self._fetcher is not None else None
+        feed = self._fetcher.feeds.feed(key) if key in self.shards and self._fetcher is not None else None
         return feed.buffer if feed is not None else None
 
     def tip(self, key: ShardKey) -> Position | None:
         """Where a shard ended when it was begun to be read apart; None if that is not known."""
-        return self._fetcher.tip(key) if key in self.shards and self._fetcher is not None else None
+        return self._fetcher.feeds.tip(key) if key in self.shards and self._fetcher is not None else None
 
     def commit(self, offset: Mapping[ShardKey, Position]) -> dict[ShardKey, LastRecord]:
         """Drop what the query will not ask for again, and end what it has read beyond.
@@ -172,7 +173,7 @@ class ApartReading:
         """
         if self._fetcher is None:
             return {}
-        records = self._fetcher.commit({key: offset[key] for key in self.shards if key in offset})
+        records = self._fetcher.feeds.commit({key: offset[key] for key in self.shards if key in offset})
         self.end([key for key, apart in self.shards.items() if apart.is_over(offset.get(key))])
         return records
 
@@ -184,7 +185,7 @@ class ApartReading:
     def let_go(self, stream: str) -> None:
         """Stop reading a stream, which may not be read any more."""
         if self._fetcher is not None:
-            self._fetcher.let_go([key for key in self.shards if key.stream == stream])
+            self._fetcher.feeds.close([key for key in self.shards if key.stream == stream])
 
     async def read(
         self, wanted: ShardRange, asked_at: float | None, kept: Position | None

@@ -17,7 +17,7 @@ from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.counted_sink import Brought
 from kinesis_efo.fetcher.event_index import EventIndex
-from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
+from kinesis_efo.fetcher.micro_batches import Buffers, MicroBatchPlanner
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.planner.apart_reading import ApartReading, ApartRules
 from kinesis_efo.planner.serving import QueryTasks
@@ -361,7 +361,7 @@ class QueryFetching:
 
     def _read_apart(self, key: ShardKey, position: Position, buffer: EventIndex) -> EventIndex | None:
         apart, fetcher = self._apart.begin(key, position), self._apart.fetcher
-        own, behind = fetcher.buffered(key, position), fetcher.millis_behind(key)
+        own, behind = fetcher.feeds.buffered(key, position), fetcher.feeds.millis_behind(key)
         if own is None or behind is None or behind > NEAR_MILLIS:
             return own
         if apart.kept is None and self._clock.monotonic() >= apart.not_before:
@@ -392,13 +392,13 @@ class QueryFetching:
         return self._shared.begin_at(key, position)
 
     def millis_behind(self, key: ShardKey) -> int | None:
-        return (self._apart.plans(key) or self._shared).millis_behind(key)
+        return self._planned_from(key).millis_behind(key)
 
     def quiet(self, key: ShardKey) -> float:
-        return (self._apart.plans(key) or self._shared).quiet(key)
+        return self._planned_from(key).quiet(key)
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        return (self._apart.plans(key) or self._shared).read_until(key, position)
+        return self._planned_from(key).read_until(key, position)
 
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
         apart = {key for key in keys if self._apart.plans(key) is not None} if self.apart else set()
@@ -407,6 +407,10 @@ class QueryFetching:
         yield from self._shared.budgets([key for key in keys if key not in apart] if apart else keys)
 
     # -- helpers
+
+    def _planned_from(self, key: ShardKey) -> Buffers:
+        own = self._apart.plans(key)
+        return self._shared if own is None else own
 
     def _begin(self, offset: Mapping[ShardKey, Position]) -> None:
         for key, position in offset.items():

@@ -85,7 +85,7 @@ class QueryTasks:
         for wanted in ranges:
             if wanted.last is None and not wanted.through.is_end and not self.reads_shared(wanted.key, wanted.after):
                 self._apart.expect(wanted.key, self._query.claim(wanted.key))
-                self._apart.fetcher.buffered(wanted.key, wanted.after)
+                self._apart.fetcher.feeds.buffered(wanted.key, wanted.after)
         return self._group.clock.monotonic()
 
     def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:

@@ -26,8 +26,8 @@ async def test_what_is_known_of_a_shard_is_told_and_nothing_of_one_that_is_not_r
     async with Query(stream) as query:
         fetcher = query.fetcher
         assert fetcher.room == 1 << 20
-        assert [fetcher.subscription(FIRST), fetcher.millis_behind(FIRST), fetcher.tip(FIRST)] == [None] * 3
-        assert (fetcher.quiet(FIRST), fetcher.read_until(FIRST, TRIM_HORIZON)) == (0.0, None)
+        assert [fetcher.subscription(FIRST), fetcher.feeds.millis_behind(FIRST), fetcher.feeds.tip(FIRST)] == [None] * 3
+        assert (fetcher.feeds.quiet(FIRST), fetcher.feeds.read_until(FIRST, TRIM_HORIZON)) == (0.0, None)
         begin = Offset({FIRST: TRIM_HORIZON})
         while (end := await query.poll(begin)) == begin:
             pass
@@ -35,13 +35,13 @@ async def test_what_is_known_of_a_shard_is_told_and_nothing_of_one_that_is_not_r
         assert told is not None
         assert (told.opened, told.records) == (1, 1)
         assert fetcher.subscription(SECOND) is None
-        assert fetcher.millis_behind(FIRST) == 0
-        assert fetcher.read_until(FIRST, end[FIRST]) is not None
-        assert fetcher.read_until(FIRST, TRIM_HORIZON) is None
+        assert fetcher.feeds.millis_behind(FIRST) == 0
+        assert fetcher.feeds.read_until(FIRST, end[FIRST]) is not None
+        assert fetcher.feeds.read_until(FIRST, TRIM_HORIZON) is None
         await asyncio.sleep(60)
-        assert fetcher.quiet(FIRST) > 30
-        assert fetcher.quiet(SECOND) == 0.0
-        assert fetcher.millis_behind(SECOND) is None
+        assert fetcher.feeds.quiet(FIRST) > 30
+        assert fetcher.feeds.quiet(SECOND) == 0.0
+        assert fetcher.feeds.millis_behind(SECOND) is None
 
 
 @scenario
@@ -83,9 +83,9 @@ async def test_a_commit_tells_a_last_record_once_for_each_position() -> None:
     stream.put(0, 30)
     async with Query(stream) as query:
         end = await query.poll(horizon(stream))
-        records = query.fetcher.commit(end)
+        records = query.fetcher.feeds.commit(end)
         assert {key: record.number for key, record in records.items()} == {FIRST: stream[0].records[0][0]}
-        assert query.fetcher.commit(end) == {}
+        assert query.fetcher.feeds.commit(end) == {}
 
 
 @scenario
@@ -121,7 +121,7 @@ async def test_reads_that_wait_end_when_the_fetcher_stops() -> None:
         ended = await asyncio.gather(reading, return_exceptions=True)
         assert isinstance(ended[0], FetcherUnreachableError)
         assert LoopClock().monotonic() - began < 0.1
-        assert query.fetcher.feeds == []
+        assert not list(query.fetcher.feeds)
 
 
 @scenario
@@ -176,7 +176,7 @@ async def test_a_range_whose_shard_is_let_go_of_half_way_goes_on_behind_what_was
         through = Position.after(end[FIRST].value + 10_000)
         reader = query.fetcher.read(ShardRange(FIRST, TRIM_HORIZON, through))
         read = await anext(reader)
-        query.fetcher.let_go([FIRST])
+        query.fetcher.feeds.close([FIRST])
         numbers = [number for number, _ in stream[0].records]
         while len(read) < 6:
             read += await anext(reader)
@@ -195,10 +195,10 @@ async def test_a_buffer_that_began_at_a_time_promises_no_number_to_who_does_not_
     async with Query(stream) as query:
         await query.planner.wait_held(10.0)
         start = Position.at_timestamp(1_700_000_900_000)
-        buffer = query.fetcher.buffered(FIRST, start)
+        buffer = query.fetcher.feeds.buffered(FIRST, start)
         assert buffer is not None
         query.fetcher.expect([ShardRange(FIRST, Position.after(20), Position.after(30))])
-        assert query.fetcher.buffered(FIRST, start) is buffer
+        assert query.fetcher.feeds.buffered(FIRST, start) is buffer
         assert not buffer.covers(Position.after(30)), "it may lie before that time"
         reading = asyncio.create_task(query.read(ShardRange(FIRST, start, SHARD_END)))
         await asyncio.sleep(0)

@@ -245,7 +245,7 @@ async def test_ranges_without_records_are_waited_for_at_the_same_time() -> None:
     empty = [ShardRange(key, at, Position.after(5_000)) for key, at in horizon(stream).items()]
     async with Query(stream, polled=client) as query:
         await query.poll(horizon(stream))
-        query.fetcher.let_go(each.key for each in empty)
+        query.fetcher.feeds.close(each.key for each in empty)
         asked_at = query.fetcher.expect(empty)
 
         async def read(wanted: ShardRange) -> list[list[bytes]]:
@@ -303,7 +303,7 @@ async def test_a_number_of_which_nobody_knows_whether_it_lies_before_the_buffer_
     client = polled(stream)
     async with Query(stream, polled=client) as query:
         await query.poll(Offset({KEY: at_time(numbers[1] + 5)}))
-        buffer = query.fetcher.buffered(KEY, at_time(numbers[1] + 5))
+        buffer = query.fetcher.feeds.buffered(KEY, at_time(numbers[1] + 5))
         assert buffer is not None
         assert buffer.end == at_time(numbers[1] + 5), "GetRecords gives no position where there are no records"
         assert await asyncio.wait_for(query.read(rest), 60) == expected(stream, rest)

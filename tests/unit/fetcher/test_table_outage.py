@@ -155,12 +155,12 @@ def test_a_lease_that_comes_back_while_the_query_stops_begins_nothing() -> None:
             await query.planner.commit(offset)
             stopping = asyncio.create_task(query.run.stop())
             await asyncio.sleep(1)
-            assert query.fetcher.feeds == []
+            assert not list(query.fetcher.feeds)
             query.run.lease_lost("orders", None)
             query.run.lease_taken("orders", {})
             assert not stopping.done()
             await stopping
-            assert query.fetcher.feeds == []
+            assert not list(query.fetcher.feeds)
             assert not any(stream.open.values())
 
     run(main())

@@ -203,7 +203,7 @@ async def test_a_query_that_begins_now_does_not_begin_where_others_are_behind() 
     async with Program(busy_stream(), 32 << 10) as program:
         first = program.join(horizon(program.stream))
         await first.batch()
-        assert (program.fetching.millis_behind(key(0)) or 0) > 0  # type: ignore[union-attr]
+        assert (program.fetching.sharing.shared.millis_behind(key(0)) or 0) > 0  # type: ignore[union-attr]
         at = now_of(program)
         assert program.join(at, now=True).begins == at
 
@@ -423,9 +423,9 @@ async def test_a_query_waits_in_front_for_some_seconds_each_time_before_the_subs
         await asyncio.sleep(0.1)
         assert len(stream.subscribed) == 2
         # The others take it back.
-        program.fetching.begin_at(key(0), TRIM_HORIZON)  # type: ignore[union-attr]
+        program.fetching.sharing.shared.begin_at(key(0), TRIM_HORIZON)  # type: ignore[union-attr]
         fetching.buffered(key(0), front.offset[key(0)])
-        buffer = program.fetching.found(key(0))  # type: ignore[union-attr]
+        buffer = program.fetching.sharing.shared.found(key(0))  # type: ignore[union-attr]
         assert buffer is not None
         assert buffer.start == TRIM_HORIZON
 
@@ -690,7 +690,7 @@ async def test_a_task_waits_in_front_as_long_again_once_the_subscription_was_tak
             fetching.tasks.reads_shared(key(0), at)
             await asyncio.sleep(10)
             assert len(stream.subscribed) == before + 1
-            program.fetching.begin_at(key(0), TRIM_HORIZON)
+            program.fetching.sharing.shared.begin_at(key(0), TRIM_HORIZON)
             await asyncio.sleep(10)
 
 

@@ -218,7 +218,7 @@ async def test_the_shards_are_looked_at_for_a_query_that_starves_once_in_two_sec
         first, second = program.join(horizon(stream)), program.join(horizon(stream))
         sharing, fetching = program.fetching.sharing, program.fetching
         looked: list[float] = []
-        fetching.wants_room = lambda _: bool(looked.append(program.clock.monotonic()))  # type: ignore[method-assign,func-returns-value]
+        fetching.sharing.shared.wants_room = lambda _: bool(looked.append(program.clock.monotonic()))  # type: ignore[method-assign,func-returns-value]
         began = program.clock.monotonic()
         for _ in range(25):
             for query in (first, second):

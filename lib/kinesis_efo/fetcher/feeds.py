@@ -1,0 +1,180 @@
+"""The shards that one fetcher reads: their feeds, and the buffers that these fill."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.buffer import ShardBuffer
+from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
+
+
+class Feeds:
+    """One feed per shard, begun when the shard is asked for; implements `SharedBuffers`.
+
+    Args:
+        make: Makes the feed of a shard.
+        may_read: Whether a shard may be read now.
+        budget: The bytes that all buffers share.
+    """
+
+    withholds: Final = False
+
+    def __init__(
+        self, make: Callable[[ShardKey], ShardFeed], may_read: Callable[[ShardKey], bool], budget: Budget
+    ) -> None:
+        self._make = make
+        self._may_read = may_read
+        self._budget = budget
+        self._feeds: dict[ShardKey, ShardFeed] = {}
+        self._offset: Mapping[ShardKey, Position] | None = None
+        self._committed: Mapping[ShardKey, Position] = {}
+        self._readers: Counter[ShardKey] = Counter()
+
+    def __iter__(self) -> Iterator[ShardFeed]:
+        """The feeds that are open now; a copy, so that any thread may ask."""
+        return iter(list(self._feeds.values()))
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def feed(self, key: ShardKey) -> ShardFeed | None:
+        """The feed of a shard; None while it may not be read."""
+        if not self._may_read(key):
+            return None
+        if key not in self._feeds:
+            self._feeds[key] = self._make(key)
+        return self._feeds[key]
+
+    def known(self, key: ShardKey) -> ShardFeed | None:
+        """The feed of a shard, if it is open."""
+        return self._feeds.get(key)
+
+    def close(self, shards: Iterable[ShardKey]) -> list[asyncio.Task[None]]:
+        """Close the subscriptions of shards, until they are asked for again.
+
+        Returns:
+            Tasks that are done when their connections are closed.
+        """
+        feeds = [feed for key in shards if (feed := self._feeds.pop(key, None)) is not None]
+        return [task for feed in feeds if (task := feed.close()) is not None]
+
+    # -- tasks
+
+    @property
+    def readers(self) -> int:
+        """The number of ranges that tasks read at this moment."""
+        return sum(self._readers.values())
+
+    @contextmanager
+    def reading(self, key: ShardKey) -> Iterator[None]:
+        """Keep the feed of a shard while a task reads a range of it."""
+        self._readers[key] += 1
+        try:
+            yield
+        finally:
+            self._readers[key] -= 1
+            self._close_unneeded(key)
+
+    def is_read(self, key: ShardKey) -> bool:
+        return self._readers[key] > 0
+
+    def covers(self, key: ShardKey, position: Position) -> bool:
+        """Whether a shard need not be begun anew to be read from a position on."""
+        buffer = self.found(key)
+        return buffer is None or buffer.may_cover(position)
+
+    # -- what queries share
+
+    def expect(self, positions: Mapping[ShardKey, Position]) -> None:
+        """Each shard is begun when it is asked for."""
+
+    def found(self, key: ShardKey) -> ShardBuffer | None:
+        feed = self.feed(key)
+        return feed.buffer if feed is not None else None
+
+    def buffered(self, key: ShardKey, position: Position) -> ShardBuffer | None:
+        feed = self.feed(key)
+        return feed.from_position(position) if feed is not None else None
+
+    def begin_at(self, key: ShardKey, position: Position) -> ShardBuffer | None:
+        feed = self.feed(key)
+        return feed.begin(position) if feed is not None else None
+
+    def follow(self, positions: Mapping[ShardKey, Position]) -> None:
+        """Record which shards are read, and close the others."""
+        self._offset = positions
+        for key in self._feeds.keys() - positions.keys():
+            self._close_unneeded(key)
+
+    def commit(self, positions: Mapping[ShardKey, Position]) -> dict[ShardKey, LastRecord]:
+        records: dict[ShardKey, LastRecord] = {}
+        for key, position in positions.items():
+            feed = self._feeds.get(key)
+            if feed is None:
+                continue
+            if position.is_end:
+                feed.close()
+                del self._feeds[key]
+            elif feed.buffer is not None:
+                # Also if the position stays: what came twice, or for another attempt at a range, goes now.
+                feed.buffer.commit(position)
+                if self._committed.get(key) != position:
+                    # The feed may have begun behind that position.
+                    record = feed.buffer.last_record_up_to(position)
+                    if record is not None:
+                        records[key] = record
+        self._committed = positions
+        return records
+
+    def last_record(self, wanted: ShardRange) -> int | None:
+        buffer = self.found(wanted.key)
+        if buffer is None or not buffer.may_cover(wanted.after):
+            return None
+        return buffer.last_up_to(wanted.through, wanted.after)
+
+    def wants_room(self, seconds: float) -> bool:
+        return self._budget.longest_wait() >= seconds
+
+    def tip(self, key: ShardKey) -> Position | None:
+        feed = self._feeds.get(key)
+        return feed.tip if feed is not None else None
+
+    def tip_since(self, key: ShardKey, since: float) -> Position | None:
+        feed = self.feed(key)
+        return feed.tip_since(since) if feed is not None else None
+
+    async def let_go(self, shards: Collection[ShardKey]) -> None:
+        self.close(shards)
+
+    # -- what the micro-batch planner asks
+
+    def millis_behind(self, key: ShardKey) -> int | None:
+        feed = self._feeds.get(key)
+        return feed.millis_behind if feed is not None else None
+
+    def quiet(self, key: ShardKey) -> float:
+        feed = self._feeds.get(key)
+        return feed.quiet if feed is not None else 0.0
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        feed = self._feeds.get(key)
+        return feed.read_until(position) if feed is not None else None
+
+    def budgets(self, keys: Collection[ShardKey]) -> list[tuple[Collection[ShardKey], int]]:
+        return [(keys, self._budget.limit)]
+
+    # -- inside
+
+    def _close_unneeded(self, key: ShardKey) -> None:
+        """Close the feed of a shard that the query has left behind: it was read for another attempt at a range."""
+        if self._offset is None or self._readers[key] > 0:
+            return
+        position = self._offset.get(key)
+        if position is None or (position.is_end and self._committed.get(key) == position):
+            self.close((key,))

@@ -89,6 +89,7 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "fetcher/remote_fetcher",
         "fetcher/micro_batches",
         "fetcher/fetcher",
+        "fetcher/feeds",
     ): ("tests/unit/planner", "tests/unit/fetcher"),
     ("clock", "patience"): ("tests/unit/test_clock.py", "tests/unit/test_patience.py", "tests/unit/test_aws.py"),
     ("batch/ending", "batch/stretches", "batch/reading", "batch/planning"): (

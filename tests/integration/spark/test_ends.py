@@ -12,7 +12,6 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from kinesis_efo.private_directory import notes_directory
 from tests.support import arriving
 from tests.support.driven import Driver, local_driver
 from tests.support.world import World, wait_until
@@ -23,10 +22,16 @@ MakeWorld = Callable[..., World]
 
 
 @pytest.fixture
-def mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """What the processes of the test's program have in their environment; files they leave have a directory of their own."""
+def temporary(tmp_path: Path) -> Path:
+    """The directory for temporary files of the test's program."""
     (tmp_path / "temporary").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    return tmp_path / "temporary"
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch, temporary: Path) -> Iterator[str]:
+    """What the processes of the test's program have in their environment."""
+    monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setenv(MARK, value := uuid4().hex)
     yield value
     for process in processes(value):
@@ -34,7 +39,7 @@ def mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
 
 
 def processes(mark: str) -> list[psutil.Process]:
-    """The processes of a program, zombies included."""
+    """The processes of a program that run."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -89,7 +94,7 @@ LONG = [pytest.mark.long]
     ],
 )
 def test_nothing_is_left_of_a_program(
-    end: Callable[[Driver], None], world: MakeWorld, mark: str, tmp_path: Path
+    end: Callable[[Driver], None], world: MakeWorld, mark: str, tmp_path: Path, temporary: Path
 ) -> None:
     w = world({"orders": 2})
     w.put(arriving.numbered(40))
@@ -97,14 +102,16 @@ def test_nothing_is_left_of_a_program(
     queries = [driver.start(name, w, tmp_path / name) for name in ("one", "two")]
     for query in queries:
         query.wait_for_rows(40)
-    assert sum("run_process" in " ".join(each.cmdline()) for each in processes(mark)) == 1
     jvm = java(driver)
+    ours = [each for each in processes(mark) if each.pid not in (driver.process.pid, jvm.pid)]
+    assert sum("run_process" in " ".join(each.cmdline()) for each in ours) == 1
     end(driver)
-    psutil.wait_procs([jvm], 60)
-    wait_until(lambda: not [each for each in processes(mark) if each.pid != driver.process.pid], SECONDS)
+    wait_until(lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE, 60)
+    # Zombies are there, too.
+    wait_until(lambda: not [each for each in ours if each.is_running()], SECONDS)
     driver.kill()
     assert not [row for row in w.leases().values() if "leaseOwner" in row]
-    assert not list(notes_directory().parent.glob(f"{notes_directory().name}/run.*"))
+    assert not list(temporary.glob("kinesis-efo-*/run.*"))
 
 
 @pytest.mark.spark40

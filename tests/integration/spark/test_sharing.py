@@ -275,7 +275,9 @@ def test_queries_with_fetchers_elsewhere_share_them(world: MakeWorld, driver: Dr
     w.put(arriving.numbered(20, first=120), "clicks")
     assert sorted(row.number for row in two.wait_for_rows(120)) == [*range(80), *range(100, 140)]
     assert (epoch(w), epoch(w, "clicks")) == (2, 2)
-    two.stop()
+    assert sorted(row.number for row in one.wait_for_rows(80)) == list(range(80))
+    for query in (one, two):
+        query.stop()
     wait_until(lambda: not owners(w), what="released leases")
 
 
@@ -463,9 +465,10 @@ def test_a_run_has_the_library_of_its_program_wherever_that_is(
     archive.parent.mkdir()
     with ZipFile(archive, "w") as zipped:
         for file in package.rglob("*.py"):
-            zipped.write(file, file.relative_to(package.parent))
-        source = (package / "spark" / "run_process.py").read_text()
-        zipped.writestr("kinesis_efo/spark/run_process.py", f"{source}\nsys.stderr.write(f'from {{__file__}}\\n')\n")
+            source = file.read_text()
+            if file.name == "run_process.py":
+                source += "\nsys.stderr.write(f'from {__file__}\\n')\n"
+            zipped.writestr(str(file.relative_to(package.parent)), source)
     (tmp_path / "home").mkdir(mode=0o500)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PYTHONPATH", archive.name)

@@ -29,10 +29,11 @@ def test_in_local_mode_nothing_but_loopback_is_bound(queries: Queries, world: Ma
     w = world({"orders": 2})
     w.put((f"k{n}", b"data") for n in range(100))
     wait_for_rows(queries.start(queries.load(w), "local"), 100)
-    reader = w.reader()
-    assert runner.__name__ in reader.cmdline(), "the process that Spark keeps for the reader"
-    assert listening(reader) == {"127.0.0.1"}
-    assert spark_jvm(reader.pid, {}).local, "seen by what the JVM does"
+    run = w.reader()
+    planner = run.parent()
+    assert runner.__name__ in planner.cmdline(), "the process that Spark keeps for the source"
+    assert listening(run) == listening(planner) == {"127.0.0.1"}
+    assert spark_jvm(planner.pid, {}).local, "seen by what the JVM does"
 
 
 @pytest.mark.spark40

@@ -21,7 +21,7 @@ from kinesis_efo.fetcher.micro_batches import Buffers, MicroBatchPlanner
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.planner.apart_reading import ApartReading, ApartRules
 from kinesis_efo.planner.serving import QueryTasks
-from kinesis_efo.planner.shared import SharedBuffers, lies_in_front
+from kinesis_efo.planner.shared import Choice, SharedBuffers, choose, lies_in_front
 from kinesis_efo.planner.standing import Reads
 from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
 
@@ -321,24 +321,31 @@ class QueryFetching:
         if not self._group.coordinator.may_read(key):
             return None
         buffer = shared.found(key)
-        others = self._group.others_at(self, key)
-        if buffer is None or (not others and not buffer.may_cover(position)):
+        choice = choose(
+            position,
+            buffer,
+            others=bool(self._group.others_at(self, key)),
+            apart=key in self.apart,
+            may_read_apart=self._group.may_read_apart,
+            has_waited=self.has_waited(key, position, buffer, self._ahead),
+        )
+        if buffer is None or choice is Choice.BEGIN:
             self._apart.come_back(key, position)
             return shared.buffered(key, position)
-        if buffer.may_cover(position):
-            waits = lies_in_front(position, buffer)
-            if self.is_in_front(key, position, buffer, self._ahead):
-                logger.info("shard %s: a query waits at %s in front of the others, which go on apart", key, position)
-                self._apart.come_back(key, position)
-                return shared.begin_at(key, position)
-            if not waits or key not in self.apart:
-                self._apart.come_back(key, position)
-                return buffer
-        if not self._group.may_read_apart:
+        if choice is Choice.BACK:
             return self._go_back(key, position)
-        return self._read_apart(key, position, buffer)
+        if choice is Choice.APART:
+            return self._read_apart(key, position, buffer)
+        if choice is Choice.FORWARD:
+            # If others take it back at once, it must not go to and fro without any time between.
+            del self._ahead[key]
+            logger.info("shard %s: a query waits at %s in front of the others, which go on apart", key, position)
+        self._apart.come_back(key, position)
+        return buffer if choice is Choice.SHARED else shared.begin_at(key, position)
 
-    def is_in_front(self, key: ShardKey, position: Position, buffer: EventIndex, since: dict[ShardKey, float]) -> bool:
+    def has_waited(
+        self, key: ShardKey, position: Position, buffer: EventIndex | None, since: dict[ShardKey, float]
+    ) -> bool:
         """Whether the query has waited in front of the buffer for so long that the subscription goes forward to it.
 
         Args:
@@ -347,17 +354,13 @@ class QueryFetching:
             buffer: The shared buffer.
             since: Since when it waits there, by shard: as it plans, or as its tasks read.
         """
-        if not lies_in_front(position, buffer):
+        if buffer is None or not lies_in_front(position, buffer):
             since.pop(key, None)
             return False
         if self._group.together or not self._group.may_read_apart:
             return False
         now = self._clock.monotonic()
-        if now - since.setdefault(key, now) < AHEAD_SECONDS:
-            return False
-        # If others take it back at once, it must not go to and fro without any time between.
-        del since[key]
-        return True
+        return now - since.setdefault(key, now) >= AHEAD_SECONDS
 
     def _read_apart(self, key: ShardKey, position: Position, buffer: EventIndex) -> EventIndex | None:
         apart, fetcher = self._apart.begin(key, position), self._apart.fetcher

@@ -10,7 +10,7 @@ from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.sharer import ElsewhereError
 from kinesis_efo.planner.apart_reading import ApartReading
-from kinesis_efo.planner.shared import lies_in_front
+from kinesis_efo.planner.shared import Choice, choose
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class QueryTasks:
         return self._group.alone
 
     def reads_shared(self, key: ShardKey, position: Position) -> bool:
-        """See `Sharer`. As `QueryFetching.buffered` decides, but it changes nothing of where the query plans.
+        """See `Sharer`. It changes nothing of where the query plans.
 
         Raises:
             FetcherUnreachableError: The query has left: nothing is fetched for its tasks any more.
@@ -48,17 +48,23 @@ class QueryTasks:
         group = self._group
         if group.alone or (buffer := group.shared.found(key)) is None:
             return True
-        if buffer.may_cover(position):
-            if key in self._apart.shards and group.may_read_apart and lies_in_front(position, buffer):
-                # It claims nothing of the shared buffer: who is behind would take the subscription back again and again.
-                return False
-            self._relieve(key, position)
-            if self._query.is_in_front(key, position, buffer, self._ahead):
-                group.shared.begin_at(key, position)
-            return True
-        if group.others_at(self._query, key) and group.may_read_apart:
+        apart = key in self._apart.shards
+        choice = choose(
+            position,
+            buffer,
+            others=bool(group.others_at(self._query, key)),
+            apart=apart,
+            may_read_apart=group.may_read_apart,
+            has_waited=not apart and self._query.has_waited(key, position, buffer, self._ahead),
+        )
+        if choice is Choice.APART:
             return False
-        group.shared.begin_at(key, position)
+        if choice in (Choice.SHARED, Choice.FORWARD):
+            self._relieve(key, position)
+        if choice is Choice.FORWARD:
+            del self._ahead[key]
+        if choice is not Choice.SHARED:
+            group.shared.begin_at(key, position)
         return True
 
     def _relieve(self, key: ShardKey, position: Position) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 import time
 import urllib.error
@@ -92,8 +90,7 @@ def test_a_start_waits_until_aws_answers_and_a_killed_planner_is_explained(
         assert refused.keys() == FAULTS.keys()
         assert refused["DynamoDB_20120810.DescribeTable"] > 3, "more than the SDK tries by itself"
 
-        (owner,) = (row["leaseOwner"]["S"] for key, row in w.leases().items() if key.startswith("#run"))
-        os.kill(int(owner.split(":")[-3]), signal.SIGKILL)
+        w.reader().parent().kill()
         wait_until(lambda: query.exception() is not None, 60, "the query to notice")
         error = query.exception()
         assert error is not None

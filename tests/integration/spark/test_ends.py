@@ -48,6 +48,16 @@ def processes(mark: str) -> list[psutil.Process]:
     return found
 
 
+def with_word(some: list[psutil.Process], word: str) -> list[psutil.Process]:
+    """Those of some processes whose command line has a word."""
+    found = []
+    for process in some:
+        with contextlib.suppress(psutil.Error):
+            if word in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
 def program(tmp_path: Path) -> Driver:
     return local_driver(tmp_path / "driver.log")
 
@@ -104,7 +114,7 @@ def test_nothing_is_left_of_a_program(
         query.wait_for_rows(40)
     jvm = java(driver)
     ours = [each for each in processes(mark) if each.pid not in (driver.process.pid, jvm.pid)]
-    assert sum("run_process" in " ".join(each.cmdline()) for each in ours) == 1
+    assert len(with_word(ours, "run_process")) == 1
     end(driver)
     wait_until(lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE, 60)
     # Zombies are there, too.
@@ -130,10 +140,8 @@ def test_a_query_that_is_started_twenty_times_leaves_no_thread_file_or_memory(
         query.wait_for_rows(10 * (number + 1))
         other.wait_for_rows(10 * (number + 1))
         query.stop()
-        (run,) = [each for each in processes(mark) if "run_process" in " ".join(each.cmdline())]
-        wait_until(
-            lambda: sum("streaming_source_runner" in " ".join(each.cmdline()) for each in processes(mark)) == 1, 30
-        )
+        (run,) = with_word(processes(mark), "run_process")
+        wait_until(lambda: len(with_word(processes(mark), "streaming_source_runner")) == 1, 30)
         held.append((run.num_threads(), run.num_fds(), run.memory_info().rss))
     threads, files, memory = zip(*held, strict=True)
     assert max(threads[10:]) <= max(threads[:10])

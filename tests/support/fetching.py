@@ -7,6 +7,7 @@ import time
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from secrets import token_urlsafe
 from typing import Any, NamedTuple, TypeVar
 
 from kinesis_efo.aws import SyncClients
@@ -177,7 +178,7 @@ def prepare(
     parsed = SourceOptions.parse(text)
     manifest = resolve_manifest(parsed, SyncClients(parsed.aws))
     return LocalRun(
-        manifest, parsed, listening, "the secret", start_fetchers=start_fetchers, clock=clock, limits=limits
+        manifest, parsed, listening, token_urlsafe(32), start_fetchers=start_fetchers, clock=clock, limits=limits
     )
 
 

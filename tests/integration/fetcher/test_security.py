@@ -95,7 +95,6 @@ def is_answered(address: FetcherAddress) -> float:
 def test_no_call_is_answered_without_the_secret(world: MakeWorld) -> None:
     with reading(world()) as r:
         address, right = r.runtime.address, r.runtime.secret
-        assert len(right) >= 43, "256 bits in base64"
         for guess in ["", "guessed", right[:-1], right + "x", right.swapcase(), f" {right}", "\u20ac"]:
             for secured in (address, replace(address, nearby="")):
                 with FetcherClient(secured, guess) as client, pytest.raises(FetcherRefusedError, match="another run"):

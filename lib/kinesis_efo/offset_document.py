@@ -16,6 +16,8 @@ class OffsetDocument(msgspec.Struct):
         sources: What each stream was read from, as an ARN.
         lasts: How far the last record lies before the position, by shard id and stream.
         mark: Names the checkpoint, and how often it has moved; empty in offsets of earlier versions.
+        begin: Where a checkpoint's micro-batch 0 begins, in the form of `streams`, if this is its end: Spark's log does not say so.
+            Empty: it begins at `streams`, and reads nothing. None: the end of another micro-batch.
     """
 
     version: int
@@ -23,6 +25,7 @@ class OffsetDocument(msgspec.Struct):
     sources: dict[str, str] = {}
     lasts: dict[str, dict[str, str]] = {}
     mark: str = ""
+    begin: dict[str, dict[str, str]] | None = None
 
 
 def read_document(data: object) -> OffsetDocument:

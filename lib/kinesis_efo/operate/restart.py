@@ -167,10 +167,7 @@ def _said(last: Planned) -> str:
     if last.finished:
         return f"micro-batch {last.batch} is finished, and the next start goes on behind it"
     if last.batch == 0:
-        return (
-            "micro-batch 0 is not finished: the next start repeats it, from where 'startingPosition' says then up to the end that was "
-            "planned"
-        )
+        return "micro-batch 0 is not finished: the next start repeats it, from where the query began, up to the end that was planned"
     return f"micro-batch {last.batch} is not finished: the next start repeats it, up to the same end"
 
 

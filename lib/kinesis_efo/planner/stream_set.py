@@ -35,9 +35,27 @@ class StreamSet:
         self._drop = drop
         self._said: set[str] = set()
 
-    def to_dict(self, offset: Offset) -> dict[str, Any]:
-        """An offset as plain data, which also says what its streams are read from."""
-        return offset.to_dict({name: _read_from(ref) for name, ref in self._streams.items()})
+    def to_dict(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
+        """An offset as plain data, which also says what its streams are read from.
+
+        Args:
+            offset: The offset.
+            begin: Where its micro-batch begins, if that is the query's first one: see `OffsetDocument`.
+        """
+        data = offset.to_dict({name: _read_from(ref) for name, ref in self._streams.items()})
+        if begin is None:
+            return data
+        return {"begin": {} if begin is offset else begin.to_dict()["streams"], **data}
+
+    def read_begin(self, data: Mapping[str, Any]) -> Offset | None:
+        """Where the micro-batch begins that an offset is the end of, if it says so.
+
+        Args:
+            data: Plain data that `read` has read.
+        """
+        if (begin := data.get("begin")) is None:
+            return None
+        return self.read({**data, "lasts": {}, "mark": "", "streams": begin or data["streams"]})
 
     def read(self, data: Mapping[str, Any]) -> Offset:
         """The offset in plain data, without the streams that are gone.

@@ -132,7 +132,7 @@ class KinesisStreamReader(StreamReaderBase):
             self._committed = self._done
             self._take_note(position, step)
             if step.end is not None:
-                return self._data(step.end)
+                return self._data(step.end, position if position == self._initial else None)
             if not step.again:
                 break
         self._had_nothing = True
@@ -148,6 +148,11 @@ class KinesisStreamReader(StreamReaderBase):
         if SPARK_VERSION < (4, 2):
             self._lag_notes.write(self._planned, self._report())
         begin, runtime = self._offset(start), self._started()
+        logged = self._streams.read_begin(end) if first else None
+        if logged is not None and dict(logged) != dict(begin):
+            # Spark does not log where micro-batch 0 begins. To repeat it, it asks for the initial offset again, which is another one now.
+            begin = logged
+            runtime.ask(Begin(mark=self._mark, resumed=self._planned))
         known, self._step = self._step, None
         if not first and known is not None and known[0] is begin and known[1] is self._planned:
             plan = known[2]
@@ -343,12 +348,12 @@ class KinesisStreamReader(StreamReaderBase):
         self._offsets.appendleft((data, offset))
         return offset
 
-    def _data(self, offset: Offset) -> dict[str, Any]:
-        """An offset as Spark takes it."""
+    def _data(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
+        """An offset as Spark takes it; of the query's first micro-batch, with where that begins."""
         for data, known in self._offsets:
             if known is offset:
                 return data
-        data = self._streams.to_dict(offset)
+        data = self._streams.to_dict(offset, offset if offset is self._initial else begin)
         self._offsets.appendleft((data, offset))
         return data
 

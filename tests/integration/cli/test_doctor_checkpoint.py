@@ -87,7 +87,7 @@ def test_a_first_micro_batch_that_is_not_finished(run: Run, world: Callable[...,
     here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}}, finished=False)
     status, detail, _ = said(run, w, here)["checkpoint"]
     assert status == "passed"
-    assert "micro-batch 0 is not finished: the next start repeats it, from where 'startingPosition' says then" in detail
+    assert "micro-batch 0 is not finished: the next start repeats it, from where the query began" in detail
 
 
 @pytest.mark.parametrize("location", ["nothing", "s3://nothing-here/at-all"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -124,3 +125,63 @@ def test_a_checkpoint_from_a_backup_is_known_by_its_own_mark(
     found = says(backup)
     assert "this checkpoint had been further by 1 micro-batch" in found["checkpoint"], found
     assert found["restart of orders"].startswith("passed: goes on"), found
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_first_micro_batch_that_is_repeated_begins_where_the_query_began(
+    empty: bool, aws: LocalAws, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark does not log that, and asks for the initial offset once more: at LATEST, that is another one by then."""
+    w = make_world(aws, tmp_path, {"orders": 2})
+    attempts: dict[int, list[list[int]]] = {}
+    put = 0
+
+    def write(frame: DataFrame, number: int) -> None:
+        rows = sorted(int(row.data) for row in frame.select("data").collect())
+        attempts.setdefault(number, []).append(rows)
+
+    def start() -> Any:
+        options = {**w.options, "startingPosition": "LATEST", "leaseTimeout": "1s"}
+        options["pollTimeout"] = "200ms" if empty else "30s"
+        stream = spark.readStream.format("kinesis-efo").options(**options).load()
+        return stream.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    def put_some() -> None:
+        nonlocal put
+        w.put((f"key{number}", b"%d" % number) for number in range(put, put + 5))
+        put += 5
+
+    query = start()
+    while not attempts:
+        assert query.exception() is None, query.exception()
+        if not empty:
+            put_some()
+        time.sleep(0.1)
+    query.stop()
+    # As if Spark had died before it had written that micro-batch 0 is done.
+    for log in ("offsets", "commits"):
+        for file in (tmp_path / "checkpoint" / log).iterdir():
+            if log == "commits" or not file.name.lstrip(".").startswith("0"):
+                file.unlink()
+    (first,) = attempts.pop(0)
+    attempts.clear()
+    assert bool(first) is not empty
+    put_some()
+    query = start()
+    put_some()
+
+    def all_rows() -> list[int]:
+        return sorted(number for (rows,) in attempts.values() for number in rows)
+
+    def has_all() -> bool:
+        assert query.exception() is None, query.exception()
+        return bool(rows := all_rows()) and len(rows) >= put - rows[0]
+
+    try:
+        wait_until(has_all, 90)
+    finally:
+        query.stop()
+    assert attempts[0] == [first], "the same rows, once more"
+    # Records that had come before the query began are not of it.
+    assert all_rows() == list(range(all_rows()[0], put))
+    assert not empty or all_rows()[0] == 0

@@ -153,6 +153,7 @@ class Reader(KinesisStreamReader):
 
     def __init__(self, initial: Mapping[ShardKey, Position], *, marked: bool = False, **options: str) -> None:
         super().__init__(SourceOptions.parse({"manifest": "m.json", **options}), MANIFEST)
+        self.marked = marked
         if not marked:
             # Offsets are compared whole here. Marks have tests of their own.
             self._mark = None  # type: ignore[assignment]
@@ -175,6 +176,12 @@ class Reader(KinesisStreamReader):
     def _started(self) -> Any:
         self.started = True
         return self
+
+    def _data(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
+        data = super()._data(offset, begin)
+        if not self.marked:
+            data.pop("begin", None)
+        return data
 
     @property
     def planner_address(self) -> FetcherAddress | None:
@@ -231,6 +238,39 @@ def ranges(partitions: Any) -> list[ShardRange]:
 def listened(**options: str) -> Reader:
     """A reader of whose micro-batches the driver says that they are done; its checkpoint has a mark."""
     return Reader({key(0): START}, marked=True, **{LISTENS: "true", **options})
+
+
+LATER = Position.at_timestamp(START.value + 60_000)
+
+
+@pytest.mark.parametrize("records", [3, 0])
+def test_a_first_micro_batch_that_is_repeated_begins_where_it_began(records: int) -> None:
+    reader = listened()
+    if records:
+        reader.fetcher.there[key(0)] = (after(9), records)
+    first = reader.latestOffset() if SPARK_VERSION < (4, 1) else None
+    start = reader.initialOffset()
+    end = first or reader.latestOffset(start)
+    planned = ranges(reader.partitions(start, end))
+    assert [wanted.after for wanted in planned] == ([START] if records else [])
+    assert (end == start) is not bool(records)
+    end = json.loads(json.dumps(end))  # as Spark's log has it
+    # The next start is asked again where the query begins: now, which is another time, and with other shards.
+    again = Reader({key(0): LATER, key(1): LATER}, marked=True)
+    assert ranges(again.partitions(again.initialOffset(), end)) == planned
+    assert again.fetcher.resumed == [again._offset(end)], "it is no new query"
+    assert again.latestOffset(end) == end, "Spark compares offsets as text"
+    reader.fetcher.there[key(0)] = again.fetcher.there[key(0)] = (after(20), 2)
+    further = again.latestOffset(end)
+    assert "begin" not in further
+    assert [wanted.after for wanted in ranges(again.partitions(end, further))] == [after(9) if records else START]
+
+
+def test_the_first_micro_batch_of_an_earlier_version_begins_where_spark_says() -> None:
+    reader = listened()
+    end = offset(s0=after(9))
+    assert [wanted.after for wanted in ranges(reader.partitions(reader.initialOffset(), end))] == [START]
+    assert reader.fetcher.resumed == []
 
 
 @pytest.mark.parametrize("done", [True, False])

@@ -1,6 +1,6 @@
-"""What a stream reader asks of its run, which is another process.
+"""The calls of a stream reader to its run, which is another process.
 
-A call is one message. A run answers the calls of a query one after the other, each once.
+A call is one message. A run carries out the calls of a query one after the other, each once.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ T = TypeVar("T")
 
 
 class Call(msgspec.Struct, Generic[T], frozen=True, tag_field="call", tag=str.lower):
-    """A call to a query; the parameter is what it answers."""
+    """A call to a query; the type parameter is the type of its result."""
 
 
 class Begin(Call[Offset | None], frozen=True):
-    """The query begins, or a run takes the place of one that is gone. Answers where a new query begins; None for others.
+    """Start a query in a run, or continue it in the next run. Returns the start offset of a new query, else None.
 
     Attributes:
-        new: Whether the option says where it begins. If that has to wait for the lease, the answer is None at first: ask again.
-        mark: For an offset that has none.
+        new: Whether the option decides where it starts. None is returned while the lease is not held: call again.
+        mark: Given to offsets without a mark.
         wait: Seconds to wait for the lease.
-        resumed: Up to where Spark's log had planned when the query went on; None once the query has asked for more.
+        resumed: The last planned offset in Spark's log when the query started; None once it has called `Next`.
         planned: The last micro-batch in Spark's log.
-        kept: From where on its tasks may still read; None if they cannot.
-        end: The last end that was told, or that Spark's log has.
-        ending: How far the query had come with its end.
+        kept: The offset from which its tasks may still read; None if none can.
+        end: The last end that the reader was given, or that is in Spark's log.
+        ending: The state of the query's `Ending`.
     """
 
     new: bool = False
@@ -51,8 +51,8 @@ class Served(NamedTuple):
 
     Attributes:
         wanted: The range.
-        fetcher: Who reads its shard; None: nobody yet.
-        bytes: What it occupies in the buffer; None if that is not known.
+        fetcher: The fetcher that reads its shard; None if there is none yet.
+        bytes: Bytes of it in the buffer; None if unknown.
     """
 
     wanted: ShardRange
@@ -61,11 +61,11 @@ class Served(NamedTuple):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """The ranges of a micro-batch that have records, as far as that is known. There may be thousands.
+    """The ranges of a micro-batch, possibly thousands, without those that are known to be empty.
 
     Attributes:
-        fetchers: Who reads shards.
-        shards: Of each range, its shard, the number of its fetcher, and its bytes; None if these are not known.
+        fetchers: The fetchers, None for ranges that have none yet.
+        shards: For each range its shard, the index of its fetcher, and its bytes (None if unknown).
         strict: Streams of which tasks leave out KPL aggregates with records of other shards.
     """
 
@@ -75,11 +75,11 @@ class Planned(msgspec.Struct, frozen=True):
 
     @property
     def all_served(self) -> bool:
-        """Whether each shard is read by somebody."""
+        """Whether each shard has a fetcher."""
         return None not in self.fetchers
 
     def served(self, ranges: Sequence[ShardRange]) -> list[Served]:
-        """What is served, of all ranges of the micro-batch."""
+        """The given ranges of the micro-batch that have records, with their fetchers."""
         shards = {key: (self.fetchers[fetcher], size) for key, fetcher, size in self.shards}
         return [Served(wanted, *shards[wanted.key]) for wanted in ranges if wanted.key in shards]
 
@@ -89,12 +89,12 @@ class Step(msgspec.Struct, frozen=True):
 
     Attributes:
         end: Its end; None if there is nothing to read.
-        again: Whether something that the query waits for was not known in time: ask again.
-        bytes: Bytes of its events; None if that is not known.
-        data: About how much of them is the records' data; None likewise.
-        behind: How far shards are behind their tips, milliseconds, as far as that is news.
-        plan: Who serves it, if all of its shards are read by somebody: what `Plan` would answer.
-        ending: How far the query has come with its end; None if that has not changed.
+        again: Something that the query waits for was not known in time: call again.
+        bytes: Bytes of its events; None if unknown.
+        data: Estimated bytes of the records' data in them; None if unknown.
+        behind: Milliseconds by which shards are behind their tips, if changed.
+        plan: The result of `Plan`, if all shards have a fetcher.
+        ending: The state of the query's `Ending`, if changed.
     """
 
     end: Offset | None = None
@@ -110,10 +110,10 @@ class Next(Call[Step], frozen=True):
     """Ask how far the next micro-batch may go.
 
     Attributes:
-        position: How far the query has come.
+        position: Where the micro-batch starts.
         wait: Seconds to wait if there is nothing to read.
-        done: Up to where everything is processed, if that is news.
-        hurry: Whether another source of the query has rows: a query that goes on does not wait, then.
+        done: The end of what is processed, if changed.
+        hurry: Do not wait: another source of the query has rows. Ignored if the query has an end.
         once: Whether this micro-batch reads everything up to the tips.
         available_now: Whether the query ends at the tips as they are at its first call.
     """
@@ -127,15 +127,15 @@ class Next(Call[Step], frozen=True):
 
 
 class Plan(Call[Planned], frozen=True):
-    """Ask who serves a micro-batch that Spark's log has.
+    """Ask which fetchers serve a micro-batch that is in Spark's log.
 
-    Tasks that begin before there are fetchers could take the cores that these need: ask again while nobody reads a shard.
+    Call again while a shard has no fetcher: tasks that start earlier could take the cores that the fetchers need.
 
     Attributes:
-        begin: Its begin.
+        begin: Its start.
         end: Its end.
-        wait: Seconds to wait until all shards are read by somebody.
-        first: Whether it is the first one since the query started: a former run may have planned it long ago.
+        wait: Seconds to wait until all shards have a fetcher.
+        first: Whether it is the first one since the query started: an earlier run may have planned it long ago.
     """
 
     begin: Offset
@@ -145,12 +145,12 @@ class Plan(Call[Planned], frozen=True):
 
 
 class Commit(Call[bool], frozen=True):
-    """Note what a query has done that asks for no more. Answers whether its last micro-batch is done, as far as the driver says so.
+    """Commit the last micro-batches of a query that is stopping. Returns whether the driver has reported the last one as done.
 
     Attributes:
-        last: The end of that micro-batch, which Spark's log has.
-        done: Up to where everything is processed, if that is news.
-        wait: Seconds to wait for the driver's word.
+        last: The end of that micro-batch in Spark's log.
+        done: The end of what is processed, if changed.
+        wait: Seconds to wait for the driver's report.
     """
 
     last: Mark | None = None
@@ -159,12 +159,12 @@ class Commit(Call[bool], frozen=True):
 
 
 class Reading(Call[bool], frozen=True):
-    """Ask whether a task reads a range at this moment; another query's counts, too."""
+    """Ask whether a task, of any query, is reading a range."""
 
 
 AnyCall = Begin | Next | Plan | Commit | Reading
 
 
 def answer_type(call: Call[Any]) -> Any:
-    """What a call answers."""
+    """The type of a call's result."""
     return get_args(type(call).__orig_bases__[0])[0]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What one query of a run reads apart from the others, with GetRecords and with room of its own: shards in which it is behind them."""
+"""Catching up: in shards in which a query is behind the shared buffer, it reads with GetRecords and has memory of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class ApartRules(Protocol):
-    """What the run says about reading apart; see `Sharing`."""
+    """What the run allows queries that catch up; see `Sharing`."""
 
     @property
     def coordinator(self) -> Coordinator:
@@ -30,26 +30,26 @@ class ApartRules(Protocol):
 
     @property
     def may_read_apart(self) -> bool:
-        """Whether a query that is behind may read apart."""
+        """Whether a query may catch up by itself."""
 
     def fetch_apart(self) -> Fetcher:
-        """A fetcher for a query that reads apart."""
+        """A new fetcher for a query that catches up."""
 
     def end_apart(self, fetcher: Fetcher) -> None:
-        """Take note that a query does not read apart any more."""
+        """Give a fetcher back."""
 
     def forbid_apart(self, why: AccessRefusedError) -> None:
-        """Take note that Kinesis does not let this run call GetRecords."""
+        """Let no query catch up: Kinesis refuses GetRecords."""
 
 
 @dataclass(slots=True)
 class ApartShard:
-    """A shard that a query reads apart.
+    """A shard in which a query catches up.
 
     Attributes:
-        kept: From where on the shared buffer is kept for it; None while it is too far behind.
-        back: Whether it plans from the shared buffer again. What it has planned before is still to be read.
-        not_before: When the shared buffer may be kept for it again, monotonic seconds.
+        kept: Its claim on the shared buffer; None while it is too far behind.
+        back: Whether it plans from the shared buffer again. Ranges planned before are still to be read.
+        not_before: The earliest time of its next claim, monotonic seconds.
     """
 
     kept: Position | None = None
@@ -57,22 +57,22 @@ class ApartShard:
     not_before: float = -inf
 
     def is_over(self, position: Position | None) -> bool:
-        """Whether nothing that was read apart is needed any more, once everything up to a position is processed."""
+        """Whether the query has caught up, if everything up to a position is processed."""
         if position is None or position.is_end:
             return True
         return self.back and (self.kept is None or position.reaches(self.kept))
 
 
 class ApartReading:
-    """The shards that a query reads apart.
+    """The shards in which one query catches up.
 
     Args:
-        rules: What the run says about it.
-        listener: Learns in which shards something happens.
-        failed: Learns what keeps this query from going on, and no other.
+        rules: What the run allows.
+        listener: Told in which shards something happens.
+        failed: Called with an error that ends this query only.
 
     Attributes:
-        shards: What it reads apart, or did until a moment ago.
+        shards: The shards; one leaves when everything read this way is processed.
     """
 
     def __init__(self, rules: ApartRules, listener: ShardListener, failed: Callable[[KinesisEfoError], None]) -> None:
@@ -83,7 +83,7 @@ class ApartReading:
         self._fetcher: Fetcher | None = None
 
     async def stop(self) -> None:
-        """Read nothing apart any more."""
+        """Stop the fetcher."""
         if (fetcher := self._fetcher) is not None:
             self._fetcher = None
             self._rules.end_apart(fetcher)
@@ -91,7 +91,7 @@ class ApartReading:
 
     @property
     def fetcher(self) -> Fetcher:
-        """Reads them; made when it is needed first."""
+        """Reads the shards; made when it is first needed."""
         if self._fetcher is None:
             self._fetcher = self._rules.fetch_apart()
             self._fetcher.refused = self._rules.forbid_apart
@@ -100,26 +100,26 @@ class ApartReading:
 
     @property
     def brought(self) -> Brought:
-        """What was brought in all."""
+        """The number of calls and bytes of the fetcher."""
         return Brought() if self._fetcher is None else self._fetcher.brought
 
     @property
     def reading(self) -> bool:
-        """Whether a task reads a range apart at this moment."""
+        """Whether a task is reading a range from the fetcher."""
         return self._fetcher is not None and self._fetcher.reading
 
     def plans(self, key: ShardKey) -> Feeds | None:
-        """The feeds that the query plans a shard from, if it reads that apart; None if it plans from the shared buffer."""
+        """The feeds from which the query plans a shard; None if it plans from the shared buffer."""
         apart = self.shards.get(key)
         return self._fetcher.feeds if apart is not None and not apart.back and self._fetcher is not None else None
 
     @property
     def plans_any(self) -> bool:
-        """Whether the query plans from what it reads apart in some shard. May be asked in any thread."""
+        """Whether the query catches up in a shard. Thread-safe."""
         return not all(apart.back for apart in list(self.shards.values()))
 
     def begin(self, key: ShardKey, position: Position) -> ApartShard:
-        """Plan from what is read apart from now on."""
+        """Catch up in a shard from a position on."""
         apart = self.shards.get(key)
         if apart is None:
             apart = self.shards[key] = ApartShard()
@@ -127,49 +127,49 @@ class ApartReading:
                 "shard %s: a query is at %s, behind the buffer that others share, and reads apart", key, position
             )
         if apart.back:
-            # The shared buffer has lost what it was kept for.
+            # The shared buffer has lost the data of its claim.
             apart.back, apart.kept = False, None
         return apart
 
     def go(self, key: ShardKey, not_before: float) -> None:
-        """Read a shard apart, and do not share its buffer for a while.
+        """Leave the shared buffer of a shard.
 
         Args:
             key: The shard.
-            not_before: When the buffer may be kept for the query again, monotonic seconds.
+            not_before: The earliest time of the next claim, monotonic seconds.
         """
         self.shards[key] = ApartShard(not_before=not_before)
 
     def come_back(self, key: ShardKey, position: Position) -> None:
-        """Plan from the shared buffer from a position on. What was planned before is still read apart."""
+        """Plan from the shared buffer from a position on. Ranges planned before are still read from the fetcher."""
         apart = self.shards.get(key)
         if apart is not None and not apart.back:
             apart.back, apart.kept = True, position
             logger.info("shard %s: a query shares the buffer again, at %s", key, position)
 
     def end(self, shards: Iterable[ShardKey]) -> None:
-        """Read some shards apart no longer."""
+        """Drop shards, and close their feeds."""
         ended = [key for key in shards if self.shards.pop(key, None) is not None]
         if self._fetcher is not None:
             self._fetcher.feeds.close(ended)
 
     def found(self, key: ShardKey) -> ShardBuffer | None:
-        """What is buffered of a shard; None if it is not read apart."""
+        """The fetcher's buffer of a shard, if there is one."""
         feed = self._fetcher.feeds.feed(key) if key in self.shards and self._fetcher is not None else None
         return feed.buffer if feed is not None else None
 
     def tip(self, key: ShardKey) -> Position | None:
-        """Where a shard ended when it was begun to be read apart; None if that is not known."""
+        """The tip of a shard when the fetcher began to read it; None if unknown."""
         return self._fetcher.feeds.tip(key) if key in self.shards and self._fetcher is not None else None
 
     def commit(self, offset: Mapping[ShardKey, Position]) -> dict[ShardKey, LastRecord]:
-        """Drop what the query will not ask for again, and end what it has read beyond.
+        """Drop what the query has processed, and the shards in which it has caught up.
 
         Args:
             offset: Positions up to which it has processed everything.
 
         Returns:
-            The last records up to there, as far as they are known.
+            The last records at these positions, if known.
         """
         if self._fetcher is None:
             return {}
@@ -178,12 +178,12 @@ class ApartReading:
         return records
 
     def allowed(self) -> None:
-        """Wake the reads that wait: more shards may be read now."""
+        """Wake the waiting reads: more shards may be read now."""
         if self._fetcher is not None:
             self._fetcher.allowed()
 
     def let_go(self, stream: str) -> None:
-        """Stop reading a stream, which may not be read any more."""
+        """Stop reading a stream whose lease is lost."""
         if self._fetcher is not None:
             self._fetcher.feeds.close([key for key in self.shards if key.stream == stream])
 
@@ -194,8 +194,8 @@ class ApartReading:
 
         Args:
             wanted: The range.
-            asked_at: When it was asked for, monotonic seconds; None: now.
-            kept: From where on the shared buffer is kept for the query, which may plan from there.
+            asked_at: When the range was requested, monotonic seconds; None: now.
+            kept: The query's claim on the shared buffer, from which it may plan.
 
         Raises:
             DataLossError, RetriesExhaustedError, ElsewhereError: As `Fetcher.read`.
@@ -206,12 +206,12 @@ class ApartReading:
                 yield some
 
     def expect(self, key: ShardKey, kept: Position | None) -> None:
-        """Read ranges of a shard apart in which the query may plan from the shared buffer."""
+        """Add a shard of which the fetcher reads ranges, while the query may plan from the shared buffer."""
         self.shards.setdefault(key, ApartShard(kept=kept, back=True))
 
 
 class _ApartCoordinator:
-    """The coordinator of a fetcher that reads apart: what ends it need not end the run."""
+    """The coordinator of the fetcher. An error of the fetcher does not end the run."""
 
     def __init__(self, run: Coordinator, failed: Callable[[KinesisEfoError], None]) -> None:
         self.failure = Failure()
@@ -244,7 +244,7 @@ class _ApartCoordinator:
 
 
 class _Allowed:
-    """What a fetcher that reads apart asks: it reads for one query only, as long as that is allowed."""
+    """Lets a fetcher read for one query, as long as catching up is allowed."""
 
     alone: Final = True
 
@@ -252,5 +252,5 @@ class _Allowed:
         self._rules = rules
 
     def reads_shared(self, key: ShardKey, position: Position) -> bool:  # noqa: ARG002
-        """Whether to read on here."""
+        """Whether to continue here."""
         return self._rules.may_read_apart

@@ -1,4 +1,4 @@
-"""Which fetcher of another process reads which shard of a run, and what each was told. It lives in the planner's event loop."""
+"""Assigns the shards of a run to fetchers of other processes. It lives in the run's event loop."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _WITHDRAW_SECONDS: Final = 10.0
 
 
 class Assignments:
-    """Assigns the shards that a query reads to the fetchers that are there.
+    """Assigns the shards that are read to the present fetchers.
 
     Args:
-        snapshots: What fetchers have told of the shards. That of a shard is dropped when it is taken from its fetcher.
-        missing: Learns when the last fetcher is gone.
-        timeout: Seconds after which a fetcher that is not heard of counts as dead; it has stopped reading by then.
+        snapshots: The fetchers' reports of the shards. A shard's report is dropped when the shard is taken from its fetcher.
+        missing: Told when the last fetcher is gone.
+        timeout: Seconds without a request after which a fetcher counts as dead; it has stopped reading by then.
         clock: Time.
 
     Attributes:
-        changed: Notified when somebody else may read a shard, or has closed one.
-        reached: How far the query has come in each shard that is to be read.
+        changed: Notified when the fetcher of a shard changes, or a fetcher has closed a shard.
+        reached: The shards to read, with the position up to which each is processed.
         stopping: Whether the run ends.
-        shared: Whether there are several queries: a fetcher goes back for none of their tasks.
+        shared: Whether there are several queries; a fetcher then restarts no subscription for a task.
     """
 
     def __init__(self, snapshots: ShardSnapshots, missing: MissingFetchers, timeout: float, clock: Clock) -> None:
@@ -55,15 +55,15 @@ class Assignments:
 
     @property
     def withholds(self) -> bool:
-        """Whether shards were let go of that nobody has asked for since."""
+        """Whether `let_go` closed shards that were not opened again."""
         return bool(self._withheld)
 
     def want(self, positions: Mapping[ShardKey, Position]) -> None:
-        """Begin to read shards from these positions on, and those again that were let go of. Others are read on where they are."""
+        """Read new shards from these positions on, and open again those that `let_go` closed. Other shards are unaffected."""
         new = {key: position for key, position in positions.items() if key not in self.reached and not position.is_end}
         if not (new or self._withheld):
             return
-        # A fetcher that was not told yet that a shard had ended would go on where it is.
+        # A fetcher may not know yet that such a shard was ended, and would continue at its old position.
         still_read = frozenset(key for key in new if self._members.owner(key) is not None)
         self.reached |= new
         self._snapshots.begin(new)
@@ -73,41 +73,41 @@ class Assignments:
         self.share()
 
     def restart(self, key: ShardKey, position: Position) -> None:
-        """Have a shard read anew from a position on: whoever reads it closes it first."""
+        """Read a shard again from a position on. Its fetcher closes it first."""
         self.reached[key] = position
         self._close(frozenset((key,)))
         self.share()
 
     def end(self, key: ShardKey) -> None:
-        """Take note that a shard is not to be read any more. Its fetcher is told with the next change of its shards."""
+        """Stop reading a shard. Its fetcher is told with the next change of its shards."""
         del self.reached[key]
         self._snapshots.end(key)
 
     def allow(self, stream: str) -> None:
-        """Let a stream be read."""
+        """Allow a stream to be read."""
         self._held.add(stream)
         self.share()
 
     def forbid(self, stream: str) -> None:
-        """Let nobody read a stream any more."""
+        """Forbid a stream to be read."""
         self._held.discard(stream)
         self.share()
 
     async def let_go(self, shards: Collection[ShardKey]) -> None:
-        """Have the subscriptions of shards closed, until somebody asks for them again; waits for that, but not for long."""
+        """Close the subscriptions of shards until the next `want`. Waits at most 10 seconds for the fetchers."""
         self._withheld = frozenset(shards)
         self.share()
         give_up_at = self._clock.monotonic() + _WITHDRAW_SECONDS
         while self._members.closing & self._withheld and self._clock.monotonic() < give_up_at:
             await within(self._clock, TICK_SECONDS, self.changed.wait())
 
-    # -- who reads it
+    # -- the fetchers
 
     def ask(self, request: WorkRequest) -> tuple[MemberState, FetcherSession | None]:
-        """Take note of a fetcher that asks for work; it gets its part of the shards if it is new.
+        """Handle a fetcher's request for work. A new fetcher gets its part of the shards.
 
         Returns:
-            What it is, and what it was told; None unless it works.
+            Its state, and its session if it is `WORKING`.
         """
         known = self._members.get(request.name) is not None
         standing = self._members.ask(
@@ -129,50 +129,50 @@ class Assignments:
         return standing, session
 
     def working(self, name: str) -> tuple[Member[FetcherAddress], FetcherSession] | None:
-        """A fetcher by its name, and what it was told; None if it is not there, or not any more."""
+        """A fetcher and its session by its name; None if it is not present."""
         member, session = self._members.get(name), self._sessions.get(name)
         return None if member is None or session is None else (member, session)
 
     def owner(self, key: ShardKey) -> Member[FetcherAddress] | None:
-        """Who reads a shard now; None while nobody does."""
+        """The fetcher of a shard; None if it has none."""
         return self._members.owner(key)
 
     def address(self, key: ShardKey) -> FetcherAddress | None:
-        """How tasks reach whoever reads a shard now; None while nobody does."""
+        """The address of a shard's fetcher; None if it has none."""
         member = self._members.owner(key)
         return member.address if member is not None else None
 
     def fetcher_of(self, key: ShardKey) -> str | None:
-        """Who reads a shard now, for tools; None while nobody does."""
+        """The name of a shard's fetcher for tools; None if it has none."""
         member = self._members.owner(key)
         return f"{member.place} on {member.host}" if member is not None else None
 
     def fetchers(self) -> list[tuple[str, int]]:
-        """The hosts of the fetchers, with the number of shards that each reads."""
+        """The host of each fetcher, with the number of its shards."""
         return [(member.host, len(member.shards)) for member in self._members]
 
     def __len__(self) -> int:
-        """The number of fetchers that are there."""
+        """The number of fetchers."""
         return len(self._members)
 
     @property
     def room(self) -> int:
-        """Bytes that the fetchers may buffer."""
+        """Bytes that all fetchers together may buffer."""
         return sum(session.budget for session in self._sessions.values())
 
     @property
     def reading(self) -> bool:
-        """Whether a task reads a range at this moment, by what fetchers said last. May be asked in any thread."""
+        """Whether a task is reading a range, by the fetchers' last requests. Thread-safe."""
         return any(session.reading for session in list(self._sessions.values()))
 
     def silent(self, seconds: float | None = None) -> list[Member[FetcherAddress]]:
-        """The fetchers that have not asked for this many seconds; by default those that count as dead."""
+        """The fetchers without a request for this many seconds; by default those that count as dead."""
         return self._members.silent(self._clock.monotonic(), seconds)
 
     # -- changes
 
     def share(self) -> None:
-        """Share the shards out anew, by what they bring."""
+        """Distribute the shards by their rates."""
         before = {key: self._members.owner(key) for key in self.reached}
         self._members.share(self._rates.weights(self.reached), withheld=self._not_read())
         for key, owner in before.items():
@@ -181,7 +181,7 @@ class Assignments:
         self.changed.notify()
 
     def _close(self, shards: frozenset[ShardKey]) -> None:
-        """Take some shards from whoever reads them."""
+        """Take shards from their fetchers."""
         self._members.share(self._rates.weights(self.reached), withheld=self._not_read() | shards)
         for key in shards:
             self._snapshots.forget(key)
@@ -190,15 +190,15 @@ class Assignments:
         return self._withheld | {key for key in self.reached if key.stream not in self._held}
 
     def count(self, key: ShardKey, size: int) -> None:
-        """Count bytes that a shard has brought."""
+        """Count received bytes of a shard."""
         self._rates.add(key, size)
 
     def measure(self) -> bool:
-        """Measure what the shards bring, if that is due; returns whether it was."""
+        """Update the shards' rates if that is due; returns whether it was."""
         return self._rates.tick(self._clock.monotonic())
 
     def lose(self, name: str) -> None:
-        """Count a fetcher as dead, or as ended. Its shards are free; `share` gives them to others."""
+        """Remove a fetcher that is dead or has ended. `share` gives its shards to other fetchers."""
         member = self._members.lose(name)
         self._sessions.pop(name, None)
         if member is None:
@@ -211,12 +211,12 @@ class Assignments:
             logger.warning("fetcher %d on %s is gone; it read %d shards", member.place, member.host, len(member.shards))
 
     def tell_all(self) -> None:
-        """Answer all fetchers that wait for something new."""
+        """Answer all waiting fetchers."""
         for session in self._sessions.values():
             session.changed.notify()
 
     async def all_gone(self) -> None:
-        """Wait until no fetcher is there any more."""
+        """Wait until the last fetcher is gone."""
         while len(self._members):
             await self.changed.wait()
 

@@ -1,6 +1,6 @@
-"""Answers the clients of a run, and keeps their queries, which live in the run's event loop.
+"""Answers the clients of a run, and has their queries, which live in the run's event loop.
 
-A client is the process that Spark keeps for a query's source. Once a second, queries of processes that have ended are dropped.
+A client is the process that Spark keeps for a query's source. Every second the queries of dead processes are dropped.
 """
 
 from __future__ import annotations
@@ -64,37 +64,37 @@ class RunOfClients(Protocol):
 
     @property
     def address(self) -> FetcherAddress:
-        """Where tasks read, or ask who reads."""
+        """Where tasks read, or ask for the fetcher of a shard."""
 
     @property
     def certificate(self) -> Certificate | None:
-        """Encrypts what its service sends by TCP; None: nothing does."""
+        """The TLS certificate of the run's service; None: it does not use TLS."""
 
     @property
     def planner_address(self) -> FetcherAddress | None:
-        """Where tasks ask who reads a shard; None if that never changes."""
+        """Where tasks ask for the fetcher of a shard; None if that never changes."""
 
     def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
-        """Why a query that reads some streams cannot share the run."""
+        """The reasons why a query of these streams cannot share the run."""
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
-        """Let streams be read that the run does not read yet. Others of the program see them at once, the task is done once they are open."""
+        """Add streams to the run. Other processes of the program see them at once; the task ends when they are open."""
 
     def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
-        """Plans for one more query of the run; its tasks give its name."""
+        """Add a query. Its tasks give its name."""
 
 
 class _Client:
     """One client.
 
     Attributes:
-        reader: Names its query.
+        reader: The name of its query.
         process: Its process.
         planner: Plans for its query.
-        ready: Opens what the run did not read before.
+        ready: Opens the streams that are new to the run.
         number: The number of its last call.
-        calling: That call.
-        offsets: The offsets that it has told, and was told.
+        calling: Its last call.
+        offsets: The offsets that both processes know.
     """
 
     def __init__(self, reader: str, process: Process, planner: QueryPlanner, ready: asyncio.Task[None]) -> None:
@@ -112,7 +112,7 @@ class Clients:
 
     Args:
         run: The run.
-        said: Log lines that the next client that calls is to write.
+        said: Log lines for the next client that calls to write.
     """
 
     def __init__(self, run: RunOfClients, said: deque[str]) -> None:
@@ -126,7 +126,7 @@ class Clients:
         return len(self._clients)
 
     async def answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
-        """Answer a message; None if no client sends such messages.
+        """Answer a message; None if it is not a client's.
 
         Args:
             kind: The type of the message.
@@ -162,7 +162,7 @@ class Clients:
         return self._closed
 
     async def stop(self) -> None:
-        """Let all clients go. Their queries end with the run: a query that left before would no longer hold back checkpoints."""
+        """Stop answering. The queries end with the run: a query that left before would no longer hold back checkpoints."""
         self._closed = True
         tasks = [
             self._watching,
@@ -176,7 +176,7 @@ class Clients:
     # -- coming and going
 
     async def _join(self, request: Join) -> Joined:
-        # The answer may have been lost: the query of that client would never end.
+        # If the reply to an earlier request was lost, the query of that client would never end.
         for name in [name for name, client in self._clients.items() if client.reader == request.reader]:
             await self._drop(name)
         if self._closed:
@@ -217,14 +217,14 @@ class Clients:
         except Exception:
             logger.exception("a query did not leave its run in order")
         finally:
-            # Only now: the run must not end while a query leaves it.
+            # Last, because the run must not end while a query leaves it.
             self._clients.pop(name, None)
             if not self._clients:
                 self._run.emptied.set()
 
     async def _finished(self, told: Finished) -> None:
         for planner in [client.planner for client in self._clients.values()]:
-            with contextlib.suppress(KinesisEfoError):  # one that has failed learns that by its own calls
+            with contextlib.suppress(KinesisEfoError):  # a failed query gets the error by its own calls
                 await planner.finished(told.marks, told.query)
 
     # -- calls
@@ -262,10 +262,10 @@ class Clients:
         return lines
 
     async def _after(self, before: asyncio.Task[msgspec.Raw] | None, client: _Client, call: Call[Any]) -> msgspec.Raw:
-        """Make a call once the one before is over, which its caller may not have waited for: calls of a query follow each other."""
+        """Make a call after the one before, which may still run: its caller need not have waited for it."""
         if before is not None:
             await asyncio.wait({before})
-        # Not cut off with this call: others may wait for it, too.
+        # Shielded: cancelling this call must not cancel the opening of streams.
         await asyncio.shield(client.ready)
         return client.offsets.encode(await client.planner.answer(call))
 
@@ -278,6 +278,6 @@ def _decoded(data: bytes, kind: type[Any]) -> Any:
 
 
 def _heard(task: asyncio.Task[Any]) -> None:
-    """Keep asyncio from logging an error that the client gets, if it still asks."""
+    """Keep asyncio from logging an error that the client gets with the reply."""
     if not task.cancelled():
         task.exception()

@@ -1,6 +1,6 @@
-"""The shards of a run, fetched by other processes: `fetchers=N`.
+"""Fetches the shards of a run in other processes: `fetchers=N`.
 
-The fetchers ask for work and report what has arrived, so the planner waits for none of them: it plans from what it was told.
+The fetchers ask for work and report what has arrived. The run plans from their reports and waits for no fetcher.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _GOODBYE_SECONDS: Final = 3.0
 _FULL: Final = 0.9
 """Buffers that are fuller than this may have no room for the next event."""
 _PATIENCE: Final = 6
-"""Times `leaseTimeout`: how long a query bears that it has no fetcher."""
+"""Multiple of `leaseTimeout` after which a query without a fetcher fails."""
 
 _PROBE_SECONDS: Final = 1.5
-"""A fetcher asks at least every second. One that is late is either paused or cut off, or dead: then its port is closed."""
+"""A fetcher asks at least every second. A late one is paused, cut off, or dead; if it is dead, its port is closed."""
 
 
 class FetcherWatch:
-    """Gives up those that are dead, and shares their shards out.
+    """Removes dead fetchers, and distributes their shards.
 
     Args:
         assignments: The fetchers.
-        missing: Follows for how long there has been none.
-        gone: Tells whether nobody listens at an address any more, for certain.
+        missing: Measures for how long there has been none.
+        gone: Whether a port is certainly closed.
         clock: Time.
     """
 
@@ -71,13 +71,13 @@ class FetcherWatch:
         """Watch until cancelled.
 
         Args:
-            failure: Keeps the error if no fetcher has come for too long.
+            failure: Set if there has been no fetcher for too long.
         """
         assignments = self._assignments
         while True:
             await self._clock.sleep(TICK_SECONDS)
             ended = await self._ended()
-            # Probing takes time, in which some have asked and others have been silent for too long.
+            # Probing takes time: look again which fetchers are late.
             late = {member.name for member in assignments.silent(_PROBE_SECONDS)}
             dead = {member.name for member in assignments.silent()} | (ended & late)
             for name in dead:
@@ -88,7 +88,7 @@ class FetcherWatch:
                 failure.set(error)
 
     async def _ended(self) -> set[str]:
-        """The fetchers whose process has ended, of those that are late. All are probed at once: each may take its time."""
+        """The late fetchers whose process has ended. All are probed at once, as each probe may take a second."""
         late = self._assignments.silent(_PROBE_SECONDS)
         gone = await all_of(*(self._gone(member.address) for member in late))
         return {member.name for member, is_gone in zip(late, gone, strict=True) if is_gone}
@@ -96,11 +96,11 @@ class FetcherWatch:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """How queries read apart in the planner's process.
+    """How queries catch up in the run's process.
 
     Attributes:
-        room: Bytes of `bufferBytes`.
-        fetcher: Makes a fetcher, with what lists its shards and the bytes that it may buffer.
+        room: `bufferBytes`.
+        fetcher: Makes a fetcher.
     """
 
     room: int
@@ -111,20 +111,20 @@ class Cluster:
     """Fetches with the fetchers of other processes; implements `Fetching` and `SharedBuffers`.
 
     Args:
-        streams: What the query reads.
-        seconds: For how long a stream may be read: until the run's lease ends.
-        timeout: Seconds after which a fetcher that is not heard of counts as dead; it has stopped reading by then.
+        streams: The streams to read.
+        seconds: Seconds for which a stream may still be read: until the run's lease ends.
+        timeout: Seconds without a request after which a fetcher counts as dead; it has stopped reading by then.
         clock: Time.
-        gone: Tells whether nobody listens at an address any more, for certain.
-        problem: What keeps fetchers from coming up; empty if that is not known.
-        apart: Makes a fetcher in this process that reads apart; None: none can.
+        gone: Whether a port is certainly closed.
+        problem: What keeps fetchers from starting; empty if unknown.
+        apart: How queries catch up; None: they cannot.
         together: See `Sharing`.
 
     Attributes:
         assignments: Which fetcher reads which shard.
         sessions: Answers fetchers and tasks.
         sharing: The queries for which they fetch.
-        home: How tasks reach this process.
+        home: The address of this process for tasks.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Cluster:
         ]
 
     async def stop(self) -> None:
-        """See `Fetching`. The fetchers close their subscriptions, and say so."""
+        """See `Fetching`. Waits at most 3 seconds for the fetchers to close their subscriptions."""
         await self.sharing.stop()
         self.assignments.stopping = True
         self.assignments.tell_all()
@@ -180,7 +180,7 @@ class Cluster:
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
         self._joined += 1
         if self._joined > 1:
-            # Whoever was there before may have read the shards further than this one has.
+            # The first query may be further than this one.
             self._snapshots.shared_by_several()
             self.assignments.shared = True
         return self.sharing.join(name, max_skew)
@@ -197,21 +197,21 @@ class Cluster:
         return self.assignments.fetcher_of(key)
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
-        """See `Fetching`. By what the fetchers have said last."""
+        """See `Fetching`. By the fetchers' last reports."""
         return self._snapshots.statuses(stream, self.assignments.fetcher_of)
 
     @property
     def room(self) -> int:
-        """Bytes that the fetchers may buffer."""
+        """Bytes that all fetchers together may buffer."""
         return self.assignments.room
 
     @property
     def reading(self) -> bool:
-        """See `Fetching`. By what fetchers said last."""
+        """See `Fetching`. By the fetchers' last requests."""
         return self.assignments.reading or self.sharing.reading
 
     async def where(self, request: WhereRequest) -> WhereReply:
-        """Tell a task who reads the shards of its ranges: a fetcher, or this process if its query reads them apart."""
+        """The address from which a task reads each range: its fetcher's, or this process' if the query catches up there."""
         reply = await self.sessions.where(request)
         if not self.assignments.shared:
             return reply
@@ -227,7 +227,7 @@ class Cluster:
         )
 
     def of(self, query: str) -> Served:
-        """What serves the tasks of a query that reads apart."""
+        """Serves the tasks of a query that catches up."""
         return self.sharing.named(query).tasks
 
     # -- what the queries share
@@ -263,11 +263,11 @@ class Cluster:
             reached[key] = position
             if (record := self._snapshots.commit(key, position)) is not None:
                 records[key] = record
-        # Children that a later offset has begun are still to be read.
+        # Shards that a query reads beyond these positions, as children of ended ones, are kept.
         if left := reached.keys() - positions.keys() - self.sharing.positions().keys():
             for key in left:
                 self.assignments.end(key)
-            # A query has left before their end: what is open and buffered there is nobody's any more.
+            # A query has left before their end: close them now.
             self.assignments.share()
         if moved:
             self.assignments.tell_all()
@@ -277,11 +277,11 @@ class Cluster:
         return self._snapshots.last_record(wanted)
 
     def is_read(self, key: ShardKey) -> bool:  # noqa: ARG002
-        """See `SharedBuffers`. The fetchers say only whether they are read at all."""
+        """See `SharedBuffers`. The fetchers report only whether any shard is being read."""
         return self.assignments.reading
 
     def wants_room(self, seconds: float) -> bool:  # noqa: ARG002
-        """See `SharedBuffers`. The fetchers do not say so: whose buffers are nearly full want room."""
+        """See `SharedBuffers`. The fetchers do not report it: a nearly full buffer counts."""
         return self._snapshots.fullest >= _FULL
 
     def tip(self, key: ShardKey) -> Position | None:
@@ -298,7 +298,7 @@ class Cluster:
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         found = self._snapshots.buffered(key, position)
         if found is None and (told := self.found(key)) is not None and not told.may_cover(position):
-            # Others may have read it further and left.
+            # Queries that have left may have read further.
             return self.begin_at(key, position)
         return found
 
@@ -322,11 +322,11 @@ class Cluster:
 
 
 class PlannerService(FetcherService):
-    """Serves one planner whose fetchers are elsewhere, and tasks of queries that read apart; see `FetcherService`.
+    """Serves the fetchers of a run, and the tasks of queries that catch up; see `FetcherService`.
 
     Args:
-        cluster: Answers the fetchers of the run, and tasks.
-        arguments, options: Those of `Service`.
+        cluster: Answers the fetchers and the tasks.
+        arguments, options: Passed to `Service`.
     """
 
     what = "planner"

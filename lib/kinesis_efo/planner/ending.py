@@ -1,4 +1,4 @@
-"""How a query ends that reads what is there: with `Trigger.AvailableNow`, `Trigger.Once`, or Spark 4.0's `catchUp`. Pure."""
+"""The end of a query that reads up to the tips: with `Trigger.AvailableNow`, `Trigger.Once`, or Spark 4.0's `catchUp`. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 logger = logging.getLogger(__name__)
 
 _HEARD_AGAIN_SECONDS: Final = 12.0
-"""Two events of SubscribeToShard come in this time. So what is quiet still was so after the ends were found, too."""
+"""At least two events of SubscribeToShard arrive in this time, so a shard that is still quiet was read after its end was found."""
 
 
 class EndingState(msgspec.Struct, frozen=True):
-    """What the next run has to know of an `Ending`, whose attributes these are."""
+    """The state of an `Ending` for the next run."""
 
     wanted: bool
     in_one_batch: bool
@@ -33,17 +33,17 @@ class Ending:
     """Follows one query to its end.
 
     Args:
-        catch_up: Whether the first micro-batch reads everything: Spark before 4.2 has no limits and ends by itself.
+        catch_up: Whether the first micro-batch reads everything; Spark before 4.2 has no limits and ends by itself.
         ends: The option `endingPosition`.
-        patience: Seconds for which the end of a closed shard is waited for.
+        patience: Seconds to wait for the end of a closed shard.
 
     Attributes:
-        wanted: Whether the positions at which the query ends have to be found out next.
-        in_one_batch: Whether its first micro-batch goes there.
+        wanted: Whether the targets have to be found next.
+        in_one_batch: Whether the first micro-batch reads up to the targets.
         over: Whether nothing more is read.
-        targets: The positions at which it ends, by shard, each None if reading has not come to it yet; None if the query goes on.
-        complete: Whether they are all known.
-        changed: Whether its state is another one than that which was read or given last.
+        targets: The positions at which the query ends, by shard, None if not known yet; None if the query has no end.
+        complete: Whether all targets are known.
+        changed: Whether the state has changed since `state` or `go_on`.
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:
@@ -59,28 +59,33 @@ class Ending:
         self._available_now = False
 
     def available_now(self) -> None:
-        """Take note of `Trigger.AvailableNow`, once."""
+        """The trigger is `Trigger.AvailableNow`. Further calls do nothing."""
         if not self._available_now:
             self.wanted = self._available_now = self.changed = True
             self.in_one_batch = False
 
     def once(self) -> None:
-        """Take note of `Trigger.Once`."""
+        """The trigger is `Trigger.Once`."""
         self.wanted = self.in_one_batch = True
 
     def state(self) -> EndingState:
-        """What the next run has to know."""
+        """The state for the next run."""
         self.changed = False
         targets = None if self.targets is None else list(self.targets.items())
         return EndingState(self.wanted, self.in_one_batch, self.over, self.complete, targets, list(self._lasts.items()))
 
     def go_on(self, state: EndingState, now: float) -> None:
-        """Go on as an earlier run has left it, at a time in monotonic seconds."""
+        """Continue from the state of an earlier run.
+
+        Args:
+            state: The state.
+            now: Monotonic time, seconds.
+        """
         self.wanted, self.in_one_batch, self.over = state.wanted, state.in_one_batch, state.over
         self._available_now = True
         if state.targets is not None:
             self.found(dict(state.targets), now, complete=state.complete, lasts=dict(state.lasts))
-            # The tips of shards whose ends are not known yet are looked for anew.
+            # Unknown targets are looked for again.
             self.wanted = not state.complete
         self.changed = False
 
@@ -92,13 +97,13 @@ class Ending:
         complete: bool,
         lasts: Mapping[ShardKey, int] | None = None,
     ) -> None:
-        """Take note of the positions at which the query ends, as far as they are known now, in monotonic seconds.
+        """Set the targets.
 
         Args:
-            targets: The positions.
-            now: The time.
-            complete: Whether they are all known.
-            lasts: The number of the last record up to a target, if that is known.
+            targets: The positions, None for those not known yet.
+            now: Monotonic time, seconds.
+            complete: Whether all are known.
+            lasts: The number of the last record up to a target, if known.
         """
         self.wanted, self.complete, self.changed = False, complete, True
         self._lasts = dict(lasts or {})
@@ -108,15 +113,14 @@ class Ending:
                 self._found_at.setdefault(key, now)
 
     def settle(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
-        """End shards in front of their targets if nothing more is there: the positions that servers give need not grow up to there.
+        """End shards before their targets if they have no more records: positions in events need not reach the target.
 
-        An end that is too early loses nothing: the next run goes on there. A closed shard is over where Kinesis says so; that is waited
-        for, but not for ever.
+        An end that is too early loses nothing: the next run continues there. The end of a closed shard is waited for, up to `patience`.
 
         Args:
             position: How far the query has come.
-            quiet: Since when it is believed that nothing more is there, by shard, monotonic seconds.
-            now: The time.
+            quiet: The time since which a shard seems to have no more records, monotonic seconds.
+            now: Monotonic time, seconds.
         """
         targets = dict(self.targets or {})
         for key, since in quiet.items():
@@ -140,16 +144,16 @@ class Ending:
             self.targets, self.changed = targets, True
 
     def begins(self, shard: ShardKey) -> bool:
-        """Whether a shard is read at all. One that began after the query is read by the next run, and so is the rest of its parents."""
+        """Whether the query reads a shard. Shards that were opened after it began are left to the next run."""
         return self.targets is None or shard in self.targets
 
     def capped(self, shard: ShardKey, at: Position, through: Position) -> Position:
-        """How far a shard is read.
+        """How far to read a shard.
 
         Args:
             shard: The shard.
             at: How far it has been read.
-            through: How far it could be.
+            through: How far it could be read.
         """
         if self.targets is None:
             return through
@@ -161,11 +165,11 @@ class Ending:
         return target if through.reaches(target) else through
 
     def last(self, shard: ShardKey, through: Position) -> int | None:
-        """The number of the last record up to the end of a shard, where a micro-batch goes there and the number is known."""
+        """The number of the last record up to `through`, if that is the shard's target and the number is known."""
         return self._lasts.get(shard) if (self.targets or {}).get(shard) == through else None
 
     def reached(self, position: Mapping[ShardKey, Position]) -> bool:
-        """Whether everything is read; never where the query goes on."""
+        """Whether all targets are reached; False if the query has no end."""
         if self.targets is None:
             return False
         return all(
@@ -175,7 +179,7 @@ class Ending:
         )
 
     def whole(self, position: Offset) -> dict[ShardKey, Position]:
-        """The end of the one micro-batch with everything: parent shards and their children. Without `endingPosition`, the query goes on."""
+        """The end of the one micro-batch that reads everything. Afterwards the query has no end, unless `endingPosition` is set."""
         assert self.targets is not None
         targets, self.targets = self.targets, None
         self.in_one_batch, self.changed = False, True

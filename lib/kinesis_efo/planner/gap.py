@@ -1,4 +1,4 @@
-"""Warns if a query that reads apart from the others of its run falls further and further behind: nothing waits for it."""
+"""Warns if a query that catches up falls further behind instead."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kinesis_efo.fetcher.status import QueryStatus
 logger = logging.getLogger(__name__)
 
 GROWS_SECONDS: Final = 600.0
-"""A gap that has grown over this time is told."""
+"""A gap that grows for this long causes a warning."""
 
 _LOOK_SECONDS: Final = 60.0
 _LEAST_SECONDS: Final = 10.0
-"""A gap that grows by less may only look so."""
+"""Smaller growth may be noise."""
 _AGAIN_SECONDS: Final = 3600.0
 
 
@@ -35,7 +35,7 @@ class GapWatch:
 
         Args:
             now: Monotonic time, seconds.
-            status: Tells how the query does, in each shard; None: it reads nothing apart.
+            status: Returns the query's status with its shards; None if it is not catching up.
         """
         if status is None:
             self._gaps.clear()
@@ -66,7 +66,7 @@ class GapWatch:
             )
 
     def _grows(self, now: float) -> bool:
-        # Micro-batches take and give minutes at once: the least of each third counts.
+        # A micro-batch changes the gap by minutes at once, so compare the minimum of each third of the time.
         thirds: list[list[float]] = [[], [], []]
         for at, gap in self._gaps:
             thirds[min(2, int(3 * max(0.0, now - at) / GROWS_SECONDS))].append(gap)

@@ -1,4 +1,4 @@
-"""The shards of a run, fetched in the planner's own process: `fetchers=driver`."""
+"""Fetches the shards of a run in the run's own process: `fetchers=driver`."""
 
 from __future__ import annotations
 
@@ -62,11 +62,7 @@ class LocalFetching:
         return self._fetcher.statuses(stream)
 
     def of(self, query: str) -> Served:
-        """What serves the tasks of a query.
-
-        Args:
-            query: Its name.
-        """
+        """Serves the tasks of a query, by its name."""
         return ServingShared(self._fetcher, self.sharing.named(query).tasks)
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:

@@ -1,4 +1,4 @@
-"""Looks for what a query has lost: shards that went before they were read, and ranges that a repeated micro-batch does not find."""
+"""Finds data loss: shards that expired before they were read, and ranges of a repeated micro-batch that Kinesis no longer has."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ logger = logging.getLogger(__name__)
 
 
 class Losses:
-    """Compares what a query reads with what there is. Each query has its own: it remembers which offset was looked at.
+    """Compares the offsets of one query with the shards that Kinesis lists.
 
     Args:
-        streams: What the run reads.
+        streams: The streams of the run.
 
     Attributes:
-        appeared: Shards that begin although none has ended for them, by the last `check`: they have no parents, and are younger than
-            all shards of its offset.
+        appeared: Shards without parents that are newer than every shard in the offset of the last `check`.
     """
 
     def __init__(self, streams: Streams) -> None:
@@ -37,12 +36,12 @@ class Losses:
         self._checked_listings = -1
 
     async def check(self, offset: Mapping[ShardKey, Position]) -> None:
-        """Look for shards that are lost or have appeared, whenever the offset names other shards than before, and after every listing.
+        """Look for lost and new shards. Does so only if the offset has other shards than before, or there is a new listing.
 
         Raises:
             DataLossError: A shard is lost, and losses fail the query.
             StreamReplacedError: A stream was deleted and created again.
-            AccessRefusedError, StreamNotFoundError: It cannot be told, and waiting does not help. Passing errors are logged.
+            AccessRefusedError, StreamNotFoundError: The check is not possible. Passing errors are logged.
         """
         listings = self._streams.listings
         if listings == self._checked_listings and (offset is self._checked_offset or offset.keys() == self._checked):
@@ -60,10 +59,10 @@ class Losses:
         self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
 
     async def check_replay(self, begin: Mapping[ShardKey, Position], ranges: Iterable[ShardRange]) -> None:
-        """Look for what is gone of ranges that may have been planned long ago, in an earlier run.
+        """Look for lost data in ranges that an earlier run may have planned long ago.
 
         Args:
-            begin: The offset that they start from.
+            begin: The offset at which they start.
             ranges: The ranges.
 
         Raises:

@@ -1,6 +1,6 @@
-"""The fetchers of a run: which are there, what they were told, and who reads which shard. Pure: time is passed in.
+"""The fetchers of a run, and which of them reads which shard. Pure: time is passed in.
 
-A shard changes hands only when the one that had it has closed its subscription and said so, or is gone.
+A shard gets another fetcher only after its last one has confirmed that it closed the subscription, or is gone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Address = TypeVar("Address")
 
 
 class MemberState(Enum):
-    """What a fetcher is told that asks for work.
+    """The reply to a fetcher that asks for work.
 
-    `STANDBY`: another attempt has its place and lives; ask again. `UNKNOWN`: it counted as dead, and its shards may be others':
-    close everything, and ask as a new one.
+    `STANDBY`: another attempt of its place is alive; ask again. `UNKNOWN`: it counted as dead, and other fetchers may have its shards:
+    close everything, and ask as a new fetcher.
     """
 
     WORKING = "working"
@@ -38,12 +38,12 @@ class Member(Generic[Address]):
     """A fetcher that has asked for work.
 
     Attributes:
-        name: Made up by the fetcher; no two are alike.
-        place: Which of the run's places it fills; a second attempt has the same.
+        name: Unique, chosen by the fetcher.
+        place: Its number among the run's fetchers; another attempt has the same.
         host: The name of its host, for messages.
-        address: How it is reached.
-        heard_at: When it asked last, seconds on the monotonic clock.
-        shards: What it may read.
+        address: Its address.
+        heard_at: The time of its last request, monotonic seconds.
+        shards: The shards that it may read.
         revision: Grows whenever `shards` changes.
     """
 
@@ -57,11 +57,11 @@ class Member(Generic[Address]):
 
 
 class Members(Generic[Address]):
-    """Keeps the fetchers of a run.
+    """The fetchers of a run.
 
     Args:
-        timeout: Seconds after which a fetcher that has not asked counts as dead. It must have stopped reading by itself by then.
-        changed: Called with a fetcher's name whenever there is something new for it.
+        timeout: Seconds without a request after which a fetcher counts as dead. It must have stopped reading by then.
+        changed: Called with a fetcher's name when its shards have changed.
     """
 
     def __init__(self, timeout: float, changed: Callable[[str], None] = lambda _name: None) -> None:
@@ -78,24 +78,20 @@ class Members(Generic[Address]):
         return iter(list(self._members.values()))
 
     def get(self, name: str) -> Member[Address] | None:
-        """A fetcher by its name; None if it is not there, or not any more."""
+        """A fetcher by its name; None if it is not present."""
         return self._members.get(name)
 
     def owner(self, shard: ShardKey) -> Member[Address] | None:
-        """Who may read a shard; None while nobody may."""
+        """The fetcher that may read a shard; None if none may."""
         name = self._wanted.get(shard)
         member = self._members.get(name) if name is not None else None
         return member if member is not None and shard in member.shards else None
 
     def ask(self, name: str, place: int, host: str, address: Address, obeyed: int, now: float) -> MemberState:
-        """Take note of a fetcher that asks for work.
+        """Handle a fetcher's request for work; see `Member`.
 
         Args:
-            name: Its name.
-            place: Its place.
-            host: The name of its host.
-            address: How it is reached.
-            obeyed: The revision of its work that it follows; 0 if it has none, and reads nothing.
+            obeyed: The revision of its shards that it has applied; 0 if it reads nothing.
             now: Monotonic time, seconds.
         """
         member = self._members.get(name)
@@ -110,23 +106,23 @@ class Members(Generic[Address]):
         return MemberState.WORKING
 
     def lose(self, name: str) -> Member[Address] | None:
-        """Count a fetcher as dead: what it read is free."""
+        """Remove a fetcher. Its shards are free."""
         member = self._members.pop(name, None)
         if member is not None:
             self._free(shard for shard, (who, _) in self._leaving.items() if who == name)
         return member
 
     def silent(self, now: float, seconds: float | None = None) -> list[Member[Address]]:
-        """The fetchers that have not asked for this many seconds; by default those that count as dead."""
+        """The fetchers without a request for this many seconds; by default those that count as dead."""
         limit = self._timeout if seconds is None else seconds
         return [member for member in self._members.values() if now - member.heard_at >= limit]
 
     def share(self, weights: Mapping[ShardKey, float], *, withheld: Collection[ShardKey] = ()) -> None:
-        """Share the shards out, and move those that have to move.
+        """Distribute the shards, and move as few as possible.
 
         Args:
-            weights: Every shard that is to be read, with its cost.
-            withheld: Shards that nobody may read now.
+            weights: Every shard to read, with its cost.
+            withheld: Shards that no fetcher may read now.
         """
         self._wanted = {
             shard: name
@@ -141,7 +137,7 @@ class Members(Generic[Address]):
 
     @property
     def closing(self) -> frozenset[ShardKey]:
-        """Shards that were taken from a fetcher which has not said yet that it has closed them."""
+        """Shards that were taken from a fetcher which has not confirmed yet that it closed them."""
         return frozenset(self._leaving)
 
     def _free(self, closed: Iterable[ShardKey]) -> None:
@@ -168,12 +164,12 @@ class Members(Generic[Address]):
 
 
 class MissingFetchers:
-    """Follows for how long there has been no fetcher.
+    """Measures for how long there has been no fetcher.
 
     Args:
         patience: Seconds after which the query fails.
-        now: Monotonic time, seconds. None has come yet.
-        problem: What keeps fetchers from coming up, for the message; empty if that is not known.
+        now: Monotonic time, seconds.
+        problem: What keeps fetchers from starting, for the message; empty if unknown.
     """
 
     def __init__(self, patience: float, now: float, problem: Callable[[], str]) -> None:
@@ -182,7 +178,7 @@ class MissingFetchers:
         self._problem = problem
 
     def begin(self, now: float) -> None:
-        """Take note that the last one is gone."""
+        """The last fetcher is gone."""
         self._since = now
 
     def look(self, now: float) -> FetcherError | None:
@@ -197,7 +193,7 @@ class MissingFetchers:
 
 
 class FetcherSession:
-    """What the planner has told a fetcher, and heard from it.
+    """The run's side of the exchange with one fetcher.
 
     Args:
         budget: The fetcher's `bufferBytes`.
@@ -205,8 +201,8 @@ class FetcherSession:
     Attributes:
         budget: The same.
         changed: Notified when there is something new for the fetcher.
-        number: Number of the last answer to it; 0 before the first.
-        reading: Whether a task reads from it, by what it said last.
+        number: Number of the last reply to it; 0 before the first.
+        reading: Whether a task is reading from it, by its last request.
     """
 
     def __init__(self, budget: int) -> None:
@@ -218,16 +214,16 @@ class FetcherSession:
         self._reports = 0
 
     def heard(self, number: int) -> None:
-        """Take note of the last answer that the fetcher has. If it is not the last one, all has to be said again."""
+        """Note the number of the last reply that the fetcher has. If it missed one, all positions are sent again."""
         if number != self.number:
             self._told.clear()
 
     def untold(self, shards: Iterable[ShardKey], done: Mapping[ShardKey, Position]) -> dict[ShardKey, Position]:
-        """How far shards are done that the fetcher was not told so.
+        """The positions that the fetcher was not told yet.
 
         Args:
-            shards: The fetcher's.
-            done: How far every shard is.
+            shards: The fetcher's shards.
+            done: The position up to which each shard is processed.
         """
         return {
             key: position
@@ -236,13 +232,13 @@ class FetcherSession:
         }
 
     def tell(self, done: dict[ShardKey, Position]) -> dict[ShardKey, Position]:
-        """Take note that the next answer says this."""
+        """Note that the next reply has these positions; returns them."""
         self._told |= done
         self.number += 1
         return done
 
     def follows(self, number: int) -> bool:
-        """Whether a report is the next one, or the first of a fetcher that begins anew; takes note of it if so."""
+        """Accept a report if it is the next one, or the first after a restart of the fetcher; returns whether it was."""
         if number not in (1, self._reports + 1):
             return False
         self._reports = number

@@ -1,4 +1,4 @@
-"""Finds out whether a fetcher's process has ended: then nobody listens at its port any more."""
+"""Finds out whether a fetcher's process has ended, by whether its port is closed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,10 @@ class _Answer(Enum):
 
 
 async def nobody_listens(address: FetcherAddress) -> bool:
-    """Whether a host says that nobody listens at a fetcher's port. Takes a second at most: all ways to it are tried at once.
+    """Whether a fetcher's port is certainly closed. Takes at most a second: all of its addresses are tried at once.
 
-    One that is paused still has its port, and one that is cut off does not answer: both may be alive. And if one way is refused, it
-    may have led to another host, as the addresses of containers' bridges do: so the others must not be silent.
-
-    Args:
-        address: The fetcher's.
+    A paused process keeps its port, and one that is cut off does not answer: both may be alive. A single refusal is not enough, because
+    an address may lead to another host, as those of container bridges do: no other address may accept or be silent.
     """
     hosts = address.hosts_from(network_namespace())
     answers = await all_of(*(_answer(host, address.port) for host in hosts))

@@ -1,4 +1,4 @@
-"""How far all queries of a run have come in each shard: that is what the lease table says. Pure."""
+"""The position up to which all queries of a run have processed each shard: it goes to the lease table. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 
 @dataclass(slots=True)
 class _Query:
-    """How far a query has come, with the shards that it has ended, and the shards in which it has come as far as the table."""
+    """A query: its positions, also in ended shards, and the shards in which it has reached the table's position."""
 
     done: dict[ShardKey, Position] = field(default_factory=dict)
     counts: set[ShardKey] = field(default_factory=set)
@@ -20,12 +20,12 @@ class _Query:
 class Processed:
     """The lowest positions of all queries, forwards only.
 
-    A query that begins behind what the table says does not take it back: it counts once it has come as far. A shard that a query has
-    still before it, because it reads a parent, counts as not begun.
+    A query that starts behind the table's position counts only once it has reached that. While a query still reads the parent of a
+    shard, it counts as at the start of the shard.
 
     Args:
-        ancestors: The parents of a shard, their parents, and so on, as far as known.
-        stored: What the table says of a shard; None if it has no row.
+        ancestors: All known ancestors of a shard.
+        stored: The table's position of a shard; None if it has no row.
     """
 
     def __init__(
@@ -36,30 +36,30 @@ class Processed:
         self._queries: dict[object, _Query] = {}
 
     def join(self, query: object) -> None:
-        """Count a query in."""
+        """Add a query."""
         self._queries[query] = _Query()
 
     def leave(self, query: object) -> dict[ShardKey, Position]:
-        """Count a query out; returns where others are further than the table may have said."""
+        """Remove a query; returns the positions of its shards that may have advanced."""
         gone = self._queries.pop(query, None)
         return {} if gone is None else self._lowest(gone.done)
 
     def begin(self, query: object, offset: Mapping[ShardKey, Position]) -> None:
-        """Take note of where a query goes on. It has processed everything up to there."""
+        """Set where a query starts. It has processed everything up to there."""
         known = self._queries[query]
         if not known.done:
             known.done = dict(offset)
 
     def commit(self, query: object, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
-        """Take note of how far a query has come.
+        """Set how far a query has come.
 
         Args:
             query: The query.
             offset: Positions up to which it has processed everything.
-            before: Those of its call before; None for the first one.
+            before: The offset of its last call; None for the first one.
 
         Returns:
-            The shards in which all queries may have come further now, with how far.
+            The positions that may have advanced for all queries.
         """
         known, moved = self._queries[query], offset.changes_since(before)
         known.done |= moved
@@ -76,7 +76,7 @@ class Processed:
         return found
 
     def _counted(self, query: _Query, key: ShardKey) -> Position | None:
-        """How far a query has come in a shard; None if it does not count there."""
+        """A query's position in a shard; None if it does not count there."""
         position = query.done.get(key)
         if position is None:
             before = [each for each in self._ancestors(key) if each in query.done and self._counts(query, each)]

@@ -1,8 +1,8 @@
-"""Finds the runs of this Spark program: a run's process writes a small file, and holds a lock on it for its life.
+"""Finds the runs of this Spark program: the process of a run writes a small file, and locks it for as long as it lives.
 
 A program is a JVM: Spark starts one process for each source of a query, as a child of the driver's JVM. The kernel frees the lock of
-a process that has ended, however it ended: a file without a lock is left of a run that is gone. Another lock lets one process at a
-time decide whether to join a run or to begin one; its file has the secret that all runs of the program have.
+a process that has ended, so a file without a lock is left from a run that is gone. With another lock, one process at a time decides
+whether to join a run or to start one; its file has the secret of all runs of the program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kinesis_efo.processes import Process
 
 try:
     import fcntl
-except ImportError:  # a system without it has no Spark that keeps processes as this library needs them
+except ImportError:  # Windows has none, and `Program.found` raises there
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
@@ -37,12 +37,12 @@ _PREFIX: Final = "run"
 
 
 class RunEntry(msgspec.Struct, frozen=True):
-    """Where a run is, and what it reads.
+    """The content of a run's file.
 
     Attributes:
-        address: Where its service is.
+        address: The address of its service.
         secret: The secret of the run.
-        streams: The ARNs of the streams that it reads, by logical name.
+        streams: The ARNs of its streams, by logical name.
     """
 
     address: FetcherAddress
@@ -50,28 +50,28 @@ class RunEntry(msgspec.Struct, frozen=True):
     streams: dict[str, str]
 
     def overlaps(self, streams: dict[str, str]) -> bool:
-        """Whether it reads one of some streams."""
+        """Whether it reads one of these streams."""
         return not self.streams.items().isdisjoint(streams.items())
 
 
 class RunFile:
-    """The file of a run, for the processes of its queries. It stays open: a cleaned-up directory ends no run.
+    """The file of a run, opened by a client. It stays open, so that removing it does not end the run.
 
     Args:
         path: The file.
 
     Attributes:
-        entry: What it said when it was opened.
+        entry: Its content when it was opened.
 
     Raises:
         OSError: There is no such file.
-        msgspec.MsgspecError: It is only just being written.
+        msgspec.MsgspecError: It is not fully written yet.
     """
 
     def __init__(self, path: Path) -> None:
         with PrivateDirectory(path.parent) as there:
             self._file = there.open(path.name, os.O_RDWR)
-        # Of several threads, one looks while another one closes it: the number may be another file's then.
+        # A thread may close the file while another one looks; its number may then be that of another file.
         self._guard = threading.Lock()
         try:
             self.entry = self._read()
@@ -80,7 +80,7 @@ class RunFile:
             raise
 
     def again(self) -> RunEntry:
-        """What it says by now, or has said last."""
+        """Its present content, or the first if that cannot be read."""
         with self._guard, contextlib.suppress(msgspec.MsgspecError):
             if self._file >= 0:
                 return self._read()
@@ -93,7 +93,7 @@ class RunFile:
             return self._file >= 0 and not _is_free(self._file)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         with self._guard:
             if self._file >= 0:
                 os.close(self._file)
@@ -104,14 +104,14 @@ class RunFile:
 
 
 class OwnFile:
-    """The file of the run of this process, which others find as long as it is open.
+    """The file of the run of this process. Clients find it until it is closed.
 
     Args:
-        path: Where; nothing may be there yet.
-        entry: What it says.
+        path: The path of the new file.
+        entry: Its content.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file exists or cannot be written.
     """
 
     def __init__(self, path: Path, entry: RunEntry) -> None:
@@ -126,7 +126,7 @@ class OwnFile:
             raise
 
     def write(self, entry: RunEntry) -> None:
-        """Write it anew. A reader that sees half of it ignores it."""
+        """Replace the content. A reader ignores a half-written file."""
         if self._file < 0:
             return
         data = msgspec.json.encode(entry)
@@ -134,12 +134,12 @@ class OwnFile:
         os.ftruncate(self._file, len(data))
 
     def touch(self) -> None:
-        """Set its time to now: old files of a directory for temporary files may be cleaned up."""
+        """Update its time, so that a cleaner of temporary files does not remove it."""
         if self._file >= 0:
             os.utime(self._file)
 
     def close(self) -> None:
-        """Remove the file: no query joins this run any more."""
+        """Remove the file, so that no query joins this run any more."""
         with contextlib.suppress(OSError), PrivateDirectory(self._path.parent) as there:
             there.remove(self._path.name)
         if self._file >= 0:
@@ -148,15 +148,15 @@ class OwnFile:
 
 
 class Program:
-    """The runs of one Spark program that may be shared: those of one lease table.
+    """The runs of one Spark program that use the same lease table.
 
     Args:
-        directory: Where its processes leave their files.
+        directory: The directory of the runs' files.
         jvm: The JVM that has started this process.
-        about: What they have in common, besides.
+        about: What runs must have in common to be shared.
 
     Attributes:
-        jvm: Its JVM.
+        jvm: The same JVM.
     """
 
     def __init__(self, directory: Path, jvm: Process, about: str) -> None:
@@ -168,22 +168,22 @@ class Program:
 
     @classmethod
     def found(cls, directory: Path, jvm: Process, about: str) -> Self:
-        """The program of this process, once it is known that its processes can find each other.
+        """The program of this process, after checking that files and locks work.
 
         Args:
-            directory: Where its processes leave their files.
+            directory: The directory of the runs' files.
             jvm: The JVM that has started this process.
-            about: What they have in common, besides.
+            about: What runs must have in common to be shared.
 
         Raises:
-            FetcherError: They cannot.
+            FetcherError: They do not work.
         """
         program = cls(directory, jvm, about)
         try:
             if fcntl is None:
                 raise OSError("this system has no flock")
             program._sweep()
-            # Whether locks work at all; nobody is waited for.
+            # Test whether locks work at all, without waiting for one.
             with program._lock_file() as file, contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
@@ -195,15 +195,15 @@ class Program:
 
     @contextlib.contextmanager
     def deciding(self, check: Callable[[], None], sleep: Callable[[float], Any] = time.sleep) -> Iterator[None]:
-        """Be the one process of the program that decides whether to join a run or to begin one.
+        """Hold the lock under which a process decides whether to join a run or to start one.
 
         Args:
-            check: Called again and again while another one decides; raises to give up.
+            check: Called repeatedly while another process has the lock; raises to give up.
             sleep: Waits for a number of seconds.
         """
         while True:
             with self._lock_file() as file:
-                # A run that ended meanwhile may have removed the file: others lock a new one.
+                # A run that ended meanwhile may have removed the file; other processes then lock a new one.
                 if _locked(file) and os.fstat(file).st_nlink:
                     yield
                     return
@@ -211,13 +211,13 @@ class Program:
             sleep(_LOOK_SECONDS)
 
     def clear(self) -> None:
-        """Remove the file of the lock, unless the program has a run, or another process decides."""
+        """Remove the file of the lock, unless the program has a run or another process has the lock."""
         with PrivateDirectory(self._directory) as there, self._lock_file() as file:
             if _locked(file) and not there.names(f"{self._name}.*.json"):
                 there.remove(f"{self._name}.lock")
 
     def runs(self) -> list[RunFile]:
-        """The runs whose processes live. Only within `deciding`; files of others are removed."""
+        """The runs whose processes live. Only within `deciding`. Files of dead runs are removed."""
         found: list[RunFile] = []
         with PrivateDirectory(self._directory) as there:
             for name in there.names(f"{self._name}.*.json"):
@@ -231,13 +231,13 @@ class Program:
         return found
 
     def secret(self, known: str) -> str:
-        """The secret of all runs of the program: tasks of a run that is gone know no other. Only within `deciding`.
+        """The secret of all runs of the program. Tasks keep it when a run is replaced. Only within `deciding`.
 
         Args:
-            known: What this process takes for it; empty if it has been in no run yet.
+            known: The secret of this process' last run; empty if it has had none.
 
         Raises:
-            OSError: It cannot be kept.
+            OSError: The secret cannot be stored.
         """
         with self._lock_file() as file:
             if found := os.pread(file, 1 << 10, 0).decode():
@@ -263,7 +263,7 @@ class Program:
             os.close(file)
 
     def _sweep(self) -> None:
-        """Remove the files of programs that have ended on this machine: nobody asks for them any more."""
+        """Remove the files of programs that have ended on this machine."""
         with PrivateDirectory(self._directory) as there:
             for name in there.names(f"{self._machine}.*"):
                 pid, started, *_ = [*name.removeprefix(f"{self._machine}.").split("."), ""]
@@ -292,9 +292,9 @@ def _locked(file: int) -> bool:
 
 
 def _is_free(file: int) -> bool:
-    """Whether nobody holds the lock of a file: the process that wrote it has ended."""
+    """Whether a file has no lock: the process that wrote it has ended."""
     try:
-        # Shared: two that look at a time do not take each other for the run.
+        # A shared lock, so that two processes that look at once do not take each other for the run.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
@@ -303,7 +303,7 @@ def _is_free(file: int) -> bool:
 
 
 def _pid_namespace() -> str:
-    """Tells the containers of a host apart that share the directory: each has pids of its own."""
+    """The id of this process' pid namespace. Containers that share the directory have different ones."""
     try:
         return Path("/proc/self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
     except OSError:

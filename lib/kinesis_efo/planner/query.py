@@ -1,7 +1,4 @@
-"""One query of a run: how far its next micro-batch may go, what it has processed, and where it ends if it does.
-
-It lives in the run's asyncio loop and is not thread-safe.
-"""
+"""One query of a run: plans its micro-batches, commits them, and finds its end. It lives in the run's event loop."""
 
 from __future__ import annotations
 
@@ -30,22 +27,22 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.05
 _FULL_SECONDS: Final = 10.0
-"""If nothing more arrives for this long, twice the time between two events of an idle shard, nobody takes what has."""
+"""If nothing arrives for this long, twice the interval of an idle shard's events, the buffers are full."""
 
 
 class Query:
     """Plans the micro-batches of one query.
 
     Args:
-        run: The run that it belongs to, and joins.
-        ends: Where it ends if it reads what is there.
-        name: Tells it from the other queries of the run, for its tasks.
+        run: The run, which it joins.
+        ends: The option `endingPosition`, if the query has an end.
+        name: Identifies it in the run; its tasks give this name.
         max_skew: See `MicroBatchPlanner`.
-        streams: What it reads, by logical name; None: all that the run reads.
+        streams: The logical names of its streams; None: all of the run's.
 
     Attributes:
-        name: Its name in Spark, as far as it has one, and the driver has said so.
-        number: Tells it from the other queries of the run, in the order in which they joined.
+        name: Its name in Spark, once the driver has reported one.
+        number: Its number in the run, in the order of joining.
     """
 
     def __init__(
@@ -76,7 +73,7 @@ class Query:
         self.number: Final = run.join(self)
 
     def _fail(self, error: KinesisEfoError) -> None:
-        """Let this query fail with its next call, and the run if there is no other."""
+        """Let this query fail with its next call, and the run if this is its only query."""
         if len(self._run.queries) == 1:
             self._run.failure.set(error)
         else:
@@ -86,20 +83,20 @@ class Query:
 
     @property
     def done(self) -> Mapping[ShardKey, Position]:
-        """How far it is processed, as far as that is known."""
+        """The position up to which each shard is processed, if known."""
         return self._committed or self._offset or {}
 
     @property
     def reads_apart(self) -> bool:
-        """Whether it reads shards apart from other queries. May be asked in any thread."""
+        """Whether it catches up in a shard. Thread-safe."""
         return self._fetching.plans_apart
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
-        """How it does, for tools.
+        """Its status for tools.
 
         Args:
-            shards: Whether each of its shards is to be told.
-            stream: Count only the shards of this one; None: all.
+            shards: Whether to list its shards.
+            stream: Count only the shards of this stream; None: all.
         """
         offset, brought, now = self._offset, self._fetching.brought, self._run.clock.monotonic()
         known = QueryStatus(
@@ -120,17 +117,17 @@ class Query:
         return summed_up(known, where, each=shards)
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Compare the rows of a stream with where the query goes on."""
+        """Compare the lease table's rows of a stream with the query's checkpoint."""
         self._resumption.found(stream, rows)
 
     def stop(self) -> None:
-        """End what was begun to find out where the query ends."""
+        """Stop looking for the query's end."""
         for looking in (self._ending, self._probing):
             if looking is not None:
                 looking.cancel()
 
     async def leave(self) -> None:
-        """Leave the run: nothing is fetched or kept for this query any more, and checkpoints do not wait for it."""
+        """Leave the run: it fetches and keeps nothing more for this query, and checkpoints do not wait for it."""
         self.stop()
         self._run.leave(self)
         await self._fetching.leave()
@@ -138,7 +135,7 @@ class Query:
     # -- what the stream reader asks
 
     def at_front(self, offset: Offset) -> Offset:
-        """Where a new query begins that begins now, if others read already; see `QueryFetching.at_front`."""
+        """The start of a new query at the tips, if other queries are there; see `QueryFetching.at_front`."""
         return self._fetching.at_front(offset)
 
     async def wait_held(self, at_most: float) -> bool:
@@ -156,7 +153,7 @@ class Query:
         return all(map(self._run.leases.is_held, streams))
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
-        """Tell how far the next micro-batch may go: at once if there is something new, else after the timeout.
+        """How far the next micro-batch may go: at once if there is something new, else after the timeout.
 
         Args:
             offset: How far the query has come: positions of all shards.
@@ -168,7 +165,7 @@ class Query:
         begins = self._offset is None
         self._follow(offset)
         if begins and self._unlisted:
-            # It may name children that the run has not heard of; their parents would seem to be unread.
+            # The offset may have children that the run does not know; their parents would seem to be unread.
             await self._run.streams.refresh(patient=True)
         try:
             await self._losses.check(offset)
@@ -188,21 +185,21 @@ class Query:
         return PollReply(shards, starting, self._run.streams.finished(offset))
 
     def _follow(self, offset: Offset) -> None:
-        """Take note of which shards the query reads."""
+        """Note which shards the query reads."""
         changed = self._offset is None or (offset is not self._offset and offset.keys() != self._offset.keys())
         if changed or any(self._run.streams.lease_info(key, offset[key]).is_known for key in self._unlisted):
             self._unlisted = self._run.want(self, offset)
         self._offset = offset
 
     async def commit(self, offset: Offset) -> None:
-        """Drop what Spark will not ask for again, and move the checkpoints.
+        """Drop what is processed, and move the checkpoints.
 
         Args:
             offset: Positions up to which everything is processed.
         """
         self._run.failure.raise_if_set()
         if self._offset is None:
-            # Nobody has polled: the one micro-batch of `catchUp` was planned from the tips.
+            # There was no poll: the one micro-batch of `catchUp` was planned from the tips.
             self._follow(offset)
         if self._committed is None:
             self._resumption.processed({key.stream for key in offset})
@@ -212,34 +209,30 @@ class Query:
         self._committed = offset
 
     def _count(self, offset: Offset) -> None:
-        """Count what was planned and is processed now."""
+        """Add what was planned and is now processed to the counts."""
         for each in self._planned:
-            # A shard that is not in the offset any more has ended.
+            # A shard that is missing in the offset has ended.
             if each.key not in offset or offset[each.key].reaches(each.through):
                 self._records_done += each.records
                 self._bytes_done += each.bytes
         self._planned = []
 
     def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
-        """The last record of each of some ranges that are buffered, and end where no event does.
-
-        Args:
-            ranges: The ranges.
-        """
+        """The number of the last record of each range that ends within an event, if it is buffered."""
         self._run.failure.raise_if_set()
         found = {wanted.key: self._fetching.last_record(wanted) for wanted in ranges}
         return {key: last for key, last in found.items() if last is not None}
 
     async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        """Look for what is gone of ranges that Spark reads first after a start: a former run may have planned them long ago.
+        """Look for lost data in the first ranges after a start: an earlier run may have planned them long ago.
 
         Args:
-            begin: The offset that they start from.
+            begin: The offset at which they start.
             ranges: The ranges.
         """
         self._run.failure.raise_if_set()
         if self._offset is None:
-            # Its tasks read before it polls: what they need must not be dropped for queries that are further.
+            # Its tasks read before its first poll: keep what they need, even if other queries are further.
             self._fetching.follow(begin)
         try:
             await self._losses.check_replay(begin, ranges)
@@ -248,39 +241,39 @@ class Query:
             raise
 
     async def strict(self, streams: Collection[str]) -> frozenset[str]:
-        """Those of some streams of which KPL aggregates may be left out, if the option `deaggregate` asks for it."""
+        """The given streams of which tasks may leave out KPL aggregates; see `Strictness`."""
         return await self._run.strictness.of(sorted(streams))
 
     def planned(self, mark: Mark) -> None:
-        """Take note that Spark's log has the micro-batch with a mark. May be called in any thread."""
+        """Note that the micro-batch with this mark is in Spark's log. Thread-safe."""
         self._run.leases.notes.note_mark(mark)
 
     def begins(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """Take note that the query is new, so that it warns if the application has read its streams before; see `Resumption`."""
+        """The query is new; see `Resumption.begins`."""
         self._resumption.begins(streams, from_leases=from_leases)
 
     def resume(self, offset: Offset) -> None:
-        """Warn if the lease table shows that the checkpoint which the query goes on from had been further.
+        """Warn if the query's checkpoint is behind the lease table.
 
         Args:
-            offset: Up to where the checkpoint has planned.
+            offset: The last planned offset of the checkpoint.
         """
         self._resumption.goes_on(offset)
 
     # -- where a query ends
 
     async def ends(self, offset: Offset, at_most: float) -> Found | None:
-        """Tell where a query is to end that reads what is there: at the tips as they are at the first call, or where the option says.
+        """Where the query ends: at the tips at the time of the first call, or at the option's positions.
 
         Args:
             offset: Positions of all shards at the first call.
-            at_most: Seconds to wait for the answer.
+            at_most: Seconds to wait.
 
         Returns:
-            As much as is known by now: polls and reads tell the rest. None if not even the shards are known: ask again.
+            The ends known by now; reading reveals the rest. None if the shards are not known yet: call again.
 
         Raises:
-            ConfigurationError: The option names what does not exist, or a time in the future.
+            ConfigurationError: The option names a stream or shard that does not exist, or a time in the future.
         """
         self._run.failure.raise_if_set()
         if self._ending is None:
@@ -292,21 +285,20 @@ class Query:
         return self._ending.result().found(self._fetching.tip) if done else None
 
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
-        """Tell where a query is to end that reads what is there in one micro-batch.
+        """Where the query ends, if it reads everything in one micro-batch.
 
-        Meanwhile it is read from the offset on. If there is no room for all of that, which nobody takes yet, the rest of the tips is
-        asked for.
+        Meanwhile the shards are read from the offset on. If they do not fit into the buffers, Kinesis is asked for the remaining tips.
 
         Args:
             offset: Positions of all shards.
-            at_most: Seconds to wait for the answer.
+            at_most: Seconds to wait.
 
         Returns:
-            A position for each shard of the offset, and each descendant that is reached, `SHARD_END` for those that are read whole;
-            None while that is not known yet: ask again.
+            A position for each shard of the offset and each descendant that is reached, `SHARD_END` for shards that are read whole;
+            None if not known yet: call again.
 
         Raises:
-            ConfigurationError: The option names what does not exist, or a time in the future.
+            ConfigurationError: The option names a stream or shard that does not exist, or a time in the future.
         """
         give_up_at = self._run.clock.monotonic() + at_most
         while (found := await self.ends(offset, max(0.0, give_up_at - self._run.clock.monotonic()))) is not None:
@@ -333,15 +325,15 @@ class Query:
         await self._run.streams.refresh(patient=True)
         apart = self._fetching.asks_apart
         ends = Ends(self._ends, self._run.streams, offset, self._run.clock, apart=apart)
-        # Asking takes a subscription and would end another run's: so it needs the lease, as reading does.
+        # Asking needs the lease, because its subscription would end that of another run.
         await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
-        # What an open subscription tells may have been sent before now.
+        # An open subscription's last event may have been sent before now.
         await self._fetching.seek_tips(ends.asked)
         await ends.ask()
         return ends
 
     def _seek(self, ends: Ends, begins: Mapping[ShardKey, Position]) -> None:
-        """Read shards on to their tips; ask for those that are not reached because nothing more can be read."""
+        """Read shards up to their tips. If the buffers are full before that, ask Kinesis for the tips."""
         self._fetching.expect(Offset(begins))
         held = {each.key: (each.fetched, each.buffered) for each in self._run.fetching.statuses() if each.key in begins}
         for key, (fetched, _) in held.items():

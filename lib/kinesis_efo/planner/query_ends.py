@@ -1,4 +1,4 @@
-"""Finds where a query ends that reads what is there: at the tips of its streams, or in front of them, as `endingPosition` says."""
+"""Finds where a query ends: at the tips of its streams, or before them, at `endingPosition`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKin
 
 _FUTURE_SECONDS: Final = 5.0
 _MARGIN_SECONDS: Final = 60.0
-"""Sequence numbers tell the second in which they were given out, arrivals the millisecond, and neither promises to agree."""
+"""Most difference assumed between the time in a sequence number and the arrival of its record."""
 
 
 class Found(NamedTuple):
-    """Where a query ends, as far as that is known.
+    """The known ends of a query.
 
     Attributes:
-        ends: The end of each shard that it may come to; None if only reading tells it. That of a shard with an end of its own becomes
-            lower if its tip turns out to lie before that.
-        complete: Whether they are all known, and stay.
-        lasts: The number of the last record up to an end, if that is known without reading.
+        ends: The end of each shard that the query may reach; None if only reading reveals it. An end from the option is lowered
+            if the shard's tip turns out to be before it.
+        complete: Whether all ends are known and final.
+        lasts: The number of the last record up to an end, if known without reading.
     """
 
     ends: Mapping[ShardKey, Position | None]
@@ -36,20 +36,20 @@ class Found(NamedTuple):
 
 
 class Ends:
-    """The ends of one query, which are looked for from now on.
+    """The ends of one query, as of now.
 
     Args:
         bounds: The option.
-        streams: What the query reads, listed.
+        streams: The query's streams, listed.
         offset: How far the query has come.
         clock: Time.
         apart: Whether to ask with GetRecords; see `Stream.tip`.
 
     Attributes:
-        open: Where the shards begin whose tips tell their ends.
+        open: The shards that end at their tips, with their start positions.
 
     Raises:
-        ConfigurationError: The option names what does not exist, or a time in the future.
+        ConfigurationError: The option names a stream or shard that does not exist, or a time in the future.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Ends:
                 begin = offset.get(key, TRIM_HORIZON)
                 self._ends[key] = bound
                 if begin.kind is PositionKind.AT_TIMESTAMP and begin.value / 1000 > clock.time():
-                    self._ends[key] = begin  # nothing of it is there yet
+                    self._ends[key] = begin  # it starts in the future
                 else:
                     self.open[key] = begin
             else:
@@ -87,24 +87,24 @@ class Ends:
 
     @property
     def asked(self) -> list[ShardKey]:
-        """The shards that are subscribed to, to find out where they end."""
+        """The shards of which Kinesis is asked for the end."""
         return [*self._timed, *self.open]
 
     async def ask(self) -> None:
-        """Ask for the ends that are times, by subscriptions of their own.
+        """Ask Kinesis for the ends that are times, with a subscription for each.
 
         Raises:
-            StreamError: A shard cannot be asked.
+            StreamError: A shard's end cannot be found.
         """
         found = await all_of(*(self._at_time(key) for key in self._timed))
         for key, end in zip(self._timed, found, strict=True):
             self._set(key, end)
 
     async def probe(self, keys: Iterable[ShardKey]) -> None:
-        """Ask for tips by subscriptions of their own, for shards with more to read than there is room for.
+        """Ask Kinesis for the tips of shards that do not fit into the buffers, with a subscription for each.
 
         Raises:
-            StreamError: A shard cannot be asked.
+            StreamError: A shard's tip cannot be found.
         """
         asked = list(keys)
         tips = await all_of(
@@ -117,10 +117,10 @@ class Ends:
                     self._set(key, tip)
 
     def found(self, tip: Callable[[ShardKey], Position | None]) -> Found:
-        """What is known by now.
+        """The ends known by now.
 
         Args:
-            tip: Tells where a shard ended when it was begun to be read; None if that is not known.
+            tip: Returns the tip of a shard when reading began; None if unknown.
         """
         for key in list(self.open):
             if (at := tip(key)) is not None:
@@ -131,7 +131,7 @@ class Ends:
         )
 
     def numbers_of_records(self, ends: Mapping[ShardKey, Position]) -> dict[ShardKey, int]:
-        """Those ends that are numbers of records, as all are that GetRecords gives."""
+        """The ends that are numbers of records, as those from GetRecords are."""
         return {
             key: end.value
             for key, end in ends.items()
@@ -141,7 +141,7 @@ class Ends:
         }
 
     def fetched(self, key: ShardKey, position: Position) -> None:
-        """Take note of how far a shard was read: one with an end of its own need not be read on to its tip."""
+        """Note how far a shard was read: with an end from the option, its tip need not be reached."""
         bound = self._ends[key]
         if position.is_end or (bound is not None and position.reaches(bound)):
             self._note(key, position)
@@ -178,7 +178,7 @@ class Ends:
         return await stream.end_before(key.shard, bound.value, position, apart=self._apart)
 
     def _without_asking(self, key: ShardKey, position: Position, time: float) -> Position | None:
-        """The end of a shard that was closed long before a time, or opened long after it."""
+        """The end of a shard that was certainly closed before a time, or opened after it."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None
         if shard.last is not None:
@@ -189,12 +189,12 @@ class Ends:
         return position if opened is not None and opened > time + _MARGIN_SECONDS else None
 
     def _reachable(self) -> dict[ShardKey, Position | None]:
-        """Without the descendants of shards that are not read to their end: they are not begun."""
+        """The ends without descendants of shards that are not read to their end: the query does not start them."""
         kept: dict[ShardKey, Position | None] = {}
         for key in sorted(self._ends):  # ids grow, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)
             parents = [ShardKey(key.stream, parent) for parent in (shard.parents if shard is not None else ())]
-            # One that the query has left behind already is not among the ends.
+            # A parent that the query has already read is not among the ends.
             read = [each not in self._ends or kept.get(each) == SHARD_END for each in parents]
             if key in self._offset or all(read):
                 kept[key] = self._ends[key]

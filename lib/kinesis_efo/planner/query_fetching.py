@@ -1,8 +1,8 @@
-"""What is fetched for one query of a run: of the buffers that it shares with others, or apart from them.
+"""Fetches for one query of a run: from the shared buffers, or by catching up.
 
-While a run has one query, the buffers are its own, and go back for it. If there are others, the one subscription of a shard never goes
-back for a query while another one uses it: who is behind reads apart, with GetRecords, until it meets the shared buffer, which is kept for
-it from a moment before on.
+If the run has one query, a shard's subscription restarts wherever the query needs it. With several, it never goes back for a query while
+another one uses it: a query that is behind catches up with GetRecords until it reaches the shared buffer. Its claim on that starts
+shortly before.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, Sh
 logger = logging.getLogger(__name__)
 
 AHEAD_SECONDS: Final = 5.0
-"""A query that has waited for this long in front of the shared buffer gets the subscription; those behind it read apart."""
+"""A query that has waited this long beyond the end of the shared buffer gets the subscription; the queries behind it catch up."""
 
 NEAR_MILLIS: Final = 5_000
-"""A query that reads apart and is no further behind the tip than this has the shared buffer kept for it."""
+"""A query that catches up claims the shared buffer when it is this close to the tip."""
 
 _SENT_SECONDS: Final = 2.0
-"""What is told so long after a question was sent by Kinesis after it."""
+"""An event that arrives this long after a moment was sent by Kinesis after that moment."""
 
 _AGAIN_SECONDS: Final = 10.0
-"""A query that had to go on apart because others starved does not come back any sooner."""
+"""Least time for which a query leaves the shared buffer if other queries starved."""
 
 
 class Group(ApartRules, Protocol):
-    """The queries of the run, as one of them sees them; see `Sharing`."""
+    """The other queries of a run, for one of them; see `Sharing`."""
 
     @property
     def shared(self) -> SharedBuffers:
-        """The buffers that they share."""
+        """The shared buffers."""
 
     @property
     def clock(self) -> Clock:
@@ -53,26 +53,26 @@ class Group(ApartRules, Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether there is one query only, and it uses the buffers alone."""
+        """Whether there is only one query."""
 
     @property
     def together(self) -> bool:
         """Whether queries stay together even if one starves."""
 
     def others_at(self, query: QueryFetching, key: ShardKey) -> list[Position]:
-        """From where on a shard is kept for other queries, which share it."""
+        """The claims of the other queries on a shard."""
 
     def follow(self) -> None:
-        """Tell which shards are read: a query reads others than before."""
+        """Update which shards are read, after a query's shards have changed."""
 
     def commit(self, keys: Iterable[ShardKey]) -> Mapping[ShardKey, LastRecord]:
-        """Drop what no query needs any more of some shards; returns the last records up to where their buffers begin now."""
+        """Drop what no query needs any more of some shards; returns the last records before the new starts of their buffers."""
 
     async def leave(self, query: QueryFetching) -> None:
-        """Count a query out."""
+        """Remove a query."""
 
     def relieve(self, query: QueryFetching) -> None:
-        """Make room for a query that starves, if another one holds what it has not read."""
+        """Make room for a starving query, if the claims of another one fill the buffers."""
 
 
 class QueryFetching:
@@ -80,14 +80,14 @@ class QueryFetching:
 
     Args:
         group: The queries of the run.
-        name: Tells it from the others.
+        name: Identifies it in the run.
         max_skew: See `MicroBatchPlanner`.
 
     Attributes:
         name: The same.
-        failure: What keeps this query from going on, and no other.
-        offset: How far it has planned, as it said last; None before.
-        tasks: Where its tasks read.
+        failure: An error that ends this query only.
+        offset: How far it has planned, by its last poll; None before.
+        tasks: Serves its tasks.
     """
 
     def __init__(self, group: Group, name: str = "", max_skew: float | None = None) -> None:
@@ -107,21 +107,21 @@ class QueryFetching:
         self.tasks: Final = QueryTasks(self, group, self._apart)
 
     async def leave(self) -> None:
-        """Read nothing any more: nothing is kept for this query."""
+        """Stop reading, and withdraw all claims."""
         await self._group.leave(self)
 
     async def stop(self) -> None:
-        """Read nothing apart any more."""
+        """Stop catching up. Waiting calls fail."""
         self.failure.stop()
         await self._apart.stop()
 
     # -- what the query asks
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
-        """Tell how far the next micro-batch may go; see `MicroBatchPlanner.poll`."""
+        """How far the next micro-batch may go; see `MicroBatchPlanner.poll`."""
         self.follow(offset)
         if self._ahead:
-            # Nothing need happen in these shards for as long as another query is behind.
+            # These shards may stay without events while the subscription serves a query behind this one.
             self._micro_batches.touch(self._ahead)
         shards = await self._micro_batches.poll(offset, max_bytes, max_records, at_most)
         if any(shard.records or shard.through.is_end for shard in shards):
@@ -134,7 +134,7 @@ class QueryFetching:
         return shards
 
     def follow(self, offset: Offset) -> None:
-        """Take note of where the query is."""
+        """Note where the query is."""
         if offset is not self.offset:
             before, self.offset = self.offset, offset
             if before is None or offset.has_ends or before.has_ends or before.keys() != offset.keys():
@@ -146,13 +146,13 @@ class QueryFetching:
             self._group.follow()
 
     def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
-        """Drop what the query will not ask for again, as far as no other one needs it.
+        """Drop what the query has processed, unless another one needs it.
 
         Args:
             offset: Positions up to which it has processed everything.
 
         Returns:
-            For shards whose buffer begins somewhere else now: the last record up to there, if it is known.
+            For shards whose buffer now starts elsewhere: the last record before the start, if known.
         """
         self._check()
         self._committed = offset
@@ -166,21 +166,21 @@ class QueryFetching:
         self._begin(offset)
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """The number of the last record of a range that is buffered; None if it has none, or it is not known."""
+        """The number of the last record of a range; None if the range has none or is not buffered."""
         last = self._shared.last_record(wanted)
         if last is None and (own := self._apart.found(wanted.key)) is not None and own.may_cover(wanted.after):
             return own.last_up_to(wanted.through, wanted.after)
         return last
 
     def begin_stream(self, stream: str) -> None:
-        """Begin to read a stream that may be read now."""
+        """Begin to read a stream whose lease is now held."""
         shards = {key: position for key, position in (self.offset or {}).items() if key.stream == stream}
         self._begin(shards)
         self._micro_batches.touch(shards)
         self._apart.allowed()
 
     def end_stream(self, stream: str) -> None:
-        """Stop reading a stream apart, which may not be read any more."""
+        """Stop reading a stream whose lease is lost."""
         self._apart.let_go(stream)
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
@@ -190,12 +190,12 @@ class QueryFetching:
         self._micro_batches.wake()
 
     def at_front(self, offset: Offset) -> Offset:
-        """An offset that says "now", with the end of the shared buffer for shards that others read up to their tip.
+        """The start of a new query at LATEST: in shards that other queries read at the tip, the end of the shared buffer.
 
         So queries that are started together begin at the same record.
 
         Args:
-            offset: Where a new query begins: shards at a time begin now.
+            offset: The start positions; a time means now.
         """
         moved = dict(offset)
         for key, position in offset.items():
@@ -211,7 +211,7 @@ class QueryFetching:
     # -- where the shards end
 
     async def seek_tips(self, shards: Collection[ShardKey]) -> None:
-        """Find out where shards end now: what an open subscription has told may have been sent before."""
+        """Begin to find the current tips of shards; an open subscription's last event may have been sent earlier."""
         if self._group.alone:
             self._has_let_go = True
             await self._shared.let_go(shards)
@@ -221,34 +221,34 @@ class QueryFetching:
                 self._sought.setdefault(key, since)
 
     def tip(self, key: ShardKey) -> Position | None:
-        """Where a shard ended when `seek_tips` was called; None while that is not known."""
+        """The tip of a shard at the time of `seek_tips`; None if not known yet."""
         found = self._sought.get(key)
         if isinstance(found, float) and (end := self._shared.tip_since(key, found)) is not None:
             found = self._sought[key] = end
         if isinstance(found, Position):
             return found
-        # Whoever reads the shard now has begun since the subscription was let go of.
+        # The present subscription was opened after `seek_tips` closed the earlier one.
         return (self._shared.tip(key) if self._has_let_go else None) or self._apart.tip(key)
 
     @property
     def asks_apart(self) -> bool:
-        """Whether to ask for ends with GetRecords: a subscription would end the one that others read by."""
+        """Whether to ask for ends with GetRecords, because a new subscription would end the shared one."""
         return not self._group.alone and self._group.may_read_apart
 
     # -- what the group asks
 
     @property
     def apart(self) -> Collection[ShardKey]:
-        """The shards that it reads apart, or did until a moment ago."""
+        """The shards in which it catches up; see `ApartReading.shards`."""
         return self._apart.shards.keys()
 
     @property
     def reading(self) -> bool:
-        """Whether a task reads a range apart at this moment."""
+        """Whether a task is reading a range from the query's own fetcher."""
         return self._apart.reading
 
     def claim(self, key: ShardKey) -> Position | None:
-        """From where on the shared buffer of a shard is kept for it; None if it does not use the buffer."""
+        """From where on the query needs a shard's shared buffer; None if it does not use it."""
         if (apart := self._apart.shards.get(key)) is not None:
             return apart.kept
         if (position := self._committed.get(key)) is not None:
@@ -256,7 +256,7 @@ class QueryFetching:
         return None if self.offset is None else self.offset.get(key)
 
     def lag_behind(self, other: QueryFetching) -> dict[ShardKey, int]:
-        """What is kept for this query of the shards that it shares with another one, which has read it already: bytes by shard."""
+        """Bytes by shard that are buffered for this query, and that another query sharing the shard has already read."""
         lags = {}
         for key in self.offset or ():
             mine, theirs = self.claim(key), other.claim(key)
@@ -269,7 +269,7 @@ class QueryFetching:
         return lags
 
     def holds_beside(self, other: QueryFetching) -> list[ShardKey]:
-        """The shards that it has buffered and another query does not read."""
+        """The shards with buffered records that this query claims and another query does not read."""
         return [
             key
             for key in self.offset or ()
@@ -280,13 +280,13 @@ class QueryFetching:
         ]
 
     def go_apart(self, shards: Collection[ShardKey]) -> None:
-        """Read some shards apart from now on: another query starves for what is kept for this one."""
+        """Catch up in some shards from now on, because this query's claims starve another one."""
         for key in shards:
             self._apart.go(key, self._clock.monotonic() + _AGAIN_SECONDS)
         self._micro_batches.touch(shards)
 
     def come_back(self) -> None:
-        """Read nothing apart any more: it is not allowed."""
+        """Stop catching up: it is not allowed any more."""
         self._micro_batches.touch(self.apart)
         self._apart.end(list(self.apart))
         self._micro_batches.wake()
@@ -295,12 +295,12 @@ class QueryFetching:
 
     @property
     def plans_apart(self) -> bool:
-        """Whether it reads some shard apart. May be asked in any thread."""
+        """Whether it catches up in a shard. Thread-safe."""
         return self._apart.plans_any
 
     @property
     def brought(self) -> Brought:
-        """What it was brought of the shards that it reads apart."""
+        """The number of calls and bytes of its own fetcher."""
         return self._apart.brought
 
     def reads(self, key: ShardKey) -> Reads:
@@ -314,7 +314,7 @@ class QueryFetching:
     # -- what the micro-batch planner asks
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """See `Buffers`. Decides whether the query shares the buffer of a shard, moves its subscription, or reads apart."""
+        """See `Buffers`. Decides whether the query shares the buffer of a shard, moves its subscription, or catches up."""
         shared = self._shared
         if self._group.alone:
             return shared.buffered(key, position)
@@ -337,22 +337,26 @@ class QueryFetching:
         if choice is Choice.APART:
             return self._read_apart(key, position, buffer)
         if choice is Choice.FORWARD:
-            # If others take it back at once, it must not go to and fro without any time between.
+            # If another query takes the subscription back, this one waits again: it must not move to and fro at once.
             del self._ahead[key]
-            logger.info("shard %s: a query waits at %s in front of the others, which go on apart", key, position)
+            logger.info(
+                "shard %s: a query waits at %s, ahead of the others: it gets the subscription, and they catch up",
+                key,
+                position,
+            )
         self._apart.come_back(key, position)
         return buffer if choice is Choice.SHARED else shared.begin_at(key, position)
 
     def has_waited(
         self, key: ShardKey, position: Position, buffer: EventIndex | None, since: dict[ShardKey, float]
     ) -> bool:
-        """Whether the query has waited in front of the buffer for so long that the subscription goes forward to it.
+        """Whether the query has waited beyond the end of the buffer for so long that the subscription is moved forward to it.
 
         Args:
             key: The shard.
             position: Where it waits.
             buffer: The shared buffer.
-            since: Since when it waits there, by shard: as it plans, or as its tasks read.
+            since: The start of the wait by shard, monotonic seconds. It is updated.
         """
         if buffer is None or not lies_in_front(position, buffer):
             since.pop(key, None)
@@ -370,18 +374,18 @@ class QueryFetching:
         if apart.kept is None and self._clock.monotonic() >= apart.not_before:
             apart.kept = buffer.start
         if not behind and own.news_since(position) is None and self._may_go_back_for(key, position, buffer):
-            # Nobody has anything to wait for: what lies between is read once more, if there is something.
+            # All are caught up and the buffer is empty, so the subscription may restart here; at worst some records are fetched twice.
             self._apart.come_back(key, position)
             return self._shared.begin_at(key, position)
         return own
 
     def _may_go_back_for(self, key: ShardKey, position: Position, buffer: EventIndex) -> bool:
-        """Whether the subscription may go back to a position of this query, because the others have all that came."""
+        """Whether the subscription may go back to this query's position, because the other queries have read everything."""
         others = self._group.others_at(self, key)
         return not buffer.records and all(other.reaches(position) and _is_number(other) for other in others)
 
     def _go_back(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """Without GetRecords, all wait for the slowest: the subscription goes back for it, if no task reads right now."""
+        """Move the subscription back for the slowest query, if no task is reading: without GetRecords, all wait for it."""
         if not all(other == position or _is_number(other) for other in self._group.others_at(self, key)) or (
             position.kind in (PositionKind.AT_TIMESTAMP, PositionKind.INSIDE)
         ):

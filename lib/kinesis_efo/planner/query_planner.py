@@ -1,4 +1,4 @@
-"""Plans the micro-batches of one query for its stream reader: answers the calls of `access`, in the run's event loop."""
+"""Plans the micro-batches of one query: carries out the calls of `access` in the run's event loop."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, Shar
 _NO_LIMIT: Final = 1 << 62
 _UNKNOWN: Final = -1
 _ENDING_SECONDS: Final = 0.2
-"""A query that ends looks so often whether it has come to its end: an event without records ends no poll."""
+"""How often a query with an end checks whether it has reached it; an event without records ends no poll."""
 
 
 class Advance:
-    """Plans the micro-batches of one query, one after the other.
+    """Turns replies to polls into the end offsets of a query's micro-batches.
 
     Args:
-        ending: Where the query ends, if it does.
+        ending: The end of the query.
         idle_interval: Seconds after which the positions of idle shards are stored.
-        last_records: Tells the last record of each of some ranges that end within an event.
-        now: The time, monotonic seconds.
+        last_records: Returns the last record of each range that ends within an event.
+        now: Returns the monotonic time, seconds.
 
     Attributes:
-        sizes: Bytes that the micro-batch has of each shard.
-        data: About how many bytes of data are in them.
-        quiet: Since when it is believed that nothing more is there, by shard, monotonic seconds.
+        sizes: Bytes of the micro-batch by shard.
+        data: Estimated bytes of the records' data in it.
+        quiet: The time since which a shard seems to have no more records, monotonic seconds.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Advance:
 
         Args:
             position: How far the query has come.
-            reply: What the planner tells.
-            mark: For an offset that has none, if there is one.
+            reply: The reply to the poll.
+            mark: Given to an offset without a mark.
         """
         starting = [key for key in reply.starting if self._ending.begins(key)]
         justified = bool(starting)
@@ -95,7 +95,7 @@ class Advance:
                 self._idle[key] = through
         if not justified and not self._idle_offsets_due(position):
             return None
-        # Idle shards ride along: the fetcher tells only once how far one has come.
+        # Include the idle shards: a poll returns each of their positions only once.
         idle = {
             key: at
             for key, at in self._idle.items()
@@ -113,21 +113,21 @@ class Advance:
         return position.moved_to(after, lasts, mark)
 
     def _idle_offsets_due(self, position: Offset) -> bool:
-        # Without this, the stored position of an idle shard would in time fall out of the stream's retention.
+        # Otherwise the stored position of an idle shard would in time be older than the stream's retention.
         due = self._now() - self._stored_idle_at >= self._idle_interval
         return bool(self._idle) and (due or self._ending.reached({**position, **self._idle}))
 
     def ranges(self, position: Offset, end: Offset) -> list[ShardRange]:
-        """The ranges of the micro-batch that need a task, in any order, and without their last records."""
+        """The ranges of the micro-batch that need a task, unordered and without their last records."""
         return [ShardRange(key, position[key], end[key]) for key in self.sizes if key not in self._empty]
 
     def has_records(self, wanted: ShardRange) -> bool:
-        """Whether a range of the micro-batch needs a task: not if it was found empty. After a restart, nothing was."""
+        """Whether a range of the micro-batch needs a task: not if it is known to be empty. After a restart, none is known to be."""
         return self._empty.get(wanted.key) != wanted
 
 
 class RunOfQuery(Protocol):
-    """What it needs of the run: `WholeRun`."""
+    """What a `QueryPlanner` needs of the run: `WholeRun`."""
 
     @property
     def clock(self) -> Clock:
@@ -135,25 +135,25 @@ class RunOfQuery(Protocol):
 
     @property
     def reading(self) -> bool:
-        """Whether a task reads a range at this moment."""
+        """Whether a task is reading a range."""
 
     async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
-        """Where a new query begins."""
+        """The start of a new query."""
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:
-        """Where streams begin that are new to a query."""
+        """The start of streams that were added to a query with a checkpoint."""
 
     async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
-        """Who reads the shards of some ranges of a query."""
+        """The fetchers of some ranges of a query, None where there is none; waits at most `at_most` seconds for them."""
 
 
 class QueryPlanner:
-    """Plans for one query.
+    """Carries out the calls of one query.
 
     Args:
         run: The run.
         query: The query.
-        name: Its name, which its tasks give.
+        name: Its name for its tasks.
         options: Its options.
         streams: The logical names of the streams that it reads.
     """
@@ -170,7 +170,7 @@ class QueryPlanner:
         now = run.clock.monotonic
         self._advance = Advance(self._ending, options.idle_checkpoint_interval, query.last_records, now)
         self._mark: Mark | None = None
-        # Spark may plan the first of them, and ask for the second.
+        # At most two: Spark may process the first and have the second planned.
         self._ends: list[Offset] = []
         self._committed: Offset | None = None
         self._finished: Mark | None = None
@@ -200,10 +200,10 @@ class QueryPlanner:
         raise TypeError(call)
 
     async def finished(self, marks: Collection[Mark], name: str | None) -> None:
-        """Take note of micro-batches that Spark has finished, as its driver says.
+        """Commit the micro-batches that the driver reports as finished.
 
         Args:
-            marks: Of their ends; those of other queries are none of this one's.
+            marks: The marks of their ends; other queries' are ignored.
             name: The name of their query.
         """
         for end in [each for each in self._ends if each.mark in marks and each.mark != self._finished]:
@@ -214,7 +214,7 @@ class QueryPlanner:
 
     async def _commit(self, call: Commit) -> bool:
         if call.last is not None:
-            # Whatever comes of it now, the sink may have its number.
+            # Even if it is never finished, the sink may have its number.
             self.query.planned(call.last)
         if call.done is not None:
             await self._done(call.done)
@@ -238,14 +238,14 @@ class QueryPlanner:
         if call.resumed is not None:
             query.resume(call.resumed)
         if call.kept is not None:
-            # It asks for more once its tasks are done, which may be reading from there.
+            # Its tasks may be reading from here before its first `Next`.
             await query.check_replay(call.kept, ())
         if not call.new:
             return None
         if start.from_leases and not self._rows_are_good:
             await self._run.initial(start, self._streams, query)
             self._rows_are_good = True
-        # A run before that is ending moves the rows until it releases its lease.
+        # An earlier run that is ending moves the rows until it releases its lease.
         if start.from_leases and not await self._has_leases(call.wait):
             return None
         return Offset(await self._run.initial(start, self._streams, query), mark=self._mark)
@@ -260,19 +260,19 @@ class QueryPlanner:
             ending.once()
         if ending.over:
             return self._step()
-        # Spark writes a micro-batch as soon as it has an offset of each source: the other sources' rows would be committed before this
-        # query is refused.
+        # Wait even if there is nothing to read: with an offset of each source, Spark would commit the other sources' rows before this query
+        # is refused.
         if not await self._has_leases(call.wait):
             return self._step(again=True)
         added = await self._added_streams(position)
         if added and not (ending.wanted and ending.in_one_batch):
-            # They begin in a micro-batch that reads nothing of them: from then on, Spark's log knows where they began.
+            # A micro-batch that reads nothing of them puts their start into Spark's log.
             return self._step(position.moved_to({**position, **added}, {}, self._mark))
         if ending.wanted and ending.in_one_batch:
             if (tips := await self.query.tips(position, call.wait)) is None:
                 return self._step(again=True)
             ending.found(tips, self._run.clock.monotonic(), complete=True)
-            # It cannot do both. The next run reads the new streams.
+            # The added streams are read by the next run.
             end = position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark)
             return self._step(end, size=None)
         if ending.wanted and not await self._look_for_ends(position, call.wait):
@@ -294,7 +294,7 @@ class QueryPlanner:
         self._behind.update(behind)
         if len(self._behind) > 2 * len(position):
             self._behind = {key: millis for key, millis in self._behind.items() if key in position}
-        # After the poll: what it tells of a shard may lie behind an end that has just become known.
+        # After the poll, because its positions may be beyond an end that has just become known.
         if ending.targets is not None and not ending.complete:
             await self._look_for_ends(position, call.wait)
         if (end := self._advance.to(position, reply, self._mark)) is not None:
@@ -347,16 +347,16 @@ class QueryPlanner:
         return Step(end, again, total, data, list(behind), plan, ending)
 
     def _told(self, end: Offset) -> None:
-        """Take note of an end that Spark may plan: of two with one mark, it has the later one."""
+        """Note an end that Spark may process. It replaces an earlier one with the same mark."""
         self._ends = [each for each in self._ends[-1:] if each.mark != end.mark] + [end]
 
     async def _done(self, end: Offset) -> None:
-        """Commit an offset, unless that was done already: Spark's driver says so, and Spark by its next question."""
+        """Commit an offset once: both the driver's report and Spark's next call may name it."""
         if end is self._committed:
             return
         await self.query.commit(end)
         self._committed = end
-        # The driver's word may come late. That of an earlier micro-batch must take nothing back.
+        # A late report of an earlier micro-batch must take nothing back.
         while end in self._ends:
             del self._ends[0]
 
@@ -366,9 +366,9 @@ class QueryPlanner:
         return self._may_read
 
     async def _added_streams(self, position: Offset) -> Mapping[ShardKey, Position]:
-        """Where the streams begin that the query does not know yet; nothing if it knows all. Chosen once."""
+        """The start of streams that are not in the query's offset, chosen once; empty if there are none."""
         if self._knows_all or not (names := self._streams - {key.stream for key in position}):
-            # No offset after this one knows less.
+            # So do all later offsets.
             self._knows_all = True
             return {}
         if self._added is None:

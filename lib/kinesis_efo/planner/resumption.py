@@ -1,4 +1,4 @@
-"""Warns once if the lease table tells that the checkpoint which a query goes on from had been further, or that a new query had one."""
+"""Warns once if a query's checkpoint is behind the lease table, or if a new query's streams were read before."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ logger = logging.getLogger(__name__)
 
 
 class Resumption:
-    """Compares the table with the checkpoint, whichever is known first: the rows of a stream come with its lease.
+    """Compares the lease table with a query's checkpoint. The rows of a stream are known when its lease is taken.
 
     Args:
-        keys: Which row belongs to which shard.
-        notes: What the runs' rows remember.
-        continued: The streams, of all queries of the run, whose rows one of them goes on from, or was warned of. It grows.
+        keys: Maps rows to shards.
+        notes: The notes in the rows of runs.
+        continued: The streams that a query of the run continues from the rows, or was warned of. It is added to.
     """
 
     def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:
@@ -34,30 +34,30 @@ class Resumption:
         self._said: set[str] = set()
 
     def goes_on(self, offset: Offset) -> None:
-        """Take note of where the query goes on."""
+        """The query continues at an offset."""
         self._offset = offset
         self._continued |= {key.stream for key in offset}
         for stream in self._rows:
             self._compare(stream)
 
     def begins(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """Take note that the query is new.
+        """The query is new.
 
         Args:
-            streams: What it reads.
-            from_leases: Whether it goes on from the rows.
+            streams: Its streams.
+            from_leases: Whether it continues from the rows.
         """
         self._is_new = not from_leases
         if from_leases:
             self._continued |= set(streams)
 
     def processed(self, streams: Collection[str]) -> None:
-        """Warn if a new query has its first micro-batch where others had read, and none of the run goes on from there.
+        """After the first micro-batch, warn if the query is new and the rows of its streams are continued by no query of the run.
 
-        Not before: of several queries that start together, any may be the first.
+        Not earlier: another query that starts at the same time may continue them.
 
         Args:
-            streams: What it reads.
+            streams: The query's streams.
         """
         for stream in sorted({*streams} - self._continued if self._is_new else ()):
             self._continued.add(stream)
@@ -65,7 +65,7 @@ class Resumption:
                 logger.warning("%s", said)
 
     def found(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Take note of a stream's rows."""
+        """Set the rows of a stream."""
         self._rows[stream] = rows
         self._compare(stream)
 
@@ -75,7 +75,7 @@ class Resumption:
         self._compared.add(stream)
         rows = self._keys.by_shard(self._rows[stream])
         said = restored(self._offset, stream, rows, self._notes.reached(stream))
-        # Of a checkpoint with a mark, the row of each stream tells the same.
+        # With a mark, the rows of all streams say the same about the checkpoint.
         about = stream if self._offset.mark is None else self._offset.mark.checkpoint
         if said is not None and about not in self._said:
             self._said.add(about)

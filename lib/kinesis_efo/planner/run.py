@@ -1,7 +1,6 @@
-"""One run of an application: its leases, what fetches, its checkpoints, and what ended it. Queries plan micro-batches on it.
+"""One run of an application: its leases, fetching, checkpoints and queries. It lives in one event loop and is not thread-safe.
 
-It lives in one asyncio loop and is not thread-safe. Positions from Spark's offsets decide what is read; the lease only decides
-whether this run may read at all.
+Positions from Spark's offsets decide what is read; the lease only decides whether this run may read at all.
 """
 
 from __future__ import annotations
@@ -45,31 +44,31 @@ class Fetching(Protocol):
         """Stop fetching."""
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        """Count a query in.
+        """Add a query.
 
         Args:
-            name: Tells it from the others of the run.
+            name: Identifies it in the run.
             max_skew: See `MicroBatchPlanner`.
         """
 
     @property
     def reading(self) -> bool:
-        """Whether a task reads a range at this moment; one that has taken nothing for long does not count. May be asked in any thread."""
+        """Whether a task is reading a range. A task that has taken nothing for long does not count. Thread-safe."""
 
     def begin(self, stream: str) -> None:
-        """Start to fetch a stream that may be read now."""
+        """Start to fetch a stream whose lease is held."""
 
     def end(self, stream: str) -> None:
-        """Stop reading a stream at once: it may not be read any more."""
+        """Stop reading a stream whose lease is lost, at once."""
 
     def fetcher_of(self, key: ShardKey) -> str | None:
-        """Which fetcher reads a shard; None if nobody does, or there is only one."""
+        """The name of a shard's fetcher; None if it has none, or the run has only one fetcher."""
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
-        """How the shards are read, those of one stream or all."""
+        """The status of each shard of one stream, or of all."""
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """The time up to which every record that arrived lies at or before a position, if it is known."""
+        """The time up to which all records that arrived are at or before a position; None if unknown."""
 
 
 class Planning(Protocol):
@@ -77,48 +76,48 @@ class Planning(Protocol):
 
     @property
     def done(self) -> Mapping[ShardKey, Position]:
-        """How far it is processed."""
+        """The position up to which each shard is processed."""
 
     @property
     def number(self) -> int:
-        """Tells it from the other queries, in the order in which they joined."""
+        """Its number in the run, in the order of joining."""
 
     @property
     def reads_apart(self) -> bool:
-        """Whether it reads shards apart from other queries. May be asked in any thread."""
+        """Whether it catches up in a shard. Thread-safe."""
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
-        """How it does, for tools.
+        """Its status for tools.
 
         Args:
-            shards: Whether each of its shards is to be told.
-            stream: Count only the shards of this one; None: all.
+            shards: Whether to list its shards.
+            stream: Count only the shards of this stream; None: all.
         """
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Take note of the rows of a stream whose lease is held now."""
+        """Set the rows of a stream whose lease is now held."""
 
     def stop(self) -> None:
-        """End what it has begun. Waiting calls fail by the run's failure."""
+        """Stop the tasks that it has started. The run's failure ends waiting calls."""
 
 
 class Run:
-    """One run: it holds the lease on each stream and lets them be read, as long as it holds it.
+    """One run. It reads a stream as long as it holds the stream's lease.
 
     Args:
-        streams: What is read.
+        streams: The streams to read.
         fetching: Fetches the shards.
         leases: The run's lease on each stream; not started yet.
         table: Where checkpoints are written.
-        lease_keys: Which row belongs to which shard.
+        lease_keys: Maps rows to shards.
         pace: How often checkpoints are written.
-        patience: Seconds for which the lease is waited for, if nothing else can be done.
+        patience: Seconds to wait for a lease that is needed to go on.
         clock: Time.
 
     Attributes:
-        failure: What ended the run, or its query.
-        queries: What plans micro-batches on it.
-        continued: Streams whose rows a query goes on from, or was warned of; see `Resumption`.
+        failure: The error that ended the run.
+        queries: The queries.
+        continued: See `Resumption`.
     """
 
     def __init__(
@@ -159,11 +158,11 @@ class Run:
         self._processed = Processed(streams.ancestors, self._checkpoints.stored)
 
     async def start(self, endpoint: str, status: str | None = None) -> None:
-        """Take the run's lease on each stream as soon as it is free, and begin to read what polls ask for.
+        """Begin to take the lease on each stream.
 
         Args:
-            endpoint: Where this run serves data; other processes find it in its rows.
-            status: How tools ask this run how far it is; they find it there, too.
+            endpoint: Where this run serves data, for the lease rows.
+            status: Where tools ask for its status, for the lease rows.
 
         Raises:
             LeaseTableError: The lease table cannot be used.
@@ -187,7 +186,7 @@ class Run:
     # -- what its queries ask
 
     def join(self, query: Planning) -> int:
-        """Count a query in; returns its number."""
+        """Add a query; returns its number."""
         self.queries.append(query)
         self._processed.join(query)
         self._joined += 1
@@ -196,7 +195,7 @@ class Run:
         return self._joined
 
     def leave(self, query: Planning) -> None:
-        """Count a query out: checkpoints do not wait for it any more."""
+        """Remove a query: checkpoints do not wait for it any more."""
         if query not in self.queries:
             return
         self.queries.remove(query)
@@ -206,14 +205,14 @@ class Run:
             self._want()
 
     def want(self, query: Planning, offset: Offset) -> list[ShardKey]:
-        """Keep checkpoints of the shards that a query reads from now on.
+        """Write checkpoints of the shards that a query reads from now on.
 
         Args:
             query: The query.
             offset: Where it is.
 
         Returns:
-            Those that are so new that no listing had them yet: ask again once one does, and their rows are completed.
+            Shards that no listing has yet. Call again when one has them, so that their rows are completed.
         """
         self._wanted[query] = offset
         self._processed.begin(query, offset)
@@ -235,13 +234,13 @@ class Run:
         """Move the checkpoints to where all queries are.
 
         Args:
-            query: The query that has come further.
+            query: The query that has advanced.
             offset: Positions up to which it has processed everything.
-            before: Those of its call before; None for the first one.
-            records: The last records up to there, as far as they are known.
+            before: The offset of its last call; None for the first one.
+            records: The last records at these positions, if known.
         """
         moved = self._processed.commit(query, offset, before)
-        # If another query is not as far, the record is none of its.
+        # A record belongs to this query's position: ignore it if another query is behind that.
         self._note(moved, {key: record for key, record in records.items() if moved.get(key) == offset.get(key)})
 
     def _note(self, moved: Mapping[ShardKey, Position], records: Mapping[ShardKey, LastRecord]) -> None:
@@ -251,15 +250,15 @@ class Run:
             else:
                 self._checkpoints.note(key, position, records.get(key))
 
-    # -- what the run's lease tells it
+    # -- what the run's lease calls
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Let a stream be read whose lease is held now."""
+        """Begin to read a stream whose lease is now held."""
         self._checkpoints.found(stream, rows)
         self._rows[stream] = rows
         for query in self.queries:
             query.lease_taken(stream, rows)
-        # A lease that is just being taken when the query stops is given back; nobody would stop what is begun now.
+        # A stopping run gives a lease that it has just taken back, and would not stop a stream begun now.
         if self.failure.error is None:
             self.fetching.begin(stream)
 
@@ -275,12 +274,12 @@ class Run:
             )
 
     def lag(self, stream: str) -> Lag:
-        """How far this run is behind in a stream, for its row."""
+        """The run's lag in a stream, for its lease row."""
         queries = [query.status(stream=stream) for query in self.queries] if self._are_several else []
         return lag_of(self.fetching.statuses(stream), round(self.clock.time() * 1000), queries)
 
     async def status(self) -> list[ShardStatus]:
-        """How each shard is read, and how far it is processed by the slowest query, for tools."""
+        """The status of each shard for tools, with the position of the slowest query."""
         done = {query.number: query.done for query in self.queries}
         found = slowest(done, self.streams.ancestors)
         told = []
@@ -296,10 +295,10 @@ class Run:
         return told
 
     def query_statuses(self, *, shards: bool = False) -> list[QueryStatus]:
-        """How each query does, for tools, if there are several or one reads apart.
+        """The status of each query for tools; empty for a single query that does not catch up.
 
         Args:
-            shards: Whether each of their shards is to be told.
+            shards: Whether to list their shards.
         """
         return [query.status(shards=shards) for query in self.queries] if self._are_several else []
 
@@ -308,7 +307,7 @@ class Run:
         return len(self.queries) > 1 or any(query.reads_apart for query in self.queries)
 
     def count_queries(self) -> tuple[int, int]:
-        """The number of queries, and of those that read apart. May be asked in any thread."""
+        """The number of queries, and of those that are catching up. Thread-safe."""
         queries = list(self.queries)
         return len(queries), sum(query.reads_apart for query in queries)
 
@@ -318,7 +317,7 @@ class Run:
         return self.leases.is_held(shard.stream)
 
     async def may_open(self, shard: ShardKey) -> None:
-        """See `Coordinator`. A feed is closed once its lease is lost, which may come after its turn if this process stood still."""
+        """See `Coordinator`. The lease may be lost while a feed waits for its turn, if this process was suspended."""
         while not self.leases.is_held(shard.stream):
             await self.clock.sleep(_LOOK_SECONDS)
 

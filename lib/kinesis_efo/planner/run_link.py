@@ -1,4 +1,4 @@
-"""A query's way to its run, which is another process: calls, and the answers to them."""
+"""A client's connection to its run, which is another process."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ T = TypeVar("T")
 _TRANSPORT_SECONDS: Final = 10.0
 _LEAVE_SECONDS: Final = 2.0
 _ENDING_SECONDS: Final = 10.0
-"""A run without queries releases its leases in this time. `query.stop()` is to return after that."""
+"""A run without queries releases its leases in this time; `query.stop()` waits for that."""
 _LOOK_SECONDS: Final = 0.02
 _AGAIN_SECONDS: Final = 0.1
 
 
 class RunLostError(Exception):
-    """The run has ended, is ending, or does not know this client any more."""
+    """The run has ended, is ending, or has dropped this client."""
 
 
 class RunConnection(Connection):
@@ -51,34 +51,34 @@ class RunConnection(Connection):
     service = "run"
 
     def join(self, request: Join) -> Joined:
-        """Ask to be a client."""
+        """Become a client."""
         return self.action(JOIN, request, Joined, _TRANSPORT_SECONDS)
 
     def ask(self, request: QueryCall) -> Answer:
-        """Make a call, or ask again for one that took long."""
+        """Make a call, or ask again for the result of one that takes long."""
         return self.action(CALL, request, Answer, ANSWER_SECONDS + _TRANSPORT_SECONDS)
 
     def leave(self, request: Leave) -> Answer:
-        """Tell that the query has ended."""
+        """The query has ended."""
         return self.action(LEAVE, request, Answer, _LEAVE_SECONDS)
 
     def finished(self, told: Finished) -> None:
-        """Tell which micro-batches Spark has finished; for the driver."""
+        """Report finished micro-batches; for the driver."""
         self.action(FINISHED, told, Answer, _LEAVE_SECONDS)
 
 
 class RunLink:
-    """The way of one client to its run. Its calls follow one another; it may be used by several threads.
+    """Makes the calls of one client, one after the other. Thread-safe.
 
     Args:
         file: The run's file.
-        connection: A connection to it.
-        check: Called while there is no answer; raises to give up.
+        connection: A connection to the run.
+        check: Called while there is no reply; raises to give up.
         sleep: Waits for a number of seconds.
 
     Attributes:
         file: The run's file.
-        joined: The answer to `join`.
+        joined: The reply to `join`.
     """
 
     def __init__(
@@ -95,17 +95,17 @@ class RunLink:
 
     @property
     def place(self) -> HostPlace:
-        """Where tasks read, or ask who reads."""
+        """Where tasks read, or ask for the fetcher of a shard."""
         assert self.joined.address is not None
         return HostPlace(self.joined.address, self.joined.by_planner)
 
     def join(self, reader: str, process: Process, streams: Mapping[str, StreamRef], options: SourceOptions) -> Joined:
-        """Ask to be a client; without a name in the answer, the run refuses it.
+        """Become a client. If the reply has no client name, the run refuses.
 
         Args:
-            reader: Names the query. If an answer is lost and this is asked again, the run has one client all the same.
+            reader: The name of the query. A second request with it replaces the first, whose reply may have been lost.
             process: This process.
-            streams: What the query reads, by logical name.
+            streams: The query's streams, by logical name.
             options: The options of the query.
 
         Raises:
@@ -116,10 +116,10 @@ class RunLink:
         return self.joined
 
     def ask(self, call: Call[T]) -> T:
-        """Make a call, however long it takes. A run that is paused is waited for.
+        """Make a call, however long it takes, even if the run is suspended meanwhile.
 
         Raises:
-            RunLostError: The run has ended, or does not know this client.
+            RunLostError: The run has ended, or has dropped this client.
             KinesisEfoError: The error of the call.
         """
         with self._lock:
@@ -145,7 +145,7 @@ class RunLink:
                 self._check()
 
     def leave(self) -> None:
-        """Tell the run that the query has ended; if that takes long, it sees the end of this process."""
+        """Tell the run that the query has ended. Gives up after a while: the run also notices the end of this process."""
         if not self._lock.acquire(timeout=_LEAVE_SECONDS):
             return
         try:
@@ -155,13 +155,13 @@ class RunLink:
             while time.monotonic() < give_up_at and self.file.lives:
                 self._sleep(_LOOK_SECONDS)
         except (FetcherUnreachableError, FetcherRefusedError):
-            pass  # it has ended, too
+            pass  # the run has ended, too
         finally:
             self._close()
             self._lock.release()
 
     def close(self) -> None:
-        """Close the connection to a run that is lost."""
+        """Close the connection to a lost run."""
         with self._lock:
             self._close()
 

@@ -1,7 +1,7 @@
-"""The messages between a run and its clients: the processes of its queries.
+"""The messages between a run and its clients.
 
-The client calls. Each call to a query has a number: one that takes long is asked for again by its number, and so is one
-whose answer was lost. It runs once, and to its end, as it would in the query's own process.
+The client makes the calls. Each call has a number, by which the client asks again if the call takes long or its reply was lost. It
+runs once, and to its end.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ LEAVE: Final = "leave"
 FINISHED: Final = "finished"
 
 ANSWER_SECONDS: Final = 2.0
-"""Longest time until the run answers that a call is not done yet."""
+"""Longest time until the run replies that a call is not done yet."""
 
 _KEPT_OFFSETS: Final = 4
-"""A reader plans from one offset to the next, and commits the one before."""
+"""A reader uses three at a time: it plans from one offset to the next, and commits the one before."""
 
 
 class Join(msgspec.Struct, frozen=True):
     """A process asks to be a client of the run.
 
     Attributes:
-        reader: Names its query, so that one who asks again takes the place of himself.
+        reader: The name of its query. A second request with the same name replaces the first client.
         pid: Its process id.
         started: When it started.
-        streams: What its query reads, by logical name.
-        options: The options of its query, as they were given.
+        streams: The streams of its query, by logical name.
+        options: The options of its query, as given.
     """
 
     reader: str
@@ -49,14 +49,14 @@ class Join(msgspec.Struct, frozen=True):
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """The answer to a process that asks to be a client.
+    """The reply to `Join`.
 
     Attributes:
-        client: Its name from now on; empty if it is refused.
-        address: Where tasks read its shards, or ask who does.
-        by_planner: Whether tasks have to ask the planner who reads a shard.
-        certificate: Encrypts the run's services, and the client's, which belong to the same user. None: nothing is encrypted.
-        faults: Why its query cannot share the run.
+        client: The client's name; empty if it is refused.
+        address: Where tasks read shards, or ask for their fetchers.
+        by_planner: Whether tasks have to ask the planner for the fetcher of a shard.
+        certificate: The TLS certificate of the services of the run and the client; None: they do not use TLS.
+        faults: Why the query cannot share the run.
     """
 
     client: str = ""
@@ -70,7 +70,7 @@ class QueryCall(msgspec.Struct, frozen=True):
     """A call of a client.
 
     Attributes:
-        client: Its name.
+        client: The client's name.
         number: The number of the call.
         call: The call; see `access`.
     """
@@ -87,7 +87,7 @@ class Leave(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """Spark has finished micro-batches, in its driver's words.
+    """The driver reports micro-batches that Spark has finished.
 
     Attributes:
         marks: The marks of their ends.
@@ -99,14 +99,14 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer to a call of a client.
+    """The reply to a client's message.
 
     Attributes:
-        done: Whether the call is done. After a leave: whether the run ends, because that was its last client.
-        result: What it has returned then, in the form of its own.
+        done: Whether the call is done. After `Leave`: whether the run ends, because that was its last client.
+        result: The result of the call, encoded with its offsets.
         known: Whether the run has this client.
-        again: Whether it lacks an offset that the call names: tell it, with another number.
-        said: Log lines of the run, which the client writes: the driver may have closed the run's own output.
+        again: The run does not have an offset of the call: send it whole, with a new number.
+        said: Log lines of the run for the client to write, because the driver may have closed the run's own output.
     """
 
     done: bool = False
@@ -121,9 +121,9 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         number: Its number.
-        base: The number of the one that it is told by; None: by none.
-        moved: The shards with another position than there.
-        left: The shards that it does not name, and the other does.
+        base: The number of the earlier offset; None: the offset is whole.
+        moved: The shards with a new position.
+        left: The shards that only the earlier offset has.
         lasts: Its last records.
         mark: Its mark.
     """
@@ -137,14 +137,14 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnknownOffset(Exception):
-    """A message names an offset by a number that is not kept here."""
+    """A message has the number of an offset that this process has not kept."""
 
 
 class OffsetsOfLink:
-    """The offsets that two processes have told each other. Each is told once, by what has changed: there may be thousands of shards.
+    """The offsets that two processes have sent each other. Each is sent once, as changes, because there may be thousands of shards.
 
     Args:
-        first: The number of the first one that this process tells; 0 and 1, for the two count in steps of two.
+        first: The first number that this process uses: 0 for one process, 1 for the other. Both count in steps of two.
     """
 
     def __init__(self, first: int) -> None:
@@ -156,21 +156,21 @@ class OffsetsOfLink:
         return len(self._known)
 
     def clear(self) -> None:
-        """Forget them: each is sent whole again."""
+        """Forget all offsets; the next ones are sent whole."""
         self._known.clear()
 
     def encode(self, message: Any) -> msgspec.Raw:
-        """A message with its offsets, of which it has the numbers itself."""
+        """Encode a message, with a number in place of each offset, and the offsets that the other process does not have."""
         told: list[_Told] = []
         body = msgspec.json.encode(message, enc_hook=partial(self._tell, told))
         return msgspec.Raw(msgspec.json.encode((told, msgspec.Raw(body))))
 
     def decode(self, data: msgspec.Raw, kind: Any) -> Any:
-        """What `encode` of the other process made. Offsets that were told before are the same objects, which is cheap to recognize.
+        """Decode a message. Offsets that were sent before are the same objects, which are cheap to compare.
 
         Raises:
-            UnknownOffset: The other process has to tell all offsets anew.
-            msgspec.MsgspecError: It is something else.
+            UnknownOffset: The other process has to send its offsets whole.
+            msgspec.MsgspecError: The message is invalid.
         """
         told, body = msgspec.json.decode(data, type=tuple[list[_Told], msgspec.Raw])
         for each in told:

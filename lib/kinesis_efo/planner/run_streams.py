@@ -1,4 +1,4 @@
-"""The streams that a run reads: those that it begins with, and those that its clients add."""
+"""The streams of a run: those of its first query, and those that its clients add."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kinesis_efo.manifest import Manifest, StreamRef
 
 
 class RunStreams:
-    """Opens streams, once each.
+    """Opens streams, each once.
 
     Args:
-        manifest: The application, with the streams that the run begins with.
-        open_stream: Opens one. It lists no shards.
+        manifest: The application, with the streams of the first query.
+        open_stream: Opens a stream. It lists no shards.
 
     Attributes:
-        opened: The streams that are open, by logical name.
+        opened: The open streams, by logical name.
     """
 
     def __init__(self, manifest: Manifest, open_stream: Callable[[StreamRef], Stream]) -> None:
@@ -31,15 +31,11 @@ class RunStreams:
 
     @property
     def arns(self) -> dict[str, str]:
-        """The ARNs of the streams, also of those that are not open yet, by logical name."""
+        """The ARNs of all streams by logical name, including those not open yet."""
         return {name: ref.stream_arn for name, ref in self._refs.items()}
 
     def faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
-        """Why a query that reads some streams cannot share the run.
-
-        Args:
-            streams: What the query reads, by logical name.
-        """
+        """The reasons why a query of these streams, by logical name, cannot share the run."""
         faults = []
         for name, ref in streams.items():
             known = self._refs.get(name)
@@ -51,7 +47,7 @@ class RunStreams:
         return faults
 
     def add(self, streams: Mapping[str, StreamRef]) -> None:
-        """Begin to open those of some streams that the run does not read yet."""
+        """Begin to open the streams that are new to the run."""
         for name, ref in streams.items():
             if name not in self._refs:
                 self._refs[name] = ref
@@ -63,7 +59,7 @@ class RunStreams:
         Raises:
             KinesisEfoError: One of them cannot be listed.
         """
-        # Several clients may wait for one of them.
+        # Shielded, because several clients may wait for the same stream.
         await asyncio.gather(*(asyncio.shield(self._opening[name]) for name in names if name in self._opening))
 
     async def _open(self, name: str, ref: StreamRef) -> None:

@@ -1,4 +1,4 @@
-"""Runs a run in a thread of its own, opens the AWS clients that it needs, and ends everything in order."""
+"""Runs the event loop of a run in a thread, opens its AWS clients, and stops everything in order."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ _LEASE_REQUESTS: Final = 32
 
 
 class RunThread:
-    """A run beside the calling thread.
+    """A run in a thread.
 
     Args:
         manifest: The application, with the streams to read.
         options: The options of the query.
         listening: Where to listen for tasks.
         secret: The secret of the run.
-        start_fetchers: Starts the fetchers of other processes; None: one fetcher runs here.
+        start_fetchers: Starts fetchers in other processes; None: one fetcher runs here.
         clock: Time.
-        limits: Kinesis' times; tests shorten them.
+        limits: Kinesis' time limits; tests shorten them.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class RunThread:
 
     @property
     def address(self) -> FetcherAddress:
-        """How the fetcher is reached, or the planner if fetchers are elsewhere. Only after `start`."""
+        """The address of the fetcher, or of the run if fetchers are in other processes. Only after `start`."""
         return self.whole.address
 
     def say(self, line: str) -> None:
-        """Have the next client that calls write a log line. The newest ones are kept. In any thread."""
+        """Let the next client that calls write a log line. Only the newest lines are kept. Thread-safe."""
         self._said.append(line)
 
     def close(self, *, only_if_alone: bool = False) -> bool:
@@ -123,7 +123,7 @@ class RunThread:
         except (TimeoutError, CancelledError):
             logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
         except Exception:
-            # The process has to end, whatever one part of it ran into.
+            # Whatever fails, the process has to end.
             logger.exception("a part of the fetcher did not stop in order; the rest is stopped all the same")
         if self._whole is not None:
             self._end(self._whole)
@@ -138,7 +138,7 @@ class RunThread:
             whole.end_report()
         except Exception:
             logger.exception("the last metrics were not reported")
-        # `shutdown` waits for the calls under way. They ended with the fetcher, but a stuck one must not block us.
+        # `shutdown` waits for running calls. They ended with the fetcher, but a stuck one must not block this thread.
         closing = threading.Thread(target=whole.service.shutdown, daemon=True)
         closing.start()
         closing.join(2)
@@ -162,7 +162,7 @@ class RunThread:
         self.streams_changed(arns)
 
     async def _wait_for_credentials(self, clients: AsyncClients) -> None:
-        """Wait out what passes. The call that needs credentials explains better why there are none."""
+        """Get credentials, and retry passing errors. A lasting error is left to the first call, which explains it better."""
         options = self._setup.options
         role = options.aws.role_arn
         what = f"AssumeRole of {role}" if role else "AWS credentials"

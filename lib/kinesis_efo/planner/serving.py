@@ -1,4 +1,4 @@
-"""Serves the tasks of one query in the planner's process: what it shares with others, and what it reads apart."""
+"""Serves the tasks of one query in the run's process: from the shared buffers, and from the query's own fetcher."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class QueryTasks:
-    """Tells where the tasks of a query read; implements `Sharer`.
+    """Decides where the tasks of a query read; implements `Sharer`.
 
     Args:
         query: The query.
         group: The queries of its run.
-        apart: What it reads apart.
+        apart: The shards in which the query catches up.
     """
 
     def __init__(self, query: QueryFetching, group: Group, apart: ApartReading) -> None:
@@ -38,11 +38,11 @@ class QueryTasks:
         return self._group.alone
 
     def reads_shared(self, key: ShardKey, position: Position) -> bool:
-        """See `Sharer`. It changes nothing of where the query plans.
+        """See `Sharer`. It changes nothing of the planning.
 
         Raises:
-            FetcherUnreachableError: The query has left: nothing is fetched for its tasks any more.
-            KinesisEfoError: The query has failed by itself.
+            FetcherUnreachableError: The query has left.
+            KinesisEfoError: The query has failed.
         """
         self._query.failure.raise_if_set()
         group = self._group
@@ -68,7 +68,7 @@ class QueryTasks:
         return True
 
     def _relieve(self, key: ShardKey, position: Position) -> None:
-        """A task that waits for room starves as a poll does."""
+        """Make room for a task that has waited for long, as for a poll."""
         now = self._group.clock.monotonic()
         at, since = self._waiting.get(key, (position, now))
         if at != position:
@@ -78,7 +78,7 @@ class QueryTasks:
             self._group.relieve(self._query)
 
     def keep(self, shards: Collection[ShardKey]) -> None:
-        """Forget what is known of other shards than these, which the query reads."""
+        """Forget all but the shards that the query reads."""
         waits: tuple[dict[ShardKey, Any], ...] = (self._ahead, self._waiting)
         for each in waits:
             for key in each.keys() - shards:
@@ -100,11 +100,11 @@ class QueryTasks:
 
 
 class ServingShared:
-    """Serves from the fetcher of this process, and apart from it; implements `Served`.
+    """Serves one query from the run's fetcher, or from the query's own; implements `Served`.
 
     Args:
-        fetcher: Reads for all queries of the run.
-        tasks: Those of one query.
+        fetcher: The run's fetcher, which all queries share.
+        tasks: Decides where the query's tasks read.
     """
 
     def __init__(self, fetcher: Fetcher, tasks: QueryTasks) -> None:

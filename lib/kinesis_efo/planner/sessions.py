@@ -1,4 +1,4 @@
-"""What fetchers of other processes and tasks ask the planner, and what it answers. It lives in the planner's event loop."""
+"""Answers fetchers of other processes and tasks. It lives in the run's event loop."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from kinesis_efo.planner.snapshots import ShardSnapshots
 from kinesis_efo.positions import ShardKey
 
 _REPORTS: Final = 200
-"""Reports a second, of all fetchers. Without a bound, every event of a busy shard is one: the planner would do nothing else."""
+"""Most reports a second of all fetchers together. Without a limit, each event of a busy shard would cause one."""
 
 
 class FetcherSessions:
     """Answers the fetchers of a run, and the tasks that look for them.
 
     Args:
-        streams: What the query reads.
-        seconds: For how long a stream may be read: until the run's lease ends.
+        streams: The streams to read.
+        seconds: Seconds for which a stream may still be read: until the run's lease ends.
         assignments: Which fetcher reads which shard.
-        snapshots: What the fetchers have told of the shards.
-        shard_listener: Learns in which shards something happens.
-        watch: Lists shards soon if an announced one has a parent that is not known.
+        snapshots: The fetchers' reports of the shards.
+        shard_listener: Told in which shards something happens.
+        watch: Lists the shards soon after a fetcher has reported new ones.
         clock: Time.
     """
 
@@ -67,12 +67,12 @@ class FetcherSessions:
         """Begin to answer.
 
         Args:
-            coordinator: The planner of the run.
+            coordinator: The run.
         """
         self._coordinator = coordinator
 
     async def work(self, request: WorkRequest) -> Work:
-        """Tell a fetcher what it is to do, once there is something new."""
+        """Reply to a fetcher's request for work, when there is something new."""
         name = request.name
         if self._assignments.stopping:
             if not request.revision:
@@ -123,7 +123,7 @@ class FetcherSessions:
         return {name: self._streams.stream(name).ref for name in names}
 
     async def report(self, report: Report) -> ReportReply:
-        """Take note of what has arrived at a fetcher."""
+        """Handle a fetcher's report of what has arrived."""
         if (working := self._assignments.working(report.name)) is None:
             return ReportReply(known=False)
         member, session = working
@@ -137,7 +137,7 @@ class FetcherSessions:
         ]
         if report.failure:
             error = unpack_error(report.failure)
-            # What it lacks, others may have.
+            # Name the fetcher's host, because the cause may be only there.
             self._coordinator.failure.set(type(error)(f"{error} (the fetcher on host {member.host} says so)"))
         pause = len(self._assignments) / _REPORTS
         return ReportReply(known=True, again=not all(known), revision=member.revision, pause=pause)
@@ -146,12 +146,12 @@ class FetcherSessions:
         return key in self._assignments.reached and self._assignments.owner(key) is member
 
     def _note(self, name: str, budget: int, news: ShardNews) -> bool:
-        """Take note of what has happened in one shard; False if the beginning is missing."""
+        """Handle the news of one shard; False if earlier news is missing."""
         key, size = news.key, self._snapshots.note(name, budget, news)
         if size is None:
             return False
         if self._assignments.shared:
-            # It drops that as soon as it is told: a query that is further behind must not be sent there.
+            # The fetcher drops this as soon as it is told, so a query that is further behind must not plan from it.
             self._snapshots.commit(key, self._assignments.reached[key])
         self._assignments.count(key, size)
         if news.children:
@@ -163,7 +163,7 @@ class FetcherSessions:
         return True
 
     async def where(self, request: WhereRequest) -> WhereReply:
-        """Tell a task who reads some shards, once all of them are read."""
+        """Reply to a task with the fetchers of its shards, once all shards have one."""
         give_up_at = self._clock.monotonic() + request.wait
         while True:
             self._coordinator.failure.raise_if_set()
@@ -174,7 +174,7 @@ class FetcherSessions:
             await within(self._clock, min(left, TICK_SECONDS), self._assignments.changed.wait())
 
     def dropped(self, name: str) -> None:
-        """Take note that a fetcher's connection broke while it waited for work: its process has ended, or is cut off."""
+        """Remove a fetcher whose connection broke while it waited for work: its process has ended, or is cut off."""
         if not self._assignments.stopping and self._assignments.working(name) is not None:
             self._assignments.lose(name)
             self._assignments.share()

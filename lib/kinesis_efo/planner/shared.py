@@ -1,4 +1,4 @@
-"""What the queries of a run share: buffers, in this process or told by others; as those see them who decide who reads what."""
+"""The buffers that the queries of a run share, in this process or in other fetchers."""
 
 from __future__ import annotations
 
@@ -23,56 +23,51 @@ class SharedBuffers(Buffers, Protocol):
     """The buffers of all shards of a run."""
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """See `Buffers`. If a shard is read from somewhere else, that begins anew where the position says."""
+        """See `Buffers`. If the shard is read from elsewhere, it is read again from this position on."""
 
     def found(self, key: ShardKey) -> EventIndex | None:
-        """What is buffered of a shard, wherever it begins; None while it is not read."""
+        """The buffer of a shard, wherever it starts; None if the shard is not read."""
 
     def begin_at(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """Read a shard anew from a position on; None if that takes a while."""
+        """Read a shard again from a position on. Returns the new buffer, or None if that takes a while."""
 
     @property
     def withholds(self) -> bool:
-        """Whether shards were let go of that nobody has asked for since."""
+        """Whether `let_go` closed shards that were not opened again."""
 
     def expect(self, positions: Mapping[ShardKey, Position]) -> None:
-        """Begin to read shards from these positions on, as far as nobody reads them yet."""
+        """Begin to read shards from these positions on, unless they are read already."""
 
     def follow(self, positions: Mapping[ShardKey, Position]) -> None:
-        """Take note of which shards are read, with where a query is in each: not at the end, unless all of them are."""
+        """Set which shards are read, with the position of a query in each; `SHARD_END` only if all queries are there."""
 
     def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
-        """Drop what no query asks for any more.
+        """Drop what no query needs any more.
 
         Args:
-            positions: From where on each shard is kept.
+            positions: The lowest claim of each shard.
 
         Returns:
-            For shards whose position has changed: the last record up to there, if it is known.
+            For shards whose position has changed: the last record before it, if known.
         """
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """The number of the last record of a range; None if it has none, or it is not known."""
+        """The number of the last record of a range; None if the range has none or it is unknown."""
 
     def is_read(self, key: ShardKey) -> bool:
-        """Whether a task reads a range of a shard from the buffer at this moment."""
+        """Whether a task is reading a range of a shard from the buffer."""
 
     def wants_room(self, seconds: float) -> bool:
-        """Whether a shard has waited for room for this long."""
+        """Whether a shard has waited for room for this many seconds."""
 
     def tip(self, key: ShardKey) -> Position | None:
-        """Where a shard ended when it was begun to be read; None while that is not known."""
+        """The tip of a shard when reading began; None if unknown."""
 
     def tip_since(self, key: ShardKey, since: float) -> Position | None:
-        """The end of what is buffered of a shard, if everything lies before it that had arrived by some time; else None.
-
-        Args:
-            key: The shard.
-            since: The time, monotonic seconds.
-        """
+        """The end of a shard's buffer, if everything that arrived before `since` (monotonic seconds) is before it; else None."""
 
     async def let_go(self, shards: Collection[ShardKey]) -> None:
-        """Close the subscriptions of shards, until somebody asks for them again."""
+        """Close the subscriptions of shards until `expect`, `follow` or `buffered` needs them."""
 
 
 class Choice(Enum):
@@ -113,9 +108,7 @@ def choose(
 
 
 def lowest(positions: Iterable[Position]) -> Position:
-    """The one of some positions from which on everything behind all of them can be read.
-
-    A time counts as lower than any number: the two cannot be compared.
+    """The lowest of some positions. A time counts as lower than any number, because the two cannot be compared.
 
     >>> str(lowest([Position.after(12), Position.parse("SHARD_END"), Position.after(9)]))
     'AFTER:9'
@@ -124,6 +117,6 @@ def lowest(positions: Iterable[Position]) -> Position:
 
 
 def lies_in_front(position: Position, buffer: EventIndex) -> bool:
-    """Whether a position lies behind all that a buffer has. That cannot be told of times."""
+    """Whether a position is after the end of a buffer; False if one of them is a time."""
     known = buffer.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
     return known and not buffer.end.reaches(position)

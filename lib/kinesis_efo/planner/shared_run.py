@@ -1,6 +1,6 @@
-"""The run of one query: found among the runs of its Spark program, or started; and once more, if its process dies.
+"""The run of one query: joins a run of the Spark program or starts one, and does so again if the run's process dies.
 
-Tasks notice nothing of that but a pause: they ask where to read, and go on there.
+Tasks see only a pause: they ask again where to read.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 0.1
 _MOST_DEATHS: Final = 3
-"""A run that ends again and again would keep the query from ending."""
+"""The query fails if its run ends more often than this in a row."""
 
 StartProcess = Callable[[str, Callable[[], None]], Callable[[], str]]
 
 
 class SharedRun:
-    """The run of one stream reader's query. Its methods may be called in any thread.
+    """The run of one stream reader's query. Thread-safe.
 
     Args:
         program: Finds the runs of this Spark program.
         manifest: The application, with the streams to read.
         options: The options of the query.
         listening: Where to listen for tasks.
-        start_process: Starts a process that has the run, with a secret, and waits until it can be joined, or its argument raises;
-            returns what tells how it ended, empty while that is not known.
+        start_process: Starts the process of a run and waits until the run can be joined. Its arguments are the secret, and a function
+            that is called meanwhile and raises to give up. Returns a function that describes how the process ended, or returns "".
 
     Attributes:
-        secret: What tasks have to know; empty before there is a run.
-        query_name: What tasks tell whose they are: the same in each run that the query comes to, for they go on.
+        secret: The secret for tasks; empty before there is a run.
+        query_name: The name of the query for its tasks. It is the same in each run, because tasks outlive a run.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class SharedRun:
         """Join the run of this program that reads the streams, or start one.
 
         Raises:
-            OptionsError: There is one, and options of this query are others than the run's.
-            ConfigurationError: There are two that each read some of the streams.
+            OptionsError: The run has other options than this query.
+            ConfigurationError: Two runs each read some of the streams.
             KinesisEfoError: The run cannot begin, or the query has ended.
         """
         with self._attaching:
@@ -107,12 +107,12 @@ class SharedRun:
         threading.Thread(target=self._watch, name="kinesis-efo run", daemon=True).start()
 
     def planned(self, mark: Mark) -> None:
-        """Tell which micro-batch Spark's log has. The run learns it within half a second: no task waits for that."""
+        """Note that a micro-batch is in Spark's log. The run is told within half a second; tasks do not wait for that."""
         self._known = replace(self._known, planned=mark)
         self._untold = mark
 
     def ask(self, call: Call[T]) -> T:
-        """Make a call, and wait for its answer. If the run's process has died, the next one answers.
+        """Make a call, and wait for its result. If the run's process has died, the next one is called.
 
         Raises:
             KinesisEfoError: Reading failed for good, or the query has ended.
@@ -128,7 +128,7 @@ class SharedRun:
                 )
         answer = self._asked(call)
         if isinstance(answer, Step):
-            # By now, its own commits move the rows that a checkpoint is compared with.
+            # From now on, the query itself moves the rows with which `resumed` would be compared.
             self._deaths = self._deaths if answer.end is None else 0
             resumed = self._known.resumed if answer.again else None
             known = self._known
@@ -139,19 +139,19 @@ class SharedRun:
 
     @property
     def planner_address(self) -> FetcherAddress | None:
-        """Where tasks ask who reads a shard; None if nobody can tell."""
+        """Where tasks ask for the fetcher of a shard; None if that service could not start."""
         return None if self._where is None else self._where.address
 
     def stop(self) -> None:
         """End the query. The run ends with the last one. May be called again."""
         self._left.set()
         with self._stopping:
-            with self._attaching:  # a run that is just being started has to be told first
+            with self._attaching:  # wait for a run that is being started
                 link = self._link
             if link is not None:
                 link.leave()
             if self._where is not None:
-                # A call under way must not block the end.
+                # A running call must not block the end.
                 closing = threading.Thread(target=self._where.shutdown, daemon=True)
                 closing.start()
                 closing.join(_CLOSING_SECONDS)
@@ -161,14 +161,14 @@ class SharedRun:
     # -- find the run, or start it
 
     def _joined(self, streams: dict[str, str]) -> RunLink:
-        """Join the run that reads one of some streams, or start one."""
+        """Join the run that reads one of these streams, or start one."""
         give_up_at = time.monotonic() + self._options.patience
         while True:
             self._check()
             with self._program.deciding(self._check):
                 if (link := self._decided(streams)) is not None:
                     return link
-            # It is just ending, or paused.
+            # The run is ending or suspended.
             if time.monotonic() >= give_up_at:
                 raise FetcherError(
                     f"another source of this Spark program has had the run of {', '.join(self._streams)} for {self._options.patience:.0f} s, "
@@ -177,7 +177,7 @@ class SharedRun:
             time.sleep(_AGAIN_SECONDS)
 
     def _decided(self, streams: dict[str, str]) -> RunLink | None:
-        """Join a run, or start one; None if there is one that cannot be joined."""
+        """Join a run, or start one; None if a run exists but cannot be joined."""
         runs = self._runs(streams)
         try:
             if len(runs) > 1:
@@ -199,7 +199,7 @@ class SharedRun:
         return found
 
     def _begun(self) -> list[RunFile]:
-        """Start a process that has the run; empty if it has ended already."""
+        """Start the process of a run; empty if it has ended already."""
         try:
             secret = self._program.secret(self.secret)
         except OSError as error:
@@ -241,7 +241,7 @@ class SharedRun:
 
     @property
     def _last_end(self) -> str:
-        """How the process ended that this one has started last, as far as that is known."""
+        """How the process ended that this one started last; empty if unknown."""
         return f" ({end})" if (end := self._ended()) else ""
 
     def _asked(self, call: Call[T]) -> T:
@@ -272,15 +272,15 @@ class SharedRun:
                     "option 'bufferBytes' lower. Nothing was lost: start the query again"
                 )
             logger.warning("the process that fetched for this query has ended: another one goes on")
-            # One run is to read all that the lost one did: two could not be joined by a query that reads more.
+            # The next run must have all streams of the lost one: a query that reads several could not join two runs.
             streams = self._streams | lost.file.again().streams
             lost.close()
             link = self._link = self._joined(streams)
-            with contextlib.suppress(RunLostError):  # the next one is told, then
+            with contextlib.suppress(RunLostError):  # then the next run gets this call
                 link.ask(self._known)
 
     def _watch(self) -> None:
-        """See that the run is followed by another one even while Spark asks for nothing: tasks may read from it."""
+        """Replace a dead run even if Spark makes no call, because tasks may read from it; send pending marks."""
         while not self._left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:
                 return
@@ -304,10 +304,10 @@ class SharedRun:
     # -- where its tasks read
 
     def _serve_tasks(self, link: RunLink) -> None:
-        """See that tasks of this query learn who reads their shards."""
+        """Start the service that tasks of this query ask for the fetchers of shards."""
         listening = self._listening
         if listening.loopback_only:
-            # Ports are chosen for firewalls, of which there are none.
+            # The configured ports are for firewalls, which do not matter here.
             listening = dataclasses.replace(listening, ports=range(1))
         try:
             self._where = WhereService(self._place, self.secret, listening, link.joined.certificate)
@@ -318,7 +318,7 @@ class SharedRun:
             )
 
     def _place(self) -> HostPlace | None:
-        """Where the run is at this moment."""
+        """Where the run is now; None if there is none."""
         if self._error is not None:
             raise self._error
         link = self._link

@@ -1,4 +1,4 @@
-"""Shares the shards out to the fetchers: evenly by bytes a second, which it measures, and with few moves. Pure."""
+"""Distributes the shards to the fetchers: evenly by measured bytes a second, with few moves. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from kinesis_efo.positions import ShardKey
 M = TypeVar("M", bound=str)
 
 UNEVEN: Final = 1.25
-"""Shards are moved once a fetcher has this many times the mean: a little is left as it is, since each move reads some records again."""
+"""Shards are moved once a fetcher has this many times the mean. Each move reads some records again."""
 
 EVEN: Final = 1.1
-"""Once they are moved, they are until no fetcher has more than this many times the mean, if that can be had."""
+"""Once shards are moved, they are moved until no fetcher has more than this many times the mean, if possible."""
 
 WORTH: Final = 1.4
-"""A shard moves if the difference between the two fetchers is at least this many times what it brings. Its move then makes up for what it
-costs, and it does not move back because its rate is measured a little differently the next time."""
+"""A shard moves only if the loads of the two fetchers differ by at least this many times its rate: noise must not move it back."""
 
 INTERVAL: Final = 10.0
 """Seconds over which bytes are counted."""
@@ -34,12 +33,12 @@ _FLOOR: Final = 0.1
 def share_out(
     weights: Mapping[ShardKey, float], fetchers: Collection[M], now: Mapping[ShardKey, M]
 ) -> dict[ShardKey, M]:
-    """Tell which fetcher is to read which shard.
+    """Assign the shards to fetchers.
 
     Args:
-        weights: Every shard, with the bytes a second that it brings, or any other measure of its cost; above 0.
-        fetchers: Names of the fetchers that are there.
-        now: Who reads what at present. Fetchers that are not there any more may be in it.
+        weights: Every shard, with its bytes a second or another measure of its cost; above 0.
+        fetchers: Names of the present fetchers.
+        now: The present assignment; may name fetchers that are gone.
 
     Returns:
         The fetcher of every shard; empty if there is no fetcher.
@@ -94,12 +93,12 @@ def _even_out(held: dict[M, dict[ShardKey, float]]) -> None:
 def _nearest(
     shards: Sequence[tuple[float, ShardKey]], wanted: float, *, at_most: float
 ) -> tuple[float, ShardKey] | None:
-    """The shard whose weight is nearest to the wanted one, of those that do not weigh more than a bound.
+    """The shard whose weight is nearest to `wanted`, and not above `at_most`.
 
     Args:
-        shards: Sorted.
+        shards: Weights and shards, sorted.
         wanted: The weight.
-        at_most: The bound.
+        at_most: The largest weight.
     """
     above = bisect_left(shards, wanted, key=itemgetter(0))
     found = [shards[above]] if above < len(shards) and shards[above][0] <= at_most else []
@@ -110,7 +109,7 @@ def _nearest(
 
 
 class Rates:
-    """Follows the rates of shards.
+    """Measures the rates of shards.
 
     Args:
         now: Monotonic time, seconds.
@@ -122,18 +121,15 @@ class Rates:
         self._rates: dict[ShardKey, float] = {}
 
     def add(self, shard: ShardKey, size: int) -> None:
-        """Count bytes that a shard has brought."""
+        """Count received bytes of a shard."""
         if size:
             self._bytes[shard] += size
 
     def tick(self, now: float) -> bool:
-        """Take the next measurement, if it is due.
+        """Update the rates if that is due; returns whether it was.
 
         Args:
             now: Monotonic time, seconds.
-
-        Returns:
-            Whether it was.
         """
         seconds = now - self._since
         if seconds < INTERVAL:
@@ -147,10 +143,7 @@ class Rates:
         return True
 
     def weights(self, shards: Iterable[ShardKey]) -> dict[ShardKey, float]:
-        """What each shard costs: its rate, and a part of the mean, because idle ones cost something, too.
-
-        Rates of other shards are forgotten.
-        """
+        """The cost of each shard: its rate plus a part of the mean, because idle shards have a cost, too. Forgets other shards."""
         self._rates = {shard: self._rates[shard] for shard in shards if shard in self._rates}
         found = {shard: self._rates.get(shard, 0.0) for shard in shards}
         floor = max(1.0, _FLOOR * sum(found.values()) / max(1, len(found)))

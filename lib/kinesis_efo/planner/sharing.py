@@ -1,4 +1,4 @@
-"""The queries of a run: which of them share its buffers, and from where on these are kept."""
+"""The queries of a run, and their claims on its shared buffers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey
 logger = logging.getLogger(__name__)
 
 _APART_PART: Final = 4
-"""One of this many parts of the budget belongs to queries that read apart, while there are any."""
+"""While queries catch up, they have one of this many parts of the budget."""
 
 
 class Sharing:
-    """The queries of one run; implements `Group`, and tells all of them what happens in the shards.
+    """The queries of one run; implements `Group`, and forwards what happens in the shards to all of them.
 
     Args:
-        shared: The buffers that they share.
+        shared: The shared buffers.
         clock: Time.
-        budget: The bytes of the buffers in this process.
-        apart: Makes a fetcher that reads apart; None: none can.
+        budget: The budget of the buffers in this process.
+        apart: Makes a fetcher for a query that catches up; None: none can.
         together: Whether queries stay together even if one starves: the option `slowQueries=hold`.
 
     Attributes:
-        queries: Those that are there.
+        queries: The present queries.
         coordinator: The run.
     """
 
@@ -60,10 +60,10 @@ class Sharing:
         self._relieved_at: dict[QueryFetching, float] = {}
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        """Count a query in.
+        """Add a query.
 
         Args:
-            name: Tells it from the others.
+            name: Identifies it in the run.
             max_skew: See `MicroBatchPlanner`.
         """
         query = QueryFetching(self, name, max_skew)
@@ -74,7 +74,7 @@ class Sharing:
         """A query by its name.
 
         Raises:
-            FetcherUnreachableError: It is not there: it has ended, or comes again in a moment.
+            FetcherUnreachableError: It has ended, or has not joined this run yet.
         """
         for query in self.queries:
             if query.name == name:
@@ -82,7 +82,7 @@ class Sharing:
         raise FetcherUnreachableError("the run does not know the query of this task (any more)")
 
     async def leave(self, query: QueryFetching) -> None:
-        """Count a query out: nothing is kept for it any more."""
+        """Remove a query and its claims."""
         if query not in self.queries:
             return
         self.queries.remove(query)
@@ -93,7 +93,7 @@ class Sharing:
             self.commit(query.offset or ())
 
     async def stop(self) -> None:
-        """Read nothing apart any more."""
+        """Stop all queries from catching up."""
         for query in self.queries:
             await query.stop()
 
@@ -103,19 +103,19 @@ class Sharing:
 
     @property
     def reading(self) -> bool:
-        """Whether a task reads a range apart at this moment. May be asked in any thread."""
+        """Whether a task is reading a range from a query's own fetcher. Thread-safe."""
         return any(query.reading for query in list(self.queries))
 
-    # -- what the run's lease tells
+    # -- what the run's lease calls
 
     def begin(self, stream: str) -> None:
-        """Begin to read a stream that may be read now."""
+        """Begin to read a stream whose lease is now held."""
         for query in self.queries:
             query.begin_stream(stream)
         self.wake()
 
     def end(self, stream: str) -> None:
-        """Stop reading a stream apart, which may not be read any more."""
+        """Stop catching up in a stream whose lease is lost."""
         for query in self.queries:
             query.end_stream(stream)
         self.wake()
@@ -131,10 +131,10 @@ class Sharing:
         for query in self.queries:
             query.wake()
 
-    # -- which shards are read, and from where on they are kept
+    # -- which shards are read, and the claims on them
 
     def positions(self) -> dict[ShardKey, Position]:
-        """The shards that are read, with where a query is in each: not at the end, unless all of them are."""
+        """The shards that are read, with the position of a query in each; `SHARD_END` only if all queries are there."""
         found: dict[ShardKey, Position] = {}
         for query in self.queries:
             for key, position in (query.offset or {}).items():
@@ -144,7 +144,7 @@ class Sharing:
 
     def follow(self) -> None:
         if len(self.queries) == 1 and (offset := self.queries[0].offset) is not None:
-            # A query alone does not pay for what others need: some ms at 8,000 shards.
+            # With one query, skip the claims, which take some milliseconds for 8,000 shards.
             self._kept.clear()
             self.shared.follow(offset)
             return
@@ -169,11 +169,11 @@ class Sharing:
                 self._kept.pop(key, None)
 
     def _covered(self, key: ShardKey, claims: Iterable[Position]) -> list[Position]:
-        """Those of some claims, before the end of the shard, that its buffer serves. Who is behind it reads apart once it asks."""
+        """The claims that the shard's buffer covers. A query with another one will catch up."""
         buffer = self.shared.found(key)
         return [claim for claim in claims if not claim.is_end and (buffer is None or buffer.may_cover(claim))]
 
-    # -- reading apart
+    # -- catching up
 
     @property
     def may_read_apart(self) -> bool:
@@ -207,13 +207,13 @@ class Sharing:
             each.limit = max(1, part // len(self._apart_budgets))
         self._budget.limit = self._whole - part if self._apart_budgets else self._whole
 
-    # -- if one starves for others
+    # -- if a query starves
 
     def relieve(self, query: QueryFetching) -> None:
         now = self.clock.monotonic()
         if self.together or self._apart is None or now - self._relieved_at.get(query, -inf) < STARVING_SECONDS:
             return
-        # It looks at every shard, and every task of the query that waits asks for it again and again.
+        # At most once in a while: this looks at every shard, and every waiting task of the query calls it repeatedly.
         self._relieved_at[query] = now
         if not self.shared.wants_room(STARVING_SECONDS):
             return
@@ -233,12 +233,12 @@ class Sharing:
                 other.go_apart([key for key in shards if key in lags[other] and _lags_as(other, slowest, key)])
             self.commit(shards)
             return
-        # Nobody reads on where these are: they begin anew where somebody does.
+        # No query can continue from these buffers: restart each at the lowest claim on it.
         for key in self.positions():
             claims = [claim for each in self.queries if (claim := each.claim(key)) is not None and not claim.is_end]
             if claims and not self._covered(key, claims):
                 self.shared.begin_at(key, lowest(claims))
-        # No shard is shared: who has more buffered than it reads stands in line again.
+        # No shard is shared: restart the buffers of another query, so that it waits for room again.
         for key in max((other.holds_beside(query) for other in others), key=len):
             if (at := self._kept.get(key)) is not None:
                 self.shared.begin_at(key, at)

@@ -1,4 +1,4 @@
-"""What the planner knows of a shard that a fetcher of another process buffers. Pure."""
+"""A shard's buffer in another process, by the reports of its fetcher. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class ShardSnapshot:
-    """The events that a fetcher has told of.
+    """The reported events of one shard.
 
     Args:
         owner: The name of the fetcher.
-        start: Where its buffer begins.
+        start: The start of its buffer.
         budget: Bytes that the fetcher may buffer.
-        begun: Whether the run's first query began there itself: while it is alone, it knows no number that lies before.
+        begun: Whether the run's first query began at `start`, so that it has no position before it.
 
     Attributes:
         index: The events.
-        behind: How far reading lags, in milliseconds, if that is known.
-        read_until: What arrived before this time lies before the end of the last event, epoch seconds, if that is known.
-        tip: Where the shard ended when the fetcher began there; None while that is not known.
+        behind: Milliseconds by which reading lags; None if unknown.
+        read_until: All that arrived before this time is before the end of the last event, epoch seconds; None if unknown.
+        tip: The tip of the shard when the fetcher began; None if unknown.
         begun: The same, as long as nothing was dropped.
     """
 
@@ -48,10 +48,10 @@ class ShardSnapshot:
         self._before_end: tuple[Position, int] | None = None
 
     def note(self, news: ShardNews, now: float) -> None:
-        """Take note of what was told beside the events.
+        """Note all of a report but the events.
 
         Args:
-            news: As it was told.
+            news: The report.
             now: Monotonic time, seconds.
         """
         self.behind, self.read_until, self._subscription = news.behind, news.read_until, news.subscription
@@ -65,7 +65,7 @@ class ShardSnapshot:
             self.index.vouch(news.lowest)
 
     def quiet(self, now: float) -> float:
-        """For how long it is believed that nothing more is there, by what was told last, seconds.
+        """Seconds since which the shard seems to have no more records, by the last report.
 
         Args:
             now: Monotonic time, seconds.
@@ -73,19 +73,15 @@ class ShardSnapshot:
         return 0.0 if self._quiet_since is None else now - self._quiet_since
 
     def has_all_since(self, since: float) -> bool:
-        """Whether everything was told that had arrived by some time.
-
-        Args:
-            since: The time, monotonic seconds.
-        """
+        """Whether the reports have everything that arrived before `since`, monotonic seconds."""
         return self.index.ended or (self._seen_until is not None and self._seen_until >= since)
 
     def status(self, key: ShardKey, fetcher: str | None, now: float) -> ShardStatus:
-        """How its shard is read, by what was told last.
+        """The status of the shard, by the last report.
 
         Args:
             key: The shard.
-            fetcher: Which fetcher reads it.
+            fetcher: The name of its fetcher.
             now: Monotonic time, seconds.
         """
         index, told, since = self.index, self._subscription, self._heard_at
@@ -106,11 +102,11 @@ class ShardSnapshot:
         """Add events.
 
         Args:
-            events: As they were told.
+            events: The reported events.
             now: Monotonic time, seconds.
 
         Returns:
-            The bytes that they occupy.
+            Their bytes.
         """
         size = 0
         for event in events:
@@ -121,22 +117,18 @@ class ShardSnapshot:
         return size
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """The number of the last record of a range; None if it has none, or it is not known."""
+        """The number of the last record of a range; None if the range has none or it is unknown."""
         if self._before_end is not None and wanted.through == self._before_end[0]:
             return self._before_end[1] if wanted.after.precedes(self._before_end[1]) else None
         return self.index.last_up_to(wanted.through, wanted.after)
 
     def commit(self, position: Position) -> LastRecord | None:
-        """Drop what lies before a position.
-
-        Returns:
-            The last record that was dropped by this or a former call; None if none was, or it is not known.
-        """
+        """Drop the events before a position; returns the last record before it, if known."""
         gone, stop = self.index.gone, self.index.index_after(position)
         if stop > gone:
             self._last = next((last for last in reversed(self._lasts[gone:stop]) if last is not None), self._last)
             self.index.drop(stop)
-            # From here on, it is not where the query began.
+            # The snapshot no longer starts where the query began.
             self.begun = False
             del self._lasts[: self.index.compact()]
         return self._last if self.index.start == position else None

@@ -1,6 +1,6 @@
-"""What the planner knows of all shards that fetchers of other processes buffer: micro-batches are planned from it.
+"""The shards' buffers in other processes, by the reports of their fetchers. Micro-batches are planned from this.
 
-It lives in the planner's event loop. Positions and bytes come from the fetchers' reports, never from Kinesis.
+It lives in the run's event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class ShardSnapshots:
-    """A snapshot of each shard that a fetcher has told of; implements `Buffers`.
+    """A snapshot of each reported shard; implements `Buffers`.
 
     Args:
         clock: Time.
@@ -28,18 +28,18 @@ class ShardSnapshots:
         self._begun: dict[ShardKey, Position] = {}
         self._several = False
 
-    # -- what fetchers tell
+    # -- what fetchers report
 
     def note(self, fetcher: str, budget: int, news: ShardNews) -> int | None:
-        """Take note of what has happened in one shard.
+        """Add a report of one shard.
 
         Args:
-            fetcher: The name of the fetcher that reads it.
+            fetcher: The name of its fetcher.
             budget: Bytes that this fetcher may buffer.
-            news: As it was told.
+            news: The report.
 
         Returns:
-            The bytes of the new events; None if the beginning is missing.
+            The bytes of the new events; None if earlier reports are missing.
         """
         key, snapshot, now = news.key, self._snapshots.get(news.key), self._clock.monotonic()
         if news.start is not None:
@@ -52,7 +52,7 @@ class ShardSnapshots:
         return size
 
     def is_idle(self, key: ShardKey) -> bool:
-        """Whether the newest event of a shard only moved the position."""
+        """Whether the newest event of a shard had no records."""
         return self._snapshots[key].index.idle
 
     def forget(self, key: ShardKey) -> None:
@@ -60,18 +60,18 @@ class ShardSnapshots:
         self._snapshots.pop(key, None)
 
     def forget_all_of(self, fetcher: str) -> None:
-        """Drop what a fetcher has told of."""
+        """Drop all shards of a fetcher."""
         for key in [key for key, snapshot in self._snapshots.items() if snapshot.owner == fetcher]:
             del self._snapshots[key]
 
-    # -- what the query tells and asks
+    # -- what queries need
 
     def begin(self, positions: Mapping[ShardKey, Position]) -> None:
-        """Take note of where the query begins to read some shards."""
+        """Note where the query begins to read shards."""
         self._begun |= positions
 
     def shared_by_several(self) -> None:
-        """Take note that there is more than one query: where one has begun tells nothing of what another one knows."""
+        """There are several queries: a shard's start does not mean that no query has a position before it."""
         self._several = True
 
     def end(self, key: ShardKey) -> None:
@@ -80,7 +80,7 @@ class ShardSnapshots:
         self.forget(key)
 
     def commit(self, key: ShardKey, position: Position) -> LastRecord | None:
-        """Drop what lies before a position; returns the last record up to there, if it is known."""
+        """Drop the events before a position; returns the last record before it, if known."""
         snapshot = self._snapshots.get(key)
         return snapshot.commit(position) if snapshot is not None else None
 
@@ -93,18 +93,12 @@ class ShardSnapshots:
         return snapshot.tip if snapshot is not None else None
 
     def tip_since(self, key: ShardKey, since: float) -> Position | None:
-        """The end of what a shard's fetcher has told, if everything lies before it that had arrived by some time.
-
-        Args:
-            key: The shard.
-            since: The time, monotonic seconds.
-        """
         snapshot = self._snapshots.get(key)
         return snapshot.index.end if snapshot is not None and snapshot.has_all_since(since) else None
 
     @property
     def fullest(self) -> float:
-        """The part of its budget that is taken, of the fetcher of which it is the most."""
+        """The used part of the budget of the fullest fetcher."""
         held: dict[str, int] = {}
         budgets: dict[str, int] = {}
         for snapshot in self._snapshots.values():
@@ -113,11 +107,11 @@ class ShardSnapshots:
         return max((held[owner] / max(1, budgets[owner]) for owner in held), default=0.0)
 
     def statuses(self, stream: str | None, fetcher_of: Callable[[ShardKey], str | None]) -> list[ShardStatus]:
-        """How the shards are read, by what the fetchers have said last.
+        """The status of each shard, by the last reports.
 
         Args:
-            stream: Only those of this one; None: all.
-            fetcher_of: Which fetcher reads a shard, for tools.
+            stream: Only the shards of this stream; None: all.
+            fetcher_of: Returns the name of a shard's fetcher.
         """
         now = self._clock.monotonic()
         return [
@@ -133,7 +127,7 @@ class ShardSnapshots:
         return snapshot.index if snapshot is not None and self._covers(snapshot, position) else None
 
     def found(self, key: ShardKey) -> EventIndex | None:
-        """The events of a shard, wherever they begin; None if nothing was told of it."""
+        """The events of a shard, wherever they start; None if none were reported."""
         snapshot = self._snapshots.get(key)
         return snapshot.index if snapshot is not None else None
 
@@ -153,7 +147,7 @@ class ShardSnapshots:
         return snapshot.read_until if snapshot is not None and snapshot.index.end == position else None
 
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
-        """See `Buffers`. Those of one fetcher share its budget."""
+        """See `Buffers`. The shards of a fetcher share its budget."""
         groups: dict[str, list[ShardKey]] = {}
         for key in keys:
             groups.setdefault(self._snapshots[key].owner, []).append(key)

@@ -1,4 +1,4 @@
-"""Where the queries of a run are: each of them, as tools are told, the slowest in each shard, and the lag of all. Pure."""
+"""The status of a run's queries for tools, the slowest query of each shard, and the lag of the run. Pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 
 
 class Held(Protocol):
-    """What reads shards: the buffers that queries share, or the fetcher of one that reads apart."""
+    """A reader of shards: the shared buffers, or the fetcher of a query that catches up."""
 
     def millis_behind(self, key: ShardKey) -> int | None:
-        """How far reading lags, by the last event, in milliseconds."""
+        """Milliseconds by which reading lags, by the last event."""
 
 
 class Reads(NamedTuple):
     """How a query reads a shard.
 
     Attributes:
-        by: What reads it.
-        buffer: What that holds of it; None if nobody reads it now.
-        shared: What the queries share of it; None likewise.
-        claim: From where on the shared buffer is kept for the query; None if it is not.
-        apart: Whether the query reads the shard apart.
+        by: The reader of the shard.
+        buffer: The reader's buffer; None if the shard is not read.
+        shared: The shared buffer; None if the shard is not read.
+        claim: The query's claim on the shared buffer; None if it has none.
+        apart: Whether the query catches up in the shard.
     """
 
     by: Held
@@ -66,12 +66,12 @@ def stands(key: ShardKey, done: Position, reads: Reads, now: float) -> QueryShar
 
 
 def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -> QueryStatus:
-    """How a query does in all its shards.
+    """A query's status with the sums over its shards.
 
     Args:
-        query: What is known of it besides.
+        query: The status without sums.
         shards: Where it is in each shard.
-        each: Whether each shard is to be told.
+        each: Whether to list the shards.
     """
     known = list(shards)
     worst = max(
@@ -93,11 +93,11 @@ def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -
 def slowest(
     queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
 ) -> dict[ShardKey, tuple[int, Position]]:
-    """The query that is furthest behind in each shard, with how far it has come. One that still reads a parent has not begun it.
+    """The query that is furthest behind in each shard, and its position: `TRIM_HORIZON` if it still reads an ancestor.
 
     Args:
-        queries: How far each query has come, by its number.
-        ancestors: The parents of a shard, their parents, and so on, as far as known.
+        queries: The positions of each query, by its number.
+        ancestors: All known ancestors of a shard.
     """
     found = {}
     for key in {key for done in queries.values() for key in done}:
@@ -115,12 +115,12 @@ def slowest(
 
 
 def lag_of(shards: Iterable[ShardStatus], at: int | None = None, queries: Iterable[QueryStatus] = ()) -> Lag:
-    """How far a run is behind in a stream, for the run's row.
+    """The lag of a run in a stream, for the lease table.
 
     Args:
         shards: The stream's shards.
         at: The time, epoch milliseconds.
-        queries: How several queries do in this stream: the slowest of them may be further behind than what they share.
+        queries: If there are several, the status of each: it may be further behind than the shared buffers.
 
     >>> lag_of([
     ...     ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0), ShardStatus("orders", "s-2", "AFTER:7", 5_000, 10, 1.5, 200)

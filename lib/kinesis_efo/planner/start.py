@@ -1,4 +1,4 @@
-"""Turns the options `startingPosition` and `newStreamPosition` into a position per shard, once, when a query or a stream begins."""
+"""Turns the options `startingPosition` and `newStreamPosition` into a position for each shard of a new query or stream."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ async def start_offset(
     Args:
         start: The option.
         streams: By logical name.
-        table: Read for `LEASES` only.
-        lease_keys: Which lease belongs to which shard.
-        clock: Kinesis'. `LATEST` means its present time, which is stored, so that a restart before the first record skips nothing.
+        table: The lease table; read only for `LEASES`.
+        lease_keys: Maps leases to shards.
+        clock: Kinesis' time. `LATEST` is stored as the present time, so that a restart before the first record skips nothing.
 
     Raises:
         StreamReplacedError: The leases are of another stream.
@@ -58,14 +58,14 @@ async def start_offset(
 async def added_offset(
     start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> Offset:
-    """The first offset of streams that are new to a query. With `LEASES`, one without rows begins at its trim horizon.
+    """Start positions for streams that were added to a query with a checkpoint. With `LEASES`, a stream without rows starts at TRIM_HORIZON.
 
     Args:
         start: The option.
-        streams: The new ones, by logical name.
-        table: Read for `LEASES` only.
-        lease_keys: Which lease belongs to which shard.
-        clock: Kinesis'. `LATEST` means its present time.
+        streams: The added streams, by logical name.
+        table: The lease table; read only for `LEASES`.
+        lease_keys: Maps leases to shards.
+        clock: Kinesis' time, for `LATEST`.
 
     Raises:
         StreamReplacedError: The leases are of another stream.
@@ -86,7 +86,7 @@ async def added_offset(
 
 
 def _now(clock: Clock) -> Position:
-    # Kinesis' clock is known to a second at best: what was put a moment before is read rather than left out.
+    # Rounded down: Kinesis' clock is known to a second at best, and a few earlier records are better than a gap.
     return Position.at_timestamp(floor(clock.time() * 1000))
 
 
@@ -116,7 +116,7 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], now: Posit
 def _with_named(
     name: str, stream: Stream, everywhere: Mapping[str, Position], named: Mapping[str, Position]
 ) -> dict[str, Position]:
-    """A shard that is named stands for its place in the lineage: its ancestors are not read, its descendants follow it."""
+    """Replace positions by named ones: the ancestors of a named shard are not read, and its descendants follow it."""
     for shard in named:
         if stream.shard(shard) is None:
             raise ConfigurationError(
@@ -142,7 +142,7 @@ async def _from_leases(
     for shard, lease in lease_keys.by_shard(scan.leases).items():
         if shard.stream not in streams:
             continue
-        # KCL keeps LATEST in a row until its first checkpoint: nothing was read yet.
+        # The KCL keeps LATEST in a row until its first checkpoint, so nothing was read yet.
         positions[shard] = lease.position or now
         parents[shard] = lease.parents
     for shard in _held_back(positions, streams, parents):
@@ -151,7 +151,7 @@ async def _from_leases(
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
-    """A KCL application's rows have other keys, and lack what this library adds to every row with a sequence number."""
+    """Raise if a row is a KCL application's: it has another key, and lacks what this library adds to rows with sequence numbers."""
     for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
         foreign = lease.key != lease_keys.encode(shard) and not lease.ours
         numbered = lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AFTER
@@ -178,7 +178,7 @@ def _held_back(
     streams: Mapping[str, Stream],
     parents: Mapping[ShardKey, Collection[str]],
 ) -> list[ShardKey]:
-    """Shards whose leases the KCL created, but holds back until their parents are read: they start after their parents."""
+    """Shards that start after their parents; the KCL has created their leases already."""
 
     def unread(key: ShardKey) -> bool:
         listed = streams[key.stream].shard(key.shard)

@@ -1,6 +1,6 @@
-"""Compares the streams that a query reads with those of its checkpoint: some may be new, some may be gone, some may be others.
+"""Compares the streams of a query with those of its checkpoint, which may be new, gone or replaced.
 
-Pure but for the log. A checkpoint knows streams by their logical names, and since version 0.2 what they were read from.
+Pure but for the log. A checkpoint has the logical names of streams, and since version 0.2 their ARNs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class StreamSet:
     """The streams that a query reads.
 
     Args:
-        manifest: Reduced to these streams.
-        drop: Whether to go on without a stream of the checkpoint that is not among them, if another one of it is.
+        manifest: The manifest with these streams only.
+        drop: Whether to continue without the streams that only the checkpoint has, unless none is left.
     """
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:
@@ -36,7 +36,7 @@ class StreamSet:
         self._said: set[str] = set()
 
     def to_dict(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
-        """An offset as plain data, which also says what its streams are read from.
+        """An offset as plain data, with the ARNs from which its streams are read.
 
         Args:
             offset: The offset.
@@ -48,7 +48,7 @@ class StreamSet:
         return {"begin": {} if begin is offset else begin.to_dict()["streams"], **data}
 
     def read_begin(self, data: Mapping[str, Any]) -> Offset | None:
-        """Where the micro-batch begins that an offset is the end of, if it says so.
+        """Where the micro-batch begins that an offset is the end of, if the offset says so.
 
         Args:
             data: Plain data that `read` has read.
@@ -58,10 +58,10 @@ class StreamSet:
         return self.read({**data, "lasts": {}, "mark": "", "streams": begin or data["streams"]})
 
     def read(self, data: Mapping[str, Any]) -> Offset:
-        """The offset in plain data, without the streams that are gone.
+        """The offset from plain data, without the streams that are gone.
 
         Raises:
-            ConfigurationError: A stream is gone and must not be, or has another logical name now; or the data is no offset of this source.
+            ConfigurationError: A stream is gone without `drop`, or has another logical name now, or the data is not an offset.
             StreamReplacedError: A logical name stands for another stream now.
         """
         try:
@@ -82,11 +82,11 @@ class StreamSet:
         return offset.without(gone)
 
     def faults(self, offset: Offset, sources: Mapping[str, str]) -> list[ConfigurationError | StreamReplacedError]:
-        """Why the query cannot go on from an offset; empty if it can.
+        """The reasons why the query cannot continue from an offset.
 
         Args:
             offset: The offset.
-            sources: What its streams were read from, as far as it says so; see `sources_of`.
+            sources: The ARNs from which its streams were read, if known; see `sources_of`.
         """
         known = {key.stream for key in offset}
         found: list[ConfigurationError | StreamReplacedError] = []
@@ -95,7 +95,7 @@ class StreamSet:
             if (fault := self._compare(name, sources[name], known)) is not None:
                 found.append(fault)
                 gone.discard(name)
-        if gone and (not self._drop or gone == known):  # none is left: it may be another source's checkpoint
+        if gone and (not self._drop or gone == known):  # if none is left, it may be the checkpoint of another source
             found.append(ConfigurationError(self._removed(gone, others=gone == known)))
         return found
 

@@ -1,7 +1,7 @@
-"""Tells of which streams KPL aggregates may be left out, if the option `deaggregate` asks for it.
+"""Finds the streams of which KPL aggregates may be left out, if the option `deaggregate` asks for it.
 
-Of none whose records Kinesis distributed itself at any time: its aggregates lie in any shard, and nobody sends them again.
-DescribeStreamSummary tells only how records are distributed now, so that what was seen once is kept in the run's row.
+They may not be left out if Kinesis itself ever distributed the stream's records: its aggregates are then in any shard, and are not
+sent again. DescribeStreamSummary has only the present strategy, so an earlier one is kept in the run's row.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from kinesis_efo.leases.run import RunLease
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 5.0
-"""Time between two questions. AWS allows 20 calls of DescribeStreamSummary a second for the whole account."""
+"""Time between two calls for a stream. AWS allows 20 calls of DescribeStreamSummary a second for the whole account."""
 
 
 class Strictness:
-    """Asks for the streams' strategies now and then.
+    """Follows how the records of streams are distributed.
 
     Args:
-        streams: What the query reads.
-        leases: The run's lease on each stream, which remembers what was seen.
-        patience: Seconds for which a lease is waited for.
+        streams: The streams of the run.
+        leases: The run's leases, whose notes keep what was seen.
+        patience: Seconds to wait for a lease.
         clock: Time.
     """
 
@@ -41,13 +41,13 @@ class Strictness:
         self._said: set[tuple[str, Distribution]] = set()
 
     async def of(self, names: Collection[str]) -> frozenset[str]:
-        """Those of some streams of which aggregates may be left out. Their leases are waited for, without which nothing is read.
+        """The streams of which aggregates may be left out. Waits for the streams' leases.
 
         Args:
             names: Logical names.
 
         Raises:
-            LeaseError: A lease cannot be had.
+            LeaseError: A lease cannot be taken.
         """
         await self._leases.wait_held(names, self._patience)
         strict = await asyncio.gather(*(self._is_strict(name) for name in names))
@@ -71,7 +71,7 @@ class Strictness:
             return known
         told = await self._streams.stream(name).distribution()
         if told is Distribution.UNKNOWN:
-            told = known  # a call that failed takes nothing back
+            told = known  # a failed call takes nothing back
         self._asked[name] = self._clock.monotonic(), told
         return told
 

@@ -1,4 +1,4 @@
-"""Tells the tasks of a query where to read: the process of their run may die while they read, and another one follow."""
+"""Tells the tasks of a query where to read. It stays when the process of their run dies and another one follows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HostPlace(NamedTuple):
 
     Attributes:
         address: Its address.
-        by_planner: Whether the shards are read elsewhere, and it has to be asked where.
+        by_planner: Whether other processes read the shards, so that the run has to be asked which.
     """
 
     address: FetcherAddress
@@ -34,8 +34,8 @@ class WhereService(Service):
     """Answers tasks of one query; see `Service`.
 
     Args:
-        place: Where the run is at this moment; None if there is none. Raises what has ended the query.
-        secret, arguments: Those of `Service`.
+        place: Returns where the run is now, None if there is none. Raises the error that has ended the query.
+        secret, arguments: Passed to `Service`.
     """
 
     what = "planner"
@@ -49,7 +49,7 @@ class WhereService(Service):
         return self._answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
 
     def _answer_where(self, call: Call, request: WhereRequest) -> WhereReply:
-        """While there is no run, the answer has one fetcher that reads none of the shards: the task asks again."""
+        """Ask the run. Without one, reply that the shards have no fetcher yet, so that the task asks again."""
         give_up_at = time.monotonic() + request.wait
         while True:
             left = max(0.0, give_up_at - time.monotonic())

@@ -1,7 +1,4 @@
-"""Puts together what a run consists of.
-
-Everything here runs in the event loop of the run's thread; see `RunThread`.
-"""
+"""Assembles the parts of a run. All of it runs in the event loop of the run's thread; see `RunThread`."""
 
 from __future__ import annotations
 
@@ -71,10 +68,10 @@ class RemoteFetchers(Protocol):
     """The fetchers of a run in other processes."""
 
     def problem(self) -> str:
-        """What keeps them from coming up; empty if that is not known."""
+        """What keeps them from starting; empty if unknown."""
 
     def stop(self) -> None:
-        """End all of them."""
+        """Stop all of them."""
 
 
 StartFetchers = Callable[[FetcherPlan], RemoteFetchers]
@@ -82,15 +79,15 @@ StartFetchers = Callable[[FetcherPlan], RemoteFetchers]
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What a run is to be.
+    """The settings of a run.
 
     Attributes:
         manifest: The application, with the streams to read.
-        options: The options of the query that it begins with.
+        options: The options of its first query.
         listening: Where to listen for tasks.
-        start_fetchers: Starts the fetchers of other processes; None: one fetcher runs here.
+        start_fetchers: Starts fetchers in other processes; None: one fetcher runs here.
         secret: The secret of the run.
-        limits: Kinesis' times.
+        limits: Kinesis' time limits.
     """
 
     manifest: Manifest
@@ -102,26 +99,25 @@ class RunSetup:
 
 
 class WholeRun:
-    """A run with all that it consists of; implements `RunOfClients` and `RunOfQuery`.
+    """A run with all its parts; implements `RunOfClients` and `RunOfQuery`.
 
     Args:
-        setup: What it is to be.
+        setup: Its settings.
         table: The lease table.
         open_stream: Opens a stream; it lists no shards.
-        budget: The bytes that a fetcher of this process may buffer.
+        budget: The budget of a fetcher in this process.
         clock: Time.
-        streams_changed: Called with the ARNs of the streams that it reads, by logical name, if a client adds some, and with none once
-            the run has failed.
-        said: Log lines that the next client that calls is to write.
+        streams_changed: Called with the ARNs of its streams, by logical name, if a client adds some, and with none once it has failed.
+        said: Log lines for the next client that calls to write.
 
     Attributes:
         run: The run.
-        cluster: Knows the fetchers of other processes; None: one fetcher runs here.
-        fetcher: The fetcher of this process; None: fetchers are elsewhere.
-        service: Where tasks read, or ask who reads.
-        options: The options of the query that the run began with.
+        cluster: The fetchers of other processes; None: one fetcher runs here.
+        fetcher: The fetcher of this process; None: fetchers are in other processes.
+        service: Where tasks read, or ask for the fetcher of a shard.
+        options: The options of its first query.
         clock: Time.
-        certificate: Encrypts what the service sends by TCP; None: nothing does.
+        certificate: The TLS certificate of the service; None: it does not use TLS.
         emptied: Set when its last client has left.
         end_report: Reports the last metrics.
     """
@@ -207,7 +203,7 @@ class WholeRun:
         """Take the leases and begin.
 
         Args:
-            stack: Ends the run, and what belongs to it.
+            stack: Stops the run and its parts.
 
         Raises:
             KinesisEfoError: The lease table or a stream cannot be used.
@@ -225,11 +221,11 @@ class WholeRun:
         self.end_report = report(collector, self.options.metrics)
         logger.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams.opened))
 
-    # -- what is asked for its queries
+    # -- what its queries need
 
     @property
     def address(self) -> FetcherAddress:
-        """Where tasks read, or ask who reads."""
+        """Where tasks read, or ask for the fetcher of a shard."""
         return self.service.address
 
     @property
@@ -243,7 +239,7 @@ class WholeRun:
     async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
         found = await self._begin(start_offset, start, names)
         query.begins(names, from_leases=start.from_leases)
-        # Those that begin now begin at the same record. Who is alone, or gives a time, begins there.
+        # Queries that start at LATEST begin at the same record.
         return query.at_front(found) if start == Start() and len(self.run.queries) > 1 else found
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:

@@ -19,7 +19,7 @@ from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Planned, Reading, Step
+from kinesis_efo.planner.access import BatchPlan, Begin, Call, Commit, Next, Plan, Reading, Step
 from kinesis_efo.planner.clients import Clients
 from kinesis_efo.planner.ending import EndingState
 from kinesis_efo.planner.program import OwnFile, Program, RunEntry
@@ -94,7 +94,7 @@ class FakeQuery:
                 )
             case Plan():
                 ranges = call.begin.ranges_to(call.end)
-                return Planned([self._run.address], [(wanted.key, 0, 300) for wanted in ranges], ["orders"])
+                return BatchPlan([self._run.address], [(wanted.key, 0, 300) for wanted in ranges], ["orders"])
             case Commit():
                 return True
             case Reading():

@@ -14,7 +14,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from kinesis_efo.fetcher.event_index import EventIndex, Portion
-from kinesis_efo.fetcher.planning import Buffered
+from kinesis_efo.fetcher.planning import ShardEvents
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Alignment:
         self,
         buffers: Mapping[ShardKey, EventIndex],
         positions: Mapping[ShardKey, Position],
-        plan: Callable[[Mapping[ShardKey, Buffered]], dict[ShardKey, Portion]],
+        plan: Callable[[Mapping[ShardKey, ShardEvents]], dict[ShardKey, Portion]],
         now: float,
     ) -> dict[ShardKey, Portion]:
         """Plan a micro-batch after which no shard is too far ahead.
@@ -201,7 +201,7 @@ class _UpTo:
         self._horizon = horizon
 
     def news_since(self, after: Position) -> float | None:
-        """See `Buffered`; in arrival time."""
+        """See `ShardEvents`; in arrival time."""
         return self._buffer.arrived_behind(after)
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:

@@ -20,7 +20,7 @@ from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
 from kinesis_efo.positions import ShardKey
 
 
-class Collected(Protocol):
+class FetcherView(Protocol):
     """What the collector reads of a fetcher."""
 
     budget: Budget
@@ -45,7 +45,7 @@ class FetcherCollector:
 
     def __init__(
         self,
-        fetcher: Collected | None,
+        fetcher: FetcherView | None,
         streams: Mapping[str, Stream],
         leases: RunLease | None,
         about: Mapping[str, str],
@@ -72,7 +72,7 @@ class FetcherCollector:
         if self._queries is not None:
             yield from self._of_queries(*self._queries())
 
-    def _of_fetcher(self, fetcher: Collected) -> Iterator[Sample]:
+    def _of_fetcher(self, fetcher: FetcherView) -> Iterator[Sample]:
         feeds = {feed.key: feed for feed in fetcher.feeds}
         self._shards.keep(feeds.keys())
         for name, stream in list(self._streams.items()):

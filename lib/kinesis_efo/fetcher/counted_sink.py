@@ -9,7 +9,7 @@ from kinesis_efo.kinesis.subscription import EventSink
 
 
 @dataclass(slots=True)
-class Brought:
+class FetchCounts:
     """What a fetcher was brought.
 
     Attributes:
@@ -32,7 +32,7 @@ class CountedSink:
         room: That of the sink.
     """
 
-    def __init__(self, sink: EventSink, brought: Brought) -> None:
+    def __init__(self, sink: EventSink, brought: FetchCounts) -> None:
         self.room = sink.room
         self._sink = sink
         self._brought = brought

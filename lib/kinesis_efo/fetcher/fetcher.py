@@ -20,7 +20,7 @@ from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import CLAIM_SECONDS, ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
-from kinesis_efo.fetcher.counted_sink import Brought, CountedSink
+from kinesis_efo.fetcher.counted_sink import CountedSink, FetchCounts
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.feeds import Feeds
 from kinesis_efo.fetcher.shard_watch import ShardWatch
@@ -94,7 +94,7 @@ class Fetcher:
         self.budget = budget
         self.shared = False
         self.refused: Callable[[AccessRefusedError], None] | None = None
-        self.brought: Final = Brought()
+        self.brought: Final = FetchCounts()
         self._apart = beside is not None
         self._coordinator: Coordinator
         self._shard_listener: ShardListener
@@ -234,7 +234,7 @@ class Fetcher:
             RetriesExhaustedError: The range does not come to its end.
             ElsewhereError: The rest is not to be read here.
         """
-        sharer = _Covered(self) if sharer is None and self.shared else sharer
+        sharer = _BufferOnly(self) if sharer is None and self.shared else sharer
         now = self._clock.monotonic()
         asked_at = now if asked_at is None else asked_at
         key, through, last = wanted.key, wanted.through, wanted.last
@@ -382,7 +382,7 @@ class Fetcher:
             await asyncio.wait_for(signal.wait(), max(0.0, give_up_at - self._clock.monotonic()))
 
 
-class _Covered:
+class _BufferOnly:
     """A task of one of several queries: a fetcher outside the planner's process reads for it what it has, and no more."""
 
     alone: Final = False

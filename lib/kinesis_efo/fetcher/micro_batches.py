@@ -15,7 +15,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.alignment import Alignment
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.event_index import EventIndex, Portion
-from kinesis_efo.fetcher.planning import Buffered, plan
+from kinesis_efo.fetcher.planning import ShardEvents, plan
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.room import EVENT_OVERHEAD
 from kinesis_efo.kinesis.sizes import data_in
@@ -162,7 +162,7 @@ class MicroBatchPlanner:
         ]
 
     def _planned(
-        self, offset: Offset, max_bytes: int, max_records: int, buffers: Mapping[ShardKey, Buffered]
+        self, offset: Offset, max_bytes: int, max_records: int, buffers: Mapping[ShardKey, ShardEvents]
     ) -> dict[ShardKey, Portion]:
         portions: dict[ShardKey, Portion] = {}
         for keys, budget in self._buffers.budgets(buffers):

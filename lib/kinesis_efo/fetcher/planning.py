@@ -10,7 +10,7 @@ from kinesis_efo.fetcher.event_index import Portion
 from kinesis_efo.positions import Position, ShardKey
 
 
-class Buffered(Protocol):
+class ShardEvents(Protocol):
     """What is known of the events of a shard: an `EventIndex`, or a part of one."""
 
     def news_since(self, after: Position) -> float | None:
@@ -21,7 +21,7 @@ class Buffered(Protocol):
 
 
 def plan(
-    buffers: Mapping[ShardKey, Buffered], positions: Mapping[ShardKey, Position], max_bytes: int, max_records: int
+    buffers: Mapping[ShardKey, ShardEvents], positions: Mapping[ShardKey, Position], max_bytes: int, max_records: int
 ) -> dict[ShardKey, Portion]:
     """Divide the limits of one micro-batch among the shards.
 

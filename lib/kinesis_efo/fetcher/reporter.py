@@ -20,7 +20,7 @@ MOST_ENTRIES: Final = 5_000
 
 
 @dataclass(slots=True)
-class _Told:
+class _PlannerView:
     """What the planner knows of a buffer, and the last record in front of its end once that is seen: it stays the same."""
 
     buffer: ShardBuffer
@@ -45,7 +45,7 @@ class Reporter:
         self._fetcher = fetcher
         self._streams = streams
         self._ends = ends or Bounds()
-        self._told: dict[ShardKey, _Told] = {}
+        self._told: dict[ShardKey, _PlannerView] = {}
         self._touched: set[ShardKey] = set()
         self.waits = False
 
@@ -84,7 +84,7 @@ class Reporter:
         key, start = feed.key, None
         told = self._told.get(key)
         if told is None or told.buffer is not buffer:
-            told = self._told[key] = _Told(buffer)
+            told = self._told[key] = _PlannerView(buffer)
             start = buffer.start
         events, told.entries = buffer.entries_since(told.entries)
         told.before_end = told.before_end or self._before_end(key, buffer)

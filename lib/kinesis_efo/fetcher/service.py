@@ -23,7 +23,7 @@ WORD_SECONDS: Final = 5.0
 Chunks = list[tuple[RangeLabel, list[bytes]]]
 
 
-class Served(Protocol):
+class RangeSource(Protocol):
     """What the service needs of a fetcher. Every method runs in the fetcher's event loop."""
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
@@ -36,10 +36,10 @@ class Served(Protocol):
         """The payloads that cover a range, some at a time, which was asked for at a monotonic time."""
 
 
-class Serves(Protocol):
+class RangeSources(Protocol):
     """Finds what serves the tasks of a query: a fetcher is the same for all of them."""
 
-    def of(self, query: str) -> Served:
+    def of(self, query: str) -> RangeSource:
         """What serves the tasks of a query.
 
         Args:
@@ -59,7 +59,9 @@ class FetcherService(Service):
         word_seconds: How often a call that has nothing to send says so.
     """
 
-    def __init__(self, fetcher: Serves, *arguments: Any, word_seconds: float = WORD_SECONDS, **options: Any) -> None:
+    def __init__(
+        self, fetcher: RangeSources, *arguments: Any, word_seconds: float = WORD_SECONDS, **options: Any
+    ) -> None:
         self._fetcher = fetcher
         self._word_seconds = word_seconds
         super().__init__(*arguments, **options)
@@ -92,14 +94,14 @@ class FetcherService(Service):
         finally:
             self.run(None, getting.close())
 
-    async def _served(self, query: str) -> Served:
+    async def _served(self, query: str) -> RangeSource:
         return self._fetcher.of(query)
 
 
 class _Getting:
     """What one call still has to get of its ranges."""
 
-    def __init__(self, fetcher: Served, ranges: Sequence[ShardRange]) -> None:
+    def __init__(self, fetcher: RangeSource, ranges: Sequence[ShardRange]) -> None:
         self._label = RangeLabel(0, None)
         self._chunks = self._read(fetcher, ranges)
         self._ready: Chunks = []
@@ -134,7 +136,7 @@ class _Getting:
         await self._chunks.aclose()
 
     async def _read(
-        self, fetcher: Served, ranges: Sequence[ShardRange]
+        self, fetcher: RangeSource, ranges: Sequence[ShardRange]
     ) -> AsyncGenerator[tuple[RangeLabel, list[bytes]], None]:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):

@@ -209,7 +209,7 @@ class StatusAccess(msgspec.Struct, frozen=True):
     def to_text(self) -> str:
         """The text for the row. It is packed: a row of over 1 KB costs twice as much to renew."""
         address, pem = self.address, self.address.certificate
-        packed = _Packed(
+        packed = _PackedAccess(
             address.namespace,
             address.port,
             address.hosts,
@@ -226,14 +226,14 @@ class StatusAccess(msgspec.Struct, frozen=True):
             ValueError: It is none.
         """
         try:
-            packed = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(text, validate=True)), type=_Packed)
+            packed = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(text, validate=True)), type=_PackedAccess)
         except (zlib.error, msgspec.MsgspecError) as error:
             raise ValueError(f"not the access to a status: {error}") from None
         pem = None if packed.certificate is None else ssl.DER_cert_to_PEM_cert(packed.certificate)
         return cls(FetcherAddress(packed.namespace, packed.port, packed.hosts, pem), packed.token)
 
 
-class _Packed(msgspec.Struct, frozen=True, array_like=True):
+class _PackedAccess(msgspec.Struct, frozen=True, array_like=True):
     namespace: str
     port: int
     hosts: tuple[str, ...]

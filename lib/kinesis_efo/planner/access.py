@@ -46,7 +46,7 @@ class Begin(Call[Offset | None], frozen=True):
     ending: EndingState | None = None
 
 
-class Served(NamedTuple):
+class TaskRange(NamedTuple):
     """A range that a task is to read.
 
     Attributes:
@@ -60,7 +60,7 @@ class Served(NamedTuple):
     bytes: int | None
 
 
-class Planned(msgspec.Struct, frozen=True):
+class BatchPlan(msgspec.Struct, frozen=True):
     """The ranges of a micro-batch, possibly thousands, without those that are known to be empty.
 
     Attributes:
@@ -78,10 +78,10 @@ class Planned(msgspec.Struct, frozen=True):
         """Whether each shard has a fetcher."""
         return None not in self.fetchers
 
-    def served(self, ranges: Sequence[ShardRange]) -> list[Served]:
+    def served(self, ranges: Sequence[ShardRange]) -> list[TaskRange]:
         """The given ranges of the micro-batch that have records, with their fetchers."""
         shards = {key: (self.fetchers[fetcher], size) for key, fetcher, size in self.shards}
-        return [Served(wanted, *shards[wanted.key]) for wanted in ranges if wanted.key in shards]
+        return [TaskRange(wanted, *shards[wanted.key]) for wanted in ranges if wanted.key in shards]
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class Step(msgspec.Struct, frozen=True):
     bytes: int | None = 0
     data: int | None = 0
     behind: list[tuple[ShardKey, int | None]] = []
-    plan: Planned | None = None
+    plan: BatchPlan | None = None
     ending: EndingState | None = None
 
 
@@ -126,7 +126,7 @@ class Next(Call[Step], frozen=True):
     available_now: bool = False
 
 
-class Plan(Call[Planned], frozen=True):
+class Plan(Call[BatchPlan], frozen=True):
     """Ask which fetchers serve a micro-batch that is in Spark's log.
 
     Call again while a shard has no fetcher: tasks that start earlier could take the cores that the fetchers need.

@@ -13,7 +13,7 @@ from kinesis_efo.errors import AccessRefusedError, KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
-from kinesis_efo.fetcher.counted_sink import Brought
+from kinesis_efo.fetcher.counted_sink import FetchCounts
 from kinesis_efo.fetcher.feeds import Feeds
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
@@ -99,9 +99,9 @@ class ApartReading:
         return self._fetcher
 
     @property
-    def brought(self) -> Brought:
+    def brought(self) -> FetchCounts:
         """The number of calls and bytes of the fetcher."""
-        return Brought() if self._fetcher is None else self._fetcher.brought
+        return FetchCounts() if self._fetcher is None else self._fetcher.brought
 
     @property
     def reading(self) -> bool:
@@ -201,7 +201,7 @@ class ApartReading:
             DataLossError, RetriesExhaustedError, ElsewhereError: As `Fetcher.read`.
         """
         self.expect(wanted.key, kept)
-        async with aclosing(self.fetcher.read(wanted, asked_at, _Allowed(self._rules))) as payloads:
+        async with aclosing(self.fetcher.read(wanted, asked_at, _SingleQuery(self._rules))) as payloads:
             async for some in payloads:
                 yield some
 
@@ -243,7 +243,7 @@ class _ApartCoordinator:
             self.failure.adopt(error)
 
 
-class _Allowed:
+class _SingleQuery:
     """Lets a fetcher read for one query, as long as catching up is allowed."""
 
     alone: Final = True

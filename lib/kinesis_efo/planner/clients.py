@@ -31,10 +31,10 @@ from kinesis_efo.planner.run_messages import (
     FINISHED,
     JOIN,
     LEAVE,
-    Answer,
-    Finished,
+    CallReply,
+    FinishedBatches,
     Join,
-    Joined,
+    JoinReply,
     Leave,
     OffsetsOfLink,
     QueryCall,
@@ -141,11 +141,11 @@ class Clients:
             case str(name) if name == CALL:
                 return await self._answer(_decoded(body, QueryCall))
             case str(name) if name == FINISHED:
-                await self._finished(_decoded(body, Finished))
-                return Answer(known=False)
+                await self._finished(_decoded(body, FinishedBatches))
+                return CallReply(known=False)
             case str(name) if name == LEAVE:
                 await self._drop(_decoded(body, Leave).client)
-                return Answer(not self._clients, known=False, said=self._told())
+                return CallReply(not self._clients, known=False, said=self._told())
         return None
 
     def close(self, *, only_if_alone: bool = False) -> bool:
@@ -175,17 +175,17 @@ class Clients:
 
     # -- coming and going
 
-    async def _join(self, request: Join) -> Joined:
+    async def _join(self, request: Join) -> JoinReply:
         # If the reply to an earlier request was lost, the query of that client would never end.
         for name in [name for name, client in self._clients.items() if client.reader == request.reader]:
             await self._drop(name)
         if self._closed:
-            return Joined()
+            return JoinReply()
         streams = request.streams
         options = SourceOptions.parse(request.options)
         faults = [*self._run.stream_faults(streams), *differences(of_run(self._run.options), of_run(options))]
         if faults:
-            return Joined(faults=faults)
+            return JoinReply(faults=faults)
         name = uuid4().hex
         ready = self._run.extend(streams)
         ready.add_done_callback(_heard)
@@ -196,7 +196,7 @@ class Clients:
         logger.info(
             "process %d of this Spark program reads %s, too: its query shares this run", request.pid, ", ".join(streams)
         )
-        return Joined(name, self._run.address, self._run.planner_address is not None, self._run.certificate)
+        return JoinReply(name, self._run.address, self._run.planner_address is not None, self._run.certificate)
 
     async def _watch(self) -> None:
         while self._clients:
@@ -222,22 +222,22 @@ class Clients:
             if not self._clients:
                 self._run.emptied.set()
 
-    async def _finished(self, told: Finished) -> None:
+    async def _finished(self, told: FinishedBatches) -> None:
         for planner in [client.planner for client in self._clients.values()]:
             with contextlib.suppress(KinesisEfoError):  # a failed query gets the error by its own calls
                 await planner.finished(told.marks, told.query)
 
     # -- calls
 
-    async def _answer(self, request: QueryCall) -> Answer:
+    async def _answer(self, request: QueryCall) -> CallReply:
         client = self._clients.get(request.client)
         if client is None or self._closed:
-            return Answer(known=False)
+            return CallReply(known=False)
         if client.calling is None or client.number != request.number:
             try:
                 call = client.offsets.decode(request.call, AnyCall)
             except UnknownOffset:
-                return Answer(again=True)
+                return CallReply(again=True)
             except msgspec.MsgspecError as error:
                 raise FetcherError(f"not a call: {error}") from None
             before, client.number = client.calling, request.number
@@ -246,11 +246,11 @@ class Clients:
         calling = client.calling
         await asyncio.wait({calling}, timeout=ANSWER_SECONDS)
         if self._closed or request.client not in self._clients:
-            return Answer(known=False)
+            return CallReply(known=False)
         if not calling.done():
-            return Answer()
+            return CallReply()
         try:
-            return Answer(done=True, result=calling.result(), said=self._told())
+            return CallReply(done=True, result=calling.result(), said=self._told())
         except FetcherUnreachableError as error:
             # For the client, this type means that the run does not answer.
             raise FetcherError(str(error)) from error

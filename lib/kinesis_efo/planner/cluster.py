@@ -22,7 +22,7 @@ from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.fetcher import Fetcher
-from kinesis_efo.fetcher.service import FetcherService, Served
+from kinesis_efo.fetcher.service import FetcherService, RangeSource
 from kinesis_efo.fetcher.shard_watch import ShardWatch
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
@@ -226,7 +226,7 @@ class Cluster:
             reply.there,
         )
 
-    def of(self, query: str) -> Served:
+    def of(self, query: str) -> RangeSource:
         """Serves the tasks of a query that catches up."""
         return self.sharing.named(query).tasks
 

@@ -7,7 +7,7 @@ from typing import Final
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.fetcher import Fetcher
-from kinesis_efo.fetcher.service import Served
+from kinesis_efo.fetcher.service import RangeSource
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.planner.query_fetching import QueryFetching
 from kinesis_efo.planner.serving import ServingShared
@@ -61,7 +61,7 @@ class LocalFetching:
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
         return self._fetcher.statuses(stream)
 
-    def of(self, query: str) -> Served:
+    def of(self, query: str) -> RangeSource:
         """Serves the tasks of a query, by its name."""
         return ServingShared(self._fetcher, self.sharing.named(query).tasks)
 

@@ -17,7 +17,7 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds
 from kinesis_efo.planner.gap import GapWatch
 from kinesis_efo.planner.losses import Losses
-from kinesis_efo.planner.query_ends import Ends, Found
+from kinesis_efo.planner.query_ends import EndPositions, Ends
 from kinesis_efo.planner.resumption import Resumption
 from kinesis_efo.planner.run import Run
 from kinesis_efo.planner.standing import stands, summed_up
@@ -262,7 +262,7 @@ class Query:
 
     # -- where a query ends
 
-    async def ends(self, offset: Offset, at_most: float) -> Found | None:
+    async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
         """Where the query ends: at the tips at the time of the first call, or at the option's positions.
 
         Args:

@@ -20,7 +20,7 @@ _MARGIN_SECONDS: Final = 60.0
 """Most difference assumed between the time in a sequence number and the arrival of its record."""
 
 
-class Found(NamedTuple):
+class EndPositions(NamedTuple):
     """The known ends of a query.
 
     Attributes:
@@ -116,7 +116,7 @@ class Ends:
                 if self._ends[key] == tip.position:
                     self._set(key, tip)
 
-    def found(self, tip: Callable[[ShardKey], Position | None]) -> Found:
+    def found(self, tip: Callable[[ShardKey], Position | None]) -> EndPositions:
         """The ends known by now.
 
         Args:
@@ -126,7 +126,7 @@ class Ends:
             if (at := tip(key)) is not None:
                 self._note(key, at)
         ends = self._reachable()
-        return Found(
+        return EndPositions(
             ends, self.open.keys().isdisjoint(ends), {key: self._lasts[key] for key in self._lasts.keys() & ends}
         )
 

@@ -15,7 +15,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
-from kinesis_efo.fetcher.counted_sink import Brought
+from kinesis_efo.fetcher.counted_sink import FetchCounts
 from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.micro_batches import Buffers, MicroBatchPlanner
 from kinesis_efo.fetcher.progress import ShardProgress
@@ -299,7 +299,7 @@ class QueryFetching:
         return self._apart.plans_any
 
     @property
-    def brought(self) -> Brought:
+    def brought(self) -> FetchCounts:
         """The number of calls and bytes of its own fetcher."""
         return self._apart.brought
 

@@ -11,7 +11,7 @@ from kinesis_efo.clock import Clock, within
 from kinesis_efo.fetcher.progress import PollReply
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Deaggregation, SourceOptions, Start
-from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Planned, Reading, Step
+from kinesis_efo.planner.access import BatchPlan, Begin, Call, Commit, Next, Plan, Reading, Step
 from kinesis_efo.planner.ending import Ending
 from kinesis_efo.planner.query import Query
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
@@ -306,7 +306,7 @@ class QueryPlanner:
         ending.settle(position, self._advance.quiet, self._run.clock.monotonic())
         return self._step(again=not (ending.targets is None or ending.reached(position)), behind=behind)
 
-    async def _plan(self, call: Plan) -> Planned:
+    async def _plan(self, call: Plan) -> BatchPlan:
         query = self.query
         if call.end.mark is not None:
             query.planned(call.end.mark)
@@ -316,7 +316,7 @@ class QueryPlanner:
             await query.check_replay(call.begin, ranges)
         return await self._served(ranges, call.wait)
 
-    async def _served(self, ranges: Sequence[ShardRange], at_most: float) -> Planned:
+    async def _served(self, ranges: Sequence[ShardRange], at_most: float) -> BatchPlan:
         placed = await self._run.placed(ranges, at_most, self._name)
         numbers: dict[FetcherAddress | None, int] = {}
         sizes = self._advance.sizes
@@ -327,7 +327,7 @@ class QueryPlanner:
         strict: frozenset[str] = frozenset()
         if self._options.deaggregate is Deaggregation.STRICT and ranges:
             strict = await self.query.strict({wanted.key.stream for wanted in ranges})
-        return Planned(list(numbers), shards, sorted(strict))
+        return BatchPlan(list(numbers), shards, sorted(strict))
 
     # -- helpers
 
@@ -338,7 +338,7 @@ class QueryPlanner:
         again: bool = False,
         size: tuple[int, int] | None = (0, 0),
         behind: Sequence[tuple[ShardKey, int | None]] = (),
-        plan: Planned | None = None,
+        plan: BatchPlan | None = None,
     ) -> Step:
         if end is not None:
             self._told(end)

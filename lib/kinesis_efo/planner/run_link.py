@@ -20,10 +20,10 @@ from kinesis_efo.planner.run_messages import (
     FINISHED,
     JOIN,
     LEAVE,
-    Answer,
-    Finished,
+    CallReply,
+    FinishedBatches,
     Join,
-    Joined,
+    JoinReply,
     Leave,
     OffsetsOfLink,
     QueryCall,
@@ -50,21 +50,21 @@ class RunConnection(Connection):
 
     service = "run"
 
-    def join(self, request: Join) -> Joined:
+    def join(self, request: Join) -> JoinReply:
         """Become a client."""
-        return self.action(JOIN, request, Joined, _TRANSPORT_SECONDS)
+        return self.action(JOIN, request, JoinReply, _TRANSPORT_SECONDS)
 
-    def ask(self, request: QueryCall) -> Answer:
+    def ask(self, request: QueryCall) -> CallReply:
         """Make a call, or ask again for the result of one that takes long."""
-        return self.action(CALL, request, Answer, ANSWER_SECONDS + _TRANSPORT_SECONDS)
+        return self.action(CALL, request, CallReply, ANSWER_SECONDS + _TRANSPORT_SECONDS)
 
-    def leave(self, request: Leave) -> Answer:
+    def leave(self, request: Leave) -> CallReply:
         """The query has ended."""
-        return self.action(LEAVE, request, Answer, _LEAVE_SECONDS)
+        return self.action(LEAVE, request, CallReply, _LEAVE_SECONDS)
 
-    def finished(self, told: Finished) -> None:
+    def finished(self, told: FinishedBatches) -> None:
         """Report finished micro-batches; for the driver."""
-        self.action(FINISHED, told, Answer, _LEAVE_SECONDS)
+        self.action(FINISHED, told, CallReply, _LEAVE_SECONDS)
 
 
 class RunLink:
@@ -91,7 +91,7 @@ class RunLink:
         self._number = 0
         self.offsets = OffsetsOfLink(0)
         self._lock = threading.Lock()
-        self.joined = Joined()
+        self.joined = JoinReply()
 
     @property
     def place(self) -> HostPlace:
@@ -99,7 +99,9 @@ class RunLink:
         assert self.joined.address is not None
         return HostPlace(self.joined.address, self.joined.by_planner)
 
-    def join(self, reader: str, process: Process, streams: Mapping[str, StreamRef], options: SourceOptions) -> Joined:
+    def join(
+        self, reader: str, process: Process, streams: Mapping[str, StreamRef], options: SourceOptions
+    ) -> JoinReply:
         """Become a client. If the reply has no client name, the run refuses.
 
         Args:

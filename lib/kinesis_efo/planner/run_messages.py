@@ -48,7 +48,7 @@ class Join(msgspec.Struct, frozen=True):
     options: dict[str, str]
 
 
-class Joined(msgspec.Struct, frozen=True):
+class JoinReply(msgspec.Struct, frozen=True):
     """The reply to `Join`.
 
     Attributes:
@@ -86,7 +86,7 @@ class Leave(msgspec.Struct, frozen=True):
     client: str
 
 
-class Finished(msgspec.Struct, frozen=True):
+class FinishedBatches(msgspec.Struct, frozen=True):
     """The driver reports micro-batches that Spark has finished.
 
     Attributes:
@@ -98,7 +98,7 @@ class Finished(msgspec.Struct, frozen=True):
     query: str | None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CallReply(msgspec.Struct, frozen=True):
     """The reply to a client's message.
 
     Attributes:
@@ -116,7 +116,7 @@ class Answer(msgspec.Struct, frozen=True):
     said: list[str] = []
 
 
-class _Told(msgspec.Struct, frozen=True, array_like=True):
+class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
     """An offset in a message, as changes to an earlier one.
 
     Attributes:
@@ -161,7 +161,7 @@ class OffsetsOfLink:
 
     def encode(self, message: Any) -> msgspec.Raw:
         """Encode a message, with a number in place of each offset, and the offsets that the other process does not have."""
-        told: list[_Told] = []
+        told: list[_OffsetChanges] = []
         body = msgspec.json.encode(message, enc_hook=partial(self._tell, told))
         return msgspec.Raw(msgspec.json.encode((told, msgspec.Raw(body))))
 
@@ -172,12 +172,12 @@ class OffsetsOfLink:
             UnknownOffset: The other process has to send its offsets whole.
             msgspec.MsgspecError: The message is invalid.
         """
-        told, body = msgspec.json.decode(data, type=tuple[list[_Told], msgspec.Raw])
+        told, body = msgspec.json.decode(data, type=tuple[list[_OffsetChanges], msgspec.Raw])
         for each in told:
             self._hear(each)
         return msgspec.json.decode(body, type=kind, dec_hook=self._named)
 
-    def _tell(self, told: list[_Told], offset: Any) -> int:
+    def _tell(self, told: list[_OffsetChanges], offset: Any) -> int:
         if not isinstance(offset, Offset):
             raise NotImplementedError
         for number, known in self._known.items():
@@ -189,10 +189,10 @@ class OffsetsOfLink:
         self._keep(number, offset)
         moved, lasts = list(offset.changes_since(base).items()), list(offset.lasts.items())
         left = [] if base is None else [key for key in base if key not in offset]
-        told.append(_Told(number, None if base is None else self._heard, moved, left, lasts, offset.mark))
+        told.append(_OffsetChanges(number, None if base is None else self._heard, moved, left, lasts, offset.mark))
         return number
 
-    def _hear(self, told: _Told) -> None:
+    def _hear(self, told: _OffsetChanges) -> None:
         positions = {}
         if told.base is not None:
             if (base := self._known.get(told.base)) is None:

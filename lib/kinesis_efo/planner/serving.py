@@ -100,7 +100,7 @@ class QueryTasks:
 
 
 class ServingShared:
-    """Serves one query from the run's fetcher, or from the query's own; implements `Served`.
+    """Serves one query from the run's fetcher, or from the query's own; implements `RangeSource`.
 
     Args:
         fetcher: The run's fetcher, which all queries share.

@@ -14,7 +14,7 @@ from kinesis_efo.planner.shared import lowest
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 
 
-class Held(Protocol):
+class ShardReader(Protocol):
     """A reader of shards: the shared buffers, or the fetcher of a query that catches up."""
 
     def millis_behind(self, key: ShardKey) -> int | None:
@@ -32,7 +32,7 @@ class Reads(NamedTuple):
         apart: Whether the query catches up in the shard.
     """
 
-    by: Held
+    by: ShardReader
     buffer: EventIndex | None
     shared: EventIndex | None
     claim: Position | None

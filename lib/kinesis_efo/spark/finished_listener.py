@@ -20,7 +20,7 @@ from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.marks import Mark
 from kinesis_efo.planner.program import RunFile, files_of
 from kinesis_efo.planner.run_link import RunConnection
-from kinesis_efo.planner.run_messages import Finished
+from kinesis_efo.planner.run_messages import FinishedBatches
 from kinesis_efo.private_directory import notes_directory
 from kinesis_efo.processes import Process
 from kinesis_efo.spark.progress_listener import ProgressListener, offset_json
@@ -54,14 +54,14 @@ class FinishedListener(ProgressListener):
         marks = [mark for source in event.progress.sources if (mark := mark_of(source.endOffset)) is not None]
         if not marks:
             return
-        told = Finished(marks, event.progress.name)
+        told = FinishedBatches(marks, event.progress.name)
         try:
             for path in files_of(self._directory, self._jvm):
                 self._tell(path, told)
         except OSError as error:
             logger.debug("no run was told of a micro-batch: %s", error)
 
-    def _tell(self, path: Path, told: Finished) -> None:
+    def _tell(self, path: Path, told: FinishedBatches) -> None:
         try:
             file = RunFile(path)
         except (OSError, msgspec.MsgspecError):

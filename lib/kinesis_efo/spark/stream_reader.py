@@ -29,7 +29,7 @@ from kinesis_efo.kinesis.records import Decoder
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds, Deaggregation, SourceOptions
-from kinesis_efo.planner.access import Begin, Commit, Next, Plan, Planned, Reading, Step
+from kinesis_efo.planner.access import BatchPlan, Begin, Commit, Next, Plan, Reading, Step
 from kinesis_efo.planner.stream_set import StreamSet
 from kinesis_efo.positions import Offset, ShardKey, ShardRange
 from kinesis_efo.private_directory import notes_directory
@@ -78,7 +78,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._begun = False
         self._done: Offset | None = None
         self._committed: Offset | None = None
-        self._step: tuple[Offset, Offset, Planned] | None = None
+        self._step: tuple[Offset, Offset, BatchPlan] | None = None
         self._available_now = False
         self._ends_known = False
         self._behind: dict[ShardKey, int | None] = {}

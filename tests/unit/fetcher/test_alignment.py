@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kinesis_efo.fetcher.alignment import CLOCK_SECONDS, UNHEARD_SECONDS, Alignment
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.event_index import Portion
-from kinesis_efo.fetcher.planning import Buffered, plan
+from kinesis_efo.fetcher.planning import ShardEvents, plan
 from kinesis_efo.kinesis.events import Event, EventHead
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from tests.support.fetched import Budget, after, event, fill, key
@@ -58,7 +58,7 @@ class Query:
             elif not self.positions[each].is_end:
                 self.alignment.saw(each, buffer, self.positions[each], now)
 
-        def planning(buffers: Mapping[ShardKey, Buffered]) -> dict[ShardKey, Portion]:
+        def planning(buffers: Mapping[ShardKey, ShardEvents]) -> dict[ShardKey, Portion]:
             return plan(buffers, self.positions, max_bytes, max_records)
 
         return self.alignment.planned(waiting, self.positions, planning, now)

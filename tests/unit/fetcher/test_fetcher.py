@@ -38,7 +38,7 @@ from kinesis_efo.metrics.registry import Values, merge
 from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.planner.local_fetching import LocalFetching
 from kinesis_efo.planner.query import Query as Planning
-from kinesis_efo.planner.query_ends import Found
+from kinesis_efo.planner.query_ends import EndPositions
 from kinesis_efo.planner.run import Run
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore
@@ -710,7 +710,7 @@ async def test_a_query_that_begins_in_the_future_has_nothing_to_read_now() -> No
     async with Query(stream) as query:
         (first,) = horizon(stream)
         begin = Offset({first: Position.at_timestamp(round((LoopClock().time() + 3600) * 1000))})
-        assert await query.planner.ends(begin, 1.0) == Found(dict(begin), complete=True)
+        assert await query.planner.ends(begin, 1.0) == EndPositions(dict(begin), complete=True)
 
 
 @scenario

@@ -16,10 +16,10 @@ import pytest
 from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds, SourceOptions
-from kinesis_efo.planner.access import AnyCall, Begin, Call, Commit, Next, Plan, Reading, Served
+from kinesis_efo.planner.access import AnyCall, Begin, Call, Commit, Next, Plan, Reading, TaskRange
 from kinesis_efo.planner.program import OwnFile, RunEntry, RunFile
 from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError
-from kinesis_efo.planner.run_messages import Finished
+from kinesis_efo.planner.run_messages import FinishedBatches
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.processes import Process
 from tests.support.shared_runs import BIG, ENDING, KEY, FakeQuery, FakeRun, manifest
@@ -97,7 +97,7 @@ def test_what_is_asked_and_answered_is_what_it_was(client: Client, own: FakeRun)
     assert step.behind == [(KEY, 5), (ShardKey("orders", "b"), None)]
     assert all(isinstance(key, ShardKey) for key, _ in step.behind)
     wanted = asked[3].begin.ranges_to(OFFSET)  # type: ignore[attr-defined]
-    assert plan.served(wanted) == [Served(each, own.address, 300) for each in wanted]
+    assert plan.served(wanted) == [TaskRange(each, own.address, 300) for each in wanted]
     assert (plan.strict, nothing, done, reading) == (["orders"], None, True, False)
     own.reading = True
     assert client.link.ask(Reading()) is True
@@ -352,7 +352,7 @@ def test_a_query_that_has_failed_keeps_no_word_from_the_others(client: Client, o
     client.query.error = DataLossError("records are gone")
     other = Client(own, client.path)
     with RunConnection(own.address, own.secret) as driver:
-        driver.finished(Finished([Mark("ab", 1)], "archive"))
+        driver.finished(FinishedBatches([Mark("ab", 1)], "archive"))
     assert other.query.finishes == [([Mark("ab", 1)], "archive")]
 
 

@@ -16,7 +16,7 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Step
 from kinesis_efo.planner.ending import EndingState
-from kinesis_efo.planner.query_ends import Found
+from kinesis_efo.planner.query_ends import EndPositions
 from kinesis_efo.planner.query_planner import QueryPlanner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 
@@ -32,7 +32,7 @@ class Query:
         self.asked: list[tuple[Any, ...]] = []
         self.there: dict[ShardKey, Position] = {}
         self.tip: Offset | None = None
-        self.found: Found | None = None
+        self.found: EndPositions | None = None
         self.name: str | None = None
         self.error: Exception | None = None
 
@@ -54,7 +54,7 @@ class Query:
     async def strict(self, streams: Collection[str]) -> frozenset[str]:
         return frozenset(streams)
 
-    async def ends(self, offset: Offset, at_most: float) -> Found | None:
+    async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
         self.asked.append(("ends", offset))
         return self.found
 
@@ -169,7 +169,7 @@ def again(state: EndingState | None, **options: str) -> Planned:
 
 def test_the_ends_of_a_query_are_the_same_in_the_next_run() -> None:
     first = Planned()
-    first.query.found = Found({ORDERS: LATER}, complete=True)
+    first.query.found = EndPositions({ORDERS: LATER}, complete=True)
     first.query.there = {ORDERS: LAST}
     step = first.next(Offset({ORDERS: AT}), available_now=True)
     assert step.end == Offset({ORDERS: LATER})
@@ -182,11 +182,11 @@ def test_the_ends_of_a_query_are_the_same_in_the_next_run() -> None:
 
 def test_ends_that_were_not_all_known_are_looked_for_again_in_the_next_run() -> None:
     first = Planned()
-    first.query.found = Found({ORDERS: None, CHILD: SHARD_END}, complete=False)
+    first.query.found = EndPositions({ORDERS: None, CHILD: SHARD_END}, complete=False)
     step = first.next(Offset({ORDERS: AT, CHILD: AT}), available_now=True)
     assert step.again
     second = again(step.ending)
-    second.query.found = Found({ORDERS: LATER, CHILD: SHARD_END}, complete=True)
+    second.query.found = EndPositions({ORDERS: LATER, CHILD: SHARD_END}, complete=True)
     second.query.there = {ORDERS: LAST}
     assert second.next(Offset({ORDERS: AT, CHILD: AT}), available_now=True).end == Offset({ORDERS: LATER, CHILD: AT})
     assert second.query.names()[0] == "ends"
@@ -289,6 +289,6 @@ def test_a_query_waits_for_nothing_while_another_source_has_rows_unless_it_ends(
     planned.next(at, hurry=True)
     planned.next(at)
     assert [asked[2] for asked in planned.query.asked] == [0.0, 0.01]
-    planned.query.found = Found({ORDERS: LATER}, complete=True)
+    planned.query.found = EndPositions({ORDERS: LATER}, complete=True)
     planned.next(at, hurry=True, available_now=True)
     assert planned.query.asked[-1] == ("poll", at, 0.01)

@@ -23,7 +23,7 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
 from kinesis_efo.planner.access import Commit
-from kinesis_efo.planner.query_ends import Found
+from kinesis_efo.planner.query_ends import EndPositions
 from kinesis_efo.planner.query_planner import QueryPlanner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark import stream_reader
@@ -56,7 +56,7 @@ class Fetcher:
         self.starting: list[ShardKey] = []
         self.finished: list[ShardKey] = []
         self.found: list[Offset | None] = []
-        self.ending: list[Found | None] = []
+        self.ending: list[EndPositions | None] = []
         self.cut: dict[ShardRange, int] = {}
         self.lasts: dict[ShardKey, int] = {}
         self.quiet = 0.0
@@ -104,7 +104,7 @@ class Fetcher:
     def planned(self, mark: Mark) -> None:
         self.marks.append(str(mark))
 
-    def ends(self, offset: Offset, *, timeout: float) -> Found | None:
+    def ends(self, offset: Offset, *, timeout: float) -> EndPositions | None:
         return self.ending.pop(0) if len(self.ending) > 1 else self.ending[0]
 
     def last_records(self, ranges: list[ShardRange]) -> dict[ShardKey, int]:
@@ -132,7 +132,7 @@ class AsyncQuery:
     async def check_replay(self, begin: Offset, ranges: list[ShardRange]) -> None:
         self.script.check_replay(begin, ranges)
 
-    async def ends(self, offset: Offset, at_most: float) -> Found | None:
+    async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
         return self.script.ends(offset, timeout=at_most)
 
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
@@ -227,8 +227,8 @@ def offset(**positions: Position) -> dict[str, Any]:
     return Offset(read).to_dict({"orders": f"{ARN}/consumer/lake:1"})
 
 
-def all_known(ends: Offset) -> Found:
-    return Found(ends, complete=True)
+def all_known(ends: Offset) -> EndPositions:
+    return EndPositions(ends, complete=True)
 
 
 def ranges(partitions: Any) -> list[ShardRange]:
@@ -518,7 +518,7 @@ def test_available_now_ends_at_the_targets_and_leaves_what_came_later() -> None:
 def test_available_now_reads_while_the_ends_are_not_known_yet() -> None:
     reader = Reader({key(0): after(1), key(1): after(1)})
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ending = [Found({key(0): None, key(1): None}, complete=False)]
+    reader.fetcher.ending = [EndPositions({key(0): None, key(1): None}, complete=False)]
     reader.fetcher.there = {key(0): (after(40), 4)}
     first = reader.latestOffset(offset(s0=after(1), s1=after(1)))
     assert first == offset(s0=after(40), s1=after(1)), "records do not wait until all ends are known"
@@ -534,7 +534,7 @@ def test_available_now_stores_where_idle_shards_are_in_one_micro_batch_at_the_en
     reader = Reader({key(0): after(1), key(1): after(1)})
     reader.prepareForTriggerAvailableNow()
     begin = offset(s0=after(1), s1=after(1))
-    one = Found({key(0): after(9), key(1): None}, complete=False)
+    one = EndPositions({key(0): after(9), key(1): None}, complete=False)
     reader.fetcher.ending = [one] * 4 + [all_known(Offset({key(0): after(9), key(1): after(8)}))]
     reader.fetcher.there = {key(0): (after(9), 0)}
     polls = reader.fetcher.poll
@@ -554,7 +554,7 @@ def test_available_now_stores_where_idle_shards_are_in_one_micro_batch_at_the_en
 def test_available_now_does_not_wait_as_long_as_polls_may() -> None:
     reader = Reader({key(0): after(1)}, pollTimeout="10s")
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ending = [Found({key(0): None}, complete=False), all_known(Offset({key(0): after(1)}))]
+    reader.fetcher.ending = [EndPositions({key(0): None}, complete=False), all_known(Offset({key(0): after(1)}))]
     assert reader.latestOffset(offset(s0=after(1))) == offset(s0=after(1))
     assert max(reader.fetcher.timeouts) <= 0.2
 
@@ -562,7 +562,7 @@ def test_available_now_does_not_wait_as_long_as_polls_may() -> None:
 def test_available_now_is_over_where_a_shard_ended_of_which_nothing_more_is_told() -> None:
     reader = Reader({key(0): SHARD_END})
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ending = [Found({key(0): None}, complete=False)]
+    reader.fetcher.ending = [EndPositions({key(0): None}, complete=False)]
     assert reader.latestOffset(offset(s0=SHARD_END)) == offset(s0=SHARD_END)
 
 
@@ -855,7 +855,7 @@ def test_the_last_record_in_front_of_an_end_within_an_event_is_asked_for() -> No
 def test_the_last_record_in_front_of_an_end_that_was_asked_for_is_known_whoever_fetches() -> None:
     reader = Reader({key(0): after(1)})
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ending = [Found(Offset({key(0): after(50)}), complete=True, lasts={key(0): 48})]
+    reader.fetcher.ending = [EndPositions(Offset({key(0): after(50)}), complete=True, lasts={key(0): 48})]
     # Fetchers elsewhere do not tell of the inside of an event. In front of the end, they tell of the last record as ever.
     for through, last, expected in ((after(20), 19, (after(20), 19)), (after(70), 69, (after(50), 48))):
         reader.fetcher.there, reader.fetcher.lasts = {key(0): (through, 9)}, {key(0): last}

@@ -1,8 +1,8 @@
 """Keeps the shards of a query together in arrival time: `maxShardSkew`. Pure.
 
-Spark's watermark follows the newest event time that it has seen, of whichever shard. While a query catches up, a shard with few
-records would carry it past what the others still hold, and stateful operators drop such rows as late. So no micro-batch takes a
-shard further than the option allows beyond the earliest record that is left in any of them.
+Spark's watermark follows the newest event time of all shards. While a query reads a backlog, a shard with few records would move the
+watermark past unread records of other shards, and stateful operators would drop these as late. So no micro-batch reads a shard
+further than the option allows beyond the earliest unread record of all shards.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey
 logger = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 5.0
-"""How far the clock may be off by which it is known that nothing waits in a shard: this machine's, if a server does not tell its own."""
+"""Assumed error of the clock by which a shard counts as read: this machine's, if the server does not send its time."""
 
 UNHEARD_SECONDS: Final = 60.0
-"""A shard that nothing is heard of holds the others back for this long."""
+"""A shard without any event holds back the other shards for at most this long."""
 
 _ROUNDS: Final = 8
 _WORD_SECONDS: Final = 10.0
 
 
 class _Front(NamedTuple):
-    """How far in arrival time a shard has come: epoch milliseconds, and since when that is known, monotonic seconds."""
+    """The arrival time up to which a shard was read, epoch milliseconds, and when that was set, monotonic seconds."""
 
     at: float
     since: float
 
 
 class Alignment:
-    """Follows how far in arrival time each shard of a query has come.
+    """Limits how far each shard of a query may be ahead in arrival time.
 
     Args:
         most: Seconds that a shard may be ahead of the slowest one.
-        read_until: The time up to which every record that arrived in a shard lies at or before the end of its buffer, epoch seconds by
-            Kinesis' clock; None if that is not known.
+        read_until: The time up to which all records that arrived in a shard are at or before the end of its buffer, epoch seconds by
+            Kinesis' clock; None if unknown.
     """
 
     def __init__(self, most: float, read_until: Callable[[ShardKey, Position], float | None]) -> None:
@@ -54,11 +54,11 @@ class Alignment:
         self._said_at = -inf
 
     def follow(self, moved: Mapping[ShardKey, Position], left: Iterable[ShardKey], now: float) -> None:
-        """Take note of which shards the query reads. New ones count as the slowest until something is heard of them.
+        """Update which shards the query reads. A new shard counts as the slowest until it has an event.
 
         Args:
-            moved: The positions that are new.
-            left: The shards that the query does not read any more.
+            moved: The positions that have changed.
+            left: The shards that the query no longer reads.
             now: Monotonic time, seconds.
         """
         for key, position in moved.items():
@@ -71,7 +71,7 @@ class Alignment:
             self._fronts.pop(key, None)
 
     def saw(self, key: ShardKey, buffer: EventIndex, position: Position, now: float) -> None:
-        """Take note of how far a shard has come.
+        """Update how far a shard has been read.
 
         Args:
             key: The shard.
@@ -94,13 +94,13 @@ class Alignment:
         """Plan a micro-batch after which no shard is too far ahead.
 
         Args:
-            buffers: The shards that have something to read; each covers its position.
+            buffers: The shards with something to read; each covers its position.
             positions: Where each shard's range starts.
             plan: Divides the limits of the micro-batch among shards.
             now: Monotonic time, seconds.
 
         Returns:
-            For every shard of `buffers` how far it may go.
+            How far each shard of `buffers` may be read.
         """
         if not buffers:
             return {}
@@ -117,7 +117,7 @@ class Alignment:
         kept, reached = planned(horizon)
         if all(buffer.newest <= horizon for buffer in buffers.values()):
             return kept
-        # How far each comes with an even share. Then what those ahead must leave goes to the others, who come further with it.
+        # Start with even shares. Then give the room that fast shards may not use to the slow ones.
         _, reached = planned(inf)
         for _ in range(_ROUNDS):
             if reached <= horizon:
@@ -136,24 +136,24 @@ class Alignment:
     def _horizon(
         self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, EventIndex], others: float
     ) -> float:
-        """What arrived later than this must be left, where these portions are taken; epoch milliseconds."""
+        """The latest arrival time that may be read with these portions, epoch milliseconds."""
         left = (self._front(key, buffers[key], portion.through) for key, portion in portions.items())
         return min([others, *left]) + self._most
 
     def _front(self, key: ShardKey, buffer: EventIndex, position: Position) -> float:
-        """No record behind a position arrived before this, epoch milliseconds; apart from those that came out of order."""
+        """The earliest possible arrival of the records after a position, epoch milliseconds; those out of order may be earlier."""
         known = front.at if (front := self._fronts.get(key)) else -inf
         waiting = buffer.arrived_behind(position)
         if waiting is not None:
             return max(known, waiting)
         if position.is_end:
-            # Its children begin where it ends.
+            # Its children start at this time.
             return max(known, buffer.newest)
         read_until = self._read_until(key, buffer.end)
         return max(known, buffer.newest, -inf if read_until is None else (read_until - CLOCK_SECONDS) * 1000)
 
     def _slowest_but(self, buffers: Mapping[ShardKey, EventIndex], now: float) -> float:
-        """How far the slowest shard has come of those that have nothing to read here."""
+        """The front of the slowest shard that has nothing buffered."""
         slowest = inf
         unheard = set()
         for key, front in self._fronts.items():
@@ -175,7 +175,7 @@ class Alignment:
         return slowest
 
     def _say(self, waiting: int, now: float) -> None:
-        """Log that nothing may go on, after some seconds of that and then now and then."""
+        """Log that all shards wait, if they do so for some seconds, and repeat that now and then."""
         if self._held_since is None:
             self._held_since = self._said_at = now
         if now - self._said_at < _WORD_SECONDS:
@@ -194,7 +194,7 @@ class Alignment:
 
 
 class _UpTo:
-    """A buffer whose records behind a time cannot be seen. The one whose records are the oldest goes first."""
+    """The part of a buffer that arrived up to a time. The buffer with the oldest record goes first."""
 
     def __init__(self, buffer: EventIndex, horizon: float) -> None:
         self._buffer = buffer

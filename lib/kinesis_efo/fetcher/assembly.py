@@ -1,4 +1,4 @@
-"""Puts together what reads the streams of a manifest: clients, transport, topology."""
+"""Assembles the readers of a manifest's streams: clients, transport, topology."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ async def stream_opener(
     clock: KinesisClock,
     limits: Limits,
 ) -> Callable[[StreamRef], Stream]:
-    """Open the clients that streams are read with.
+    """Open the clients for reading streams.
 
     Args:
-        stack: Closes them again.
+        stack: Closes the clients.
         clients: Makes AWS clients.
         source: Where the manifest came from, for messages.
         options: The options of the query.
         budget: The bytes that all shards share.
-        clock: Follows the answers of the clients that are opened at once.
-        limits: Kinesis' times.
+        clock: Learns Kinesis' time from the responses.
+        limits: Kinesis' time limits.
 
     Returns:
-        What opens a stream.
+        A function that opens a stream.
     """
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # What is opened later is closed no sooner than the rest: the run, which ends before, still reads with it.
+    # Entered now, so that clients opened later are closed only after the run has ended.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_apart, later, clients, options, clock))
     apart_limits = polling_limits(limits, options.apart_rate)
@@ -98,20 +98,20 @@ async def _open_transport(
 async def _open_apart(
     stack: AsyncExitStack, clients: AsyncClients, options: SourceOptions, clock: KinesisClock
 ) -> Transport:
-    """What a query reads with that is behind others of its run; see `Stream.apart`."""
+    """The transport of queries that catch up; see `Stream.apart`."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
-    # The clock need not follow this client: each run lists its streams before it reads, and once a minute.
+    # The clock need not watch this client, because it watches the one that lists shards every minute.
     client = await stack.enter_async_context(await clients.open("kinesis", config))
     return PollingTransport(client, clock, options.polling_interval, partial(apart_pace, options.apart_rate))
 
 
 def certificate_for(options: SourceOptions, listening: Listening, clock: Clock) -> Certificate | None:
-    """The certificate of a service that listens somewhere; None if it serves in the clear.
+    """The TLS certificate of a service; None if it does not use TLS.
 
     Args:
         options: The options of the query.
         listening: Where it listens.
-        clock: Tells the date.
+        clock: Gives the date.
     """
     if not options.fetcher_tls:
         logger.warning(

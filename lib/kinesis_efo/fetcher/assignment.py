@@ -1,7 +1,7 @@
-"""What a fetcher outside the planner's process has to read, and until when it may: as the planner has said.
+"""The shards that a run has assigned to a fetcher of another process, and until when it may read them.
 
-It measures by its own clock, from before it asked. So it stops before the run's lease can be another's, however long the answer
-was under way, and also after its process was paused.
+Time counts from before the fetcher asked, by its own clock. So it stops before another run can take the lease, however long the
+reply took, and also after its process was suspended.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from kinesis_efo.positions import Position, ShardKey
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an answer of the planner changes.
+    """The changes by a reply of the run.
 
     Attributes:
-        begin: Shards to read now, with where to begin.
+        begin: New shards, with their start positions.
         end: Shards to close.
     """
 
@@ -32,14 +32,14 @@ class Change:
 
 
 class Assignment:
-    """The coordinator of a fetcher that the planner reaches through the network.
+    """The coordinator of a fetcher outside the run's process.
 
     Args:
         clock: Time.
-        ask: Makes the planner be asked at once whether it still knows this fetcher; see `heard`.
+        ask: Sends a report at once, to find out whether the run still knows this fetcher; see `heard`.
 
     Attributes:
-        failure: What keeps the fetcher from reading.
+        failure: The error that ended the fetcher.
     """
 
     def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
@@ -53,10 +53,10 @@ class Assignment:
         self._heard = Signal()
 
     def follow(self, work: Work, asked_at: float) -> Change:
-        """Take note of an answer to a request for work.
+        """Apply the reply to a request for work.
 
         Args:
-            work: The answer.
+            work: The reply.
             asked_at: Monotonic time before the request was sent, seconds.
         """
         self._until = {stream: asked_at + seconds for stream, seconds in work.seconds.items()}
@@ -72,27 +72,23 @@ class Assignment:
         return change
 
     def heard(self, asked_at: float) -> None:
-        """Take note that the planner still knew this fetcher after some time, and that its shards are the newest."""
+        """The run still knew this fetcher at some time after `asked_at`, and its shards are up to date."""
         self._heard_at = max(self._heard_at, asked_at)
         self._heard.notify()
 
     def forget(self) -> frozenset[ShardKey]:
-        """Begin anew: the planner has given the shards to others.
-
-        Returns:
-            The shards to close.
-        """
+        """Start over: other fetchers may have the shards. Returns the shards to close."""
         shards = frozenset(self._shards)
         self._shards, self._until, self.revision = {}, {}, 0
         return shards
 
     def expired(self) -> frozenset[ShardKey]:
-        """The shards that may not be read any more because nothing was heard of the planner."""
+        """The shards that may not be read any more, for lack of replies of the run."""
         return frozenset(key for key in self._shards if not self.may_read(key))
 
     @property
     def next_expiry(self) -> float:
-        """When the first stream may not be read any more, seconds on the monotonic clock."""
+        """The time until which all streams may be read, monotonic seconds."""
         return min(self._until.values(), default=inf)
 
     # -- what the fetcher asks
@@ -101,14 +97,14 @@ class Assignment:
         return shard in self._shards and self._clock.monotonic() < self._until.get(shard.stream, -inf)
 
     async def may_open(self, shard: ShardKey) -> None:
-        """See `Coordinator`. Who was cut off or paused may have lost the shard: only an answer to a question of now tells."""
+        """See `Coordinator`. Waits for a reply to a request of now: a fetcher that was cut off or suspended may have lost the shard."""
         now = self._clock.monotonic()
         while self._heard_at < now or not self.may_read(shard):
             self._ask()
             await self._heard.wait()
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
-        """See `Coordinator`. Who asked for it asks the planner then, which knows who reads the shard now."""
+        """See `Coordinator`. The task then asks the run which fetcher has the shard."""
         known = "nothing was heard of the planner lately" if shard in self._shards else "another fetcher reads it"
         return FetcherUnreachableError(f"shard {shard} is not read here for {seconds:.0f} s now: {known}")
 

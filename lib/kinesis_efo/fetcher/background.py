@@ -1,4 +1,4 @@
-"""Tasks beside others: none ends in silence if nobody awaits it, and none is left behind if another one failed."""
+"""Concurrent tasks: an error of a background task is kept, and if one of several fails, the rest is cancelled."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def in_background(work: Coroutine[Any, Any, None], what: str, failure: Failure) 
     """Start a task that runs until it is cancelled.
 
     Args:
-        work: What to do.
-        what: What that is, for messages, as `watching the shards`.
-        failure: Keeps the error that ended it. Another library's or a bug's is wrapped, so that it reaches the query, too.
+        work: The work.
+        what: Its name for messages, as `watching the shards`.
+        failure: Set to the error that ends it. Errors other than this library's are wrapped, so that they reach the query, too.
     """
 
     async def guarded() -> None:
@@ -38,9 +38,9 @@ def in_background(work: Coroutine[Any, Any, None], what: str, failure: Failure) 
 
 
 async def all_of(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """The results of all, done at the same time. If one fails, the others have been cancelled and have ended when its error is raised.
+    """Run coroutines at the same time, and return their results. If one fails, cancel the rest, and raise its error when all have ended.
 
-    `asyncio.gather` would let them run on, up to the end of the event loop and into it.
+    `asyncio.gather` would let the rest run on.
     """
     tasks = [asyncio.ensure_future(each) for each in work]
     try:

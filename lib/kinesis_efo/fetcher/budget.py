@@ -1,6 +1,6 @@
-"""One budget of bytes for all shards of a fetcher: what they hold, and what is on its way to them.
+"""One budget of bytes for all shards of a fetcher: the buffered events, and those being received.
 
-A shard takes room before its bytes are read, one event at a time, and waits its turn if there is none. Lives in the fetcher's
+A shard takes room before its bytes are read, one event at a time, and waits its turn if there is none. It lives in the fetcher's
 event loop and is not thread-safe; its counts may be read from any thread.
 """
 
@@ -15,11 +15,11 @@ from typing import Final
 from kinesis_efo.positions import ShardKey
 
 SHARE_BYTES: Final = 256 << 10
-"""Bytes that every shard may hold at any time, however full the budget is, if shards are few."""
+"""Most bytes that a shard may hold without waiting, however full the budget is; see `Budget.share`."""
 
 
 class Signal:
-    """Wakes everyone who waits for a change. Waiters check for themselves what has changed."""
+    """Wakes all waiters on a change. They check what has changed."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -37,16 +37,15 @@ class Signal:
 class Budget:
     """Bytes shared by all shards of a fetcher.
 
-    Who finds no room waits in line, and each shard asks for one event at a time: a busy shard stands behind every other one that
-    waits. What is small does not wait in line: up to a quarter of the limit is kept free for shards that hold little (`share`), so
-    that a quiet shard does not wait for the busy ones.
+    A shard that finds no room waits in line. Each shard asks for one event at a time, so a busy shard goes behind all that wait. Up to
+    a quarter of the limit is reserved for shards that hold little (`share`): they do not wait in line behind busy ones.
 
-    The sum stays within `limit`, with two exceptions that keep a query from standing still for ever: one event at a time that is
-    larger than all the room that the line can get, and one event for each shard whose reader waits for it while the budget is full.
+    The sum stays within `limit`, with two exceptions that keep a query from blocking for ever: one event at a time that is larger
+    than all the room for the line, and one event for each shard whose reader waits for it while the budget is full.
 
     Args:
         limit: Bytes for all shards together.
-        now: Monotonic seconds, to measure how long shards and their readers wait.
+        now: Returns the monotonic time, seconds.
 
     >>> budget = Budget(limit=4000)
     >>> busy, quiet = budget.join(ShardKey("s", "busy")), budget.join(ShardKey("s", "quiet"))
@@ -66,21 +65,21 @@ class Budget:
 
     @property
     def share(self) -> int:
-        """Bytes that a shard may hold without waiting in line."""
+        """Bytes that each shard may hold without waiting in line."""
         return min(SHARE_BYTES, self.limit // (4 * max(1, self._shards)))
 
     def join(self, key: ShardKey) -> Account:
-        """Count a shard in. A shard that begins anew leaves first."""
+        """Add a shard. A shard that is started again must leave first."""
         self._shards += 1
         return Account(self, key)
 
     def waited(self, key: ShardKey) -> float:
-        """Seconds that a shard has waited for room, in total and up to now."""
+        """Total seconds for which a shard has waited for room."""
         since = self._waiting.get(key)
         return self._waited.get(key, 0.0) + (0.0 if since is None else self.now() - since)
 
     def longest_wait(self) -> float:
-        """For how long a shard has waited for room, of those that wait now; 0 if none does. Seconds."""
+        """The longest present wait of a shard for room, seconds; 0 if none waits."""
         return max((self.now() - since for since in self._waiting.values()), default=0.0)
 
     @property
@@ -110,11 +109,11 @@ class Budget:
 
 @dataclass(slots=True)
 class _Request:
-    """A shard that waits for room.
+    """A shard's wait for room.
 
     Attributes:
         size: Bytes.
-        granted: Done once they were taken.
+        granted: Done when the shard has them.
     """
 
     size: int
@@ -122,11 +121,11 @@ class _Request:
 
 
 class Account:
-    """The part of one shard in a budget, for as long as it is fetched in one go.
+    """One shard's part of a budget, for one buffer.
 
     Attributes:
         key: The shard.
-        held: Bytes.
+        held: Bytes that it has.
         left: Whether it has left the budget.
     """
 
@@ -140,11 +139,11 @@ class Account:
 
     @property
     def share(self) -> int:
-        """Bytes that it may hold without waiting in line."""
+        """Bytes that the shard may hold without waiting in line."""
         return self._budget.share
 
     def take(self, size: int) -> bool:
-        """Take room, if there is some and nobody has waited for it.
+        """Take room, if there is enough and no other shard waits for it; returns whether it was taken.
 
         Args:
             size: Bytes.
@@ -156,7 +155,7 @@ class Account:
         return False
 
     def wait(self, size: int) -> Coroutine[None, None, None]:
-        """Stand in line for room from this call on (not from its first await), and take it.
+        """Wait in line for room from this call on (not from its first await), and take it.
 
         Args:
             size: Bytes.
@@ -195,7 +194,7 @@ class Account:
         return self in self._budget._line
 
     def exceed(self) -> None:
-        """Take the room that the shard waits for at once, whether it is there or not: a task waits for it."""
+        """Take the room that the shard waits for even if the budget is full, because a task waits for the event."""
         if self.waits:
             self._budget._grant(self)
 
@@ -214,7 +213,7 @@ class Account:
         budget._serve()
 
     def leave(self) -> None:
-        """Free everything, for good. A wait for room ends, without any."""
+        """Free everything, for good, and cancel a wait for room."""
         budget = self._budget
         if self.left:
             return

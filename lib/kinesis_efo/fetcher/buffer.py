@@ -1,7 +1,7 @@
-"""Buffers the events of one shard that were fetched and not yet committed, in order and without gaps.
+"""Buffers the fetched and not yet committed events of one shard, in order and without gaps.
 
-Lives in the fetcher's event loop and is not thread-safe. Its room is the back-pressure: while that waits for the budget, the
-shard's socket is not read. What is dropped here can always be read from Kinesis again.
+It lives in the fetcher's event loop and is not thread-safe. While it waits for room in the budget, the shard's socket is not read.
+Dropped events can be read from Kinesis again.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
 logger = logging.getLogger(__name__)
 
 STARVING_SECONDS: Final = 2.0
-"""A reader that has waited this long for an event which finds no room gets it, although another reader is still behind."""
+"""After a reader has waited this long for an event without room, the event exceeds the budget, even if another reader is behind."""
 
 CLAIM_SECONDS: Final = 30.0
-"""A reader that takes nothing for this long while another one waits does not keep events in the buffer any more."""
+"""After a reader has taken nothing for this long while another one waits, no events are kept for it any more."""
 
 
 class BufferedEvent(NamedTuple):
-    """What a buffer tells of an event.
+    """The description of a buffered event.
 
     Attributes:
-        through: The position behind it.
-        size: Bytes that it occupies.
+        through: The position after it.
+        size: Its bytes in the buffer.
         records: Kinesis records in it.
-        last: Its last record, if it has one and the payload is still here.
+        last: Its last record, if it has one and the payload is still buffered.
         marks: When its records arrived in the stream, if that is noted.
     """
 
@@ -53,15 +53,15 @@ class ShardBuffer(EventIndex):
 
     Args:
         key: The shard.
-        start: Position that the subscription feeding this buffer started from.
+        start: The start position of the subscription that fills this buffer.
         budget: Shared with all other shards of the fetcher.
-        arrived: Called whenever the buffer grew or was closed.
-        arrival_step: How exactly it is noted when records arrived in the stream, milliseconds; None: not at all.
+        arrived: Called when the buffer has grown or was closed.
+        arrival_step: Resolution of the noted arrival times, milliseconds; None: they are not noted.
 
     Attributes:
         room: Room for the next events.
         last_record: The last record before `start` that this buffer has held; None if there was none.
-        quiet: The newest answers, as far as they brought no record.
+        quiet: The newest events, if they have no records.
     """
 
     def __init__(
@@ -89,23 +89,23 @@ class ShardBuffer(EventIndex):
 
     @property
     def held(self) -> int:
-        """Bytes of the budget that it holds, with what is reserved for the next event."""
+        """Bytes of the budget that it holds, including those reserved for the next event."""
         return self._account.held
 
     # -- filling
 
     async def admit(self, event: Event, now: float) -> None:
-        """Add the subscription's next event. It uses the room that was reserved for it; a small one reserves it here.
+        """Add the subscription's next event, in the room reserved for it. For a small event, this waits for room itself.
 
         Args:
             event: The next event.
-            now: When it arrived, seconds on the monotonic clock.
+            now: When it arrived, monotonic seconds.
         """
         self.quiet.heard(event.head, now)
         if event.head.still:
             self.room.release()
             return
-        # An event without records needs no room, and must not wait for any: it keeps the offsets of idle shards moving.
+        # An event without records must not wait for room, because it moves the offset of an idle shard.
         idle = not event.head.records and event.head.continuation is not None
         size = 0 if idle else EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
         await self.room.occupy(size)
@@ -123,7 +123,7 @@ class ShardBuffer(EventIndex):
         self._arrived()
 
     def close(self) -> None:
-        """Drop everything. Readers find that the buffer covers no position any more."""
+        """Drop everything. The buffer then covers no position."""
         if not self._closed:
             self._closed = True
             self.room.close()
@@ -132,15 +132,15 @@ class ShardBuffer(EventIndex):
     # -- planning
 
     def covers(self, position: Position) -> bool:
-        """Whether everything behind `position` is here or still to come, without a gap."""
+        """Whether everything after `position` is or will be in the buffer, without a gap."""
         return not self._closed and super().covers(position)
 
     def may_cover(self, position: Position) -> bool:
-        """Whether the buffer covers a position, or it shows only with the first event whether it does."""
+        """Whether the buffer covers a position, or will only know with the first event."""
         return not self._closed and super().may_cover(position)
 
     def entries_since(self, told: int) -> tuple[list[BufferedEvent], int]:
-        """The events after number `told`. The last one is repeated if it is idle, because its position may have grown.
+        """The events since the last call. The last one is repeated if it is idle, because its position may have grown.
 
         Args:
             told: The number that the last call returned; 0 at first.
@@ -162,13 +162,13 @@ class ShardBuffer(EventIndex):
     def reading(
         self, after: Position, through: Position, last: int | None = None, asked_at: float = -inf
     ) -> Iterator[Cursor]:
-        """Open a cursor for a range; what lies behind the cursor is kept while it is open.
+        """Open a cursor for a range. Events after the cursor are kept while it is open.
 
         Args:
-            after: Its start; exclusive.
-            through: Its end; inclusive.
-            last: The number of its last record, if it is known.
-            asked_at: When it was asked for, monotonic seconds.
+            after: Its start, exclusive.
+            through: Its end, inclusive.
+            last: The number of its last record, if known.
+            asked_at: When the range was requested, monotonic seconds.
         """
         cursor = Cursor(self, after, through, last, asked_at)
         self._cursors.add(cursor)
@@ -180,12 +180,12 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def commit(self, position: Position) -> None:
-        """Drop what lies before a position: Spark will not ask for it again."""
+        """Drop the events before a position, which no query needs any more."""
         if self.covers(position):
             self._evict(self.index_after(position))
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """The number of the last record of a range; None if it has none, or it is not known."""
+        """The number of the last record of a range; None if the range has none or it is unknown."""
         index = self.index_after(through)
         payload = self._payloads[index] if index < len(self._payloads) and not through.is_end else None
         if payload is None or (first := first_number(payload)) is None:
@@ -195,10 +195,10 @@ class ShardBuffer(EventIndex):
         return last if last is not None and after.precedes(last) else None
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:
-        """The last record up to a position that was committed; None if none came, or it is not known.
+        """The last record up to a committed position; None if there was none or it is unknown.
 
         Args:
-            position: A position at which an event ends, or one in the middle, as the end of a stream at some time may be.
+            position: The end of an event, or a position within an event, as the end of a query may be.
         """
         if position == self.start:
             return self.last_record
@@ -217,7 +217,7 @@ class ShardBuffer(EventIndex):
     def _exceed_if_starving(self) -> None:
         if not self._account.waits:
             return
-        # A reader that is done waits for nothing, and needs nothing: another action or attempt may read the same again.
+        # A reader that is done does not count, although it may still be open.
         unfinished = [cursor for cursor in self._cursors if not cursor.done]
         waiting = [cursor for cursor in unfinished if self._is_at_end(cursor.position)]
         if not waiting:
@@ -236,11 +236,11 @@ class ShardBuffer(EventIndex):
 
     @property
     def _holds_extra(self) -> bool:
-        """Whether an event that came beside what others have not read is still here."""
+        """Whether the event that exceeded the budget is still buffered."""
         return self.gone <= self._extra - self.compacted < len(self)
 
     def _drop_what_exceeds(self, read: Position) -> None:
-        # What came while the budget was full makes room once it is read: it may stand in the way of the next reader.
+        # Events that exceeded the budget are dropped when they are read: they may block the next reader.
         if self._exceeded and all(cursor.given_up for cursor in self._cursors):
             self._exceeded = False
             self._evict(self.index_after(read))
@@ -253,19 +253,19 @@ class ShardBuffer(EventIndex):
         if last is not None:
             self.last_record = last_record(last) or self.last_record
         self._account.give_back(self.drop(stop))
-        # Payloads are freed at once, their slots only now and then.
+        # Free the payloads at once, and their slots now and then.
         self._payloads[gone:stop] = [None] * (stop - gone)
         del self._payloads[: self.compact()]
 
 
 class Cursor:
-    """The place of one reader in a buffer.
+    """The position of one reader in a buffer.
 
     Attributes:
-        position: Behind the last event that the reader took.
-        settled: Behind the last event with records that it took.
-        astray: Whether the next event lies behind the last record of the range without having it: the record was passed over.
-        given_up: Whether nothing is kept for the reader any more, because it did not move while others waited.
+        position: The end of the last event that the reader took.
+        settled: The end of the last event with records that it took.
+        astray: Whether the last record of the range is missing: the next event reaches beyond it without having it.
+        given_up: Whether no events are kept for the reader, because it did not move while another one waited.
     """
 
     __slots__ = (
@@ -297,11 +297,11 @@ class Cursor:
         self.given_up = False
 
     def waited(self, now: float) -> float:
-        """Seconds since the reader found nothing to take."""
+        """Seconds for which the reader has found nothing to take."""
         return 0.0 if self._waits_since is None else now - self._waits_since
 
     def lags(self, now: float) -> bool:
-        """Whether the reader has held others up for too long, which wait now, without taking anything."""
+        """Whether the reader has taken nothing for `CLAIM_SECONDS` while another one waits. Called only while one waits."""
         if self._holds_up_since is None:
             self._holds_up_since = now
         if not self.given_up and now - self._holds_up_since >= CLAIM_SECONDS:
@@ -319,24 +319,24 @@ class Cursor:
     def done(self) -> bool:
         """Whether the reader has all of its range.
 
-        A range that was planned up to a record is complete once that was read, whatever else is answered. One without ends at its position.
-        No answer need ever name that: GetRecords tells no positions without records, and those of SubscribeToShard are of the server's
-        choice. But the end of the range is in the past, so it is complete, too, once it is believed that nothing more is there right now.
+        A range that was planned up to a record is complete when that was read; any other, when its end position was reached. But no event
+        need ever have that position: GetRecords returns no positions without records, and SubscribeToShard may choose others. As the end
+        is in the past, such a range is also complete if the shard seems to have no more records now.
         """
         if self._last is not None:
             return self._found
         if self.position.reaches(self._through):
             return True
-        # A shard is over where Kinesis says so, and not because nothing comes.
+        # Only Kinesis decides that a shard has ended.
         return not self._through.is_end and self.nothing_more
 
     @property
     def nothing_more(self) -> bool:
-        """Whether it is believed that nothing lies behind the reader for now."""
+        """Whether the shard seems to have no more records after the reader for now."""
         return self._buffer.quiet.believed(self._asked_at) and self._buffer._is_at_end(self.position)
 
     def passed_over(self) -> list[bytes]:
-        """The event that lies behind the last record without having it, if the reader is astray: it may have others of the range."""
+        """The event that lacks the last record, if the reader is astray: it may have other records of the range."""
         buffer = self._buffer
         payload = buffer._payloads[buffer.index_after(self.position)] if self.astray else None
         return [] if payload is None else [payload]
@@ -348,7 +348,7 @@ class Cursor:
             max_bytes: Stop after the event that exceeds this.
 
         Raises:
-            FetcherError: The buffer does not hold what lies behind the cursor (any more).
+            FetcherError: The buffer does not cover the cursor (any more).
         """
         buffer = self._buffer
         if not buffer.covers(self.position) and buffer.may_cover(self.position):

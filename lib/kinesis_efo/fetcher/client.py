@@ -20,18 +20,18 @@ from kinesis_efo.fetcher.work import GET, GetTicket, RangeLabel
 from kinesis_efo.positions import ShardRange
 
 SILENT_SECONDS: Final = 20.0
-"""Longest time without a word. While a fetcher has nothing to send, it says so every few seconds."""
+"""Longest time without a message. A fetcher that has nothing to send says so every few seconds."""
 
 CALL_SECONDS: Final = 300.0
-"""Longest time for one call. It ends what a fetcher holds for a task that is frozen; one that is alive calls again."""
+"""Longest time for one call. This frees what a fetcher holds for a frozen task; a live task calls again."""
 
 
 class CallEndedError(FetcherUnreachableError):
-    """A call ended before its ranges did. The fetcher may be as well as ever: a new call goes on where it ended."""
+    """A call ended before its ranges did. The fetcher may be well; a new call can read the rest."""
 
 
 class RangePayloads(NamedTuple):
-    """The answer for one range.
+    """The payloads of one range.
 
     Attributes:
         wanted: The range.
@@ -48,12 +48,12 @@ class FetcherClient(Connection):
     """One connection to one fetcher; see `Connection`.
 
     Args:
-        address: How to reach it.
+        address: The fetcher's address.
         secret: The secret of the run.
-        kept: Where connections within the machine stay open for the next task.
-        silent_seconds: Longest time without a word of the fetcher.
+        kept: Keeps connections within the machine open for the next task.
+        silent_seconds: Longest time without a message of the fetcher.
         call_seconds: Longest time for one call.
-        query: The name of the query among those of its run.
+        query: The name of the query in its run.
         options: The options of `Connection`.
     """
 
@@ -68,7 +68,7 @@ class FetcherClient(Connection):
         query: str = "",
         **options: Any,
     ) -> None:
-        # Memory of Arrow is not cleared before it is written to.
+        # Arrow does not clear memory before it is written to.
         super().__init__(address, secret, kept=kept, allocate=pa.allocate_buffer, **options)
         self._silent_seconds = silent_seconds
         self._call_seconds = call_seconds
@@ -80,9 +80,9 @@ class FetcherClient(Connection):
         Payloads of a range that are not taken before the next range is asked for are dropped.
 
         Raises:
-            CallEndedError: The fetcher says nothing, or the call has lasted too long; ask again for what is left.
-            FetcherUnreachableError: Nobody answers.
-            KinesisEfoError: The error of the fetcher.
+            CallEndedError: The fetcher is silent, or the call has lasted too long; call again for the rest.
+            FetcherUnreachableError: The fetcher cannot be reached.
+            KinesisEfoError: The fetcher's error.
         """
         with self._limited() as give_up_at:
             ticket = msgspec.json.encode(GetTicket(ranges, self._query))
@@ -95,11 +95,11 @@ class FetcherClient(Connection):
                 ended = True
             finally:
                 if not ended:
-                    # What is still on its way is nobody's answer.
+                    # The rest of the reply may still arrive, so the connection cannot be used again.
                     self.drop()
 
     def _parts(self, wire: Wire, frame: Frame, give_up_at: float) -> Iterator[tuple[RangeLabel, list[memoryview]]]:
-        """What comes of each range, cut into payloads."""
+        """The received parts of each range, cut into payloads."""
         while frame.kind is Kind.EVENTS:
             at = 0
             for label, sizes in _HEADS.decode(frame.head):
@@ -120,7 +120,7 @@ class FetcherClient(Connection):
 
     @contextmanager
     def _limited(self, give_up_at: float | None = None) -> Iterator[float]:
-        """Raise what breaks a call as this library's errors, and say when a limit of time has ended it. Gives that limit."""
+        """Translate errors of a call, and recognize those by a time limit. Yields the time when the call has to end."""
         give_up_at = time.monotonic() + self._call_seconds if give_up_at is None else give_up_at
         with self.translated():
             try:

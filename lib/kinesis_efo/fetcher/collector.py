@@ -1,7 +1,7 @@
-"""Collects a fetcher's counts as metric samples: for the fetcher, per stream, and per shard if shards are told apart.
+"""Collects a fetcher's counts as metric samples: for the fetcher, per stream, and optionally per shard.
 
-Runs in an exporter's thread, so it reads plain numbers and copies of dictionaries only. A shard's counts outlive its feeds,
-so that no total decreases.
+It runs in an exporter's thread, so it reads only plain numbers and copies of dictionaries. A shard's counts outlive its feeds, so
+that no total decreases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kinesis_efo.positions import ShardKey
 
 
 class FetcherView(Protocol):
-    """What the collector reads of a fetcher."""
+    """The part of a fetcher that the collector reads."""
 
     budget: Budget
 
@@ -36,11 +36,11 @@ class FetcherCollector:
     Args:
         fetcher: The fetcher; None if fetchers are in other processes.
         streams: By logical name.
-        leases: The run's lease on each stream; None if the planner has it, in another process.
+        leases: The run's lease on each stream; None if the run is in another process.
         about: Attributes of every sample: application and environment, and the fetcher if there are several.
-        shards: Most shards that are told apart.
-        now: Monotonic seconds.
-        queries: Counts the queries of the run, and those that read apart; None if the planner knows them, in another process.
+        shards: Most shards with samples of their own.
+        now: Returns the monotonic time, seconds.
+        queries: Counts the queries of the run, and those that are catching up; None if the run is in another process.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class FetcherCollector:
         self._queries = queries
 
     def __call__(self) -> Iterator[Sample]:
-        """All present values. Counts per stream come as one sample per shard, to be added up."""
+        """All present values. A stream's counts are one sample per shard, to be added up."""
         if self._fetcher is not None:
             yield from self._of_fetcher(self._fetcher)
         if self._leases is not None:

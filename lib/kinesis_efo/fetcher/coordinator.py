@@ -1,4 +1,4 @@
-"""What a fetcher asks and tells those who give it shards to read."""
+"""The interface of a fetcher to the run that gives it shards to read."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ class Coordinator(Protocol):
     """Decides which shards a fetcher may read. It is called in the fetcher's event loop.
 
     Attributes:
-        failure: What ends reading: of the run, or of this fetcher if its planner is elsewhere.
+        failure: The error that ends reading: the run's, or this fetcher's if the run is in another process.
     """
 
     failure: Failure
 
     def may_read(self, shard: ShardKey) -> bool:
-        """Whether the fetcher may read a shard at this moment: asks the clock, so it is right even after the process was paused."""
+        """Whether the fetcher may read a shard now, by the clock: right even after the process was suspended."""
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait until a subscription to a shard may be opened: somebody else may read it by now."""
+        """Wait until a subscription to a shard may be opened: another fetcher or run may have it by now."""
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
-        """The error for a read that has waited `seconds` in vain until its shard may be read."""
+        """The error of a read that has waited `seconds` in vain for permission to read its shard."""
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """The time up to which every record that arrived lies at or before a position, in epoch seconds of Kinesis' clock."""
+        """The time up to which all records that arrived are at or before a position, epoch seconds of Kinesis' clock; None if unknown."""
 
 
 class ShardListener(Protocol):
-    """Learns in which shards something happens. It is called in the fetcher's event loop."""
+    """Is told in which shards something happens, in the fetcher's event loop."""
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
-        """Look at shards the next time: something has happened there."""
+        """Something has happened in these shards: look at them next time."""
 
     def wake(self) -> None:
-        """Look now: it is worth it."""
+        """Look at the touched shards now."""

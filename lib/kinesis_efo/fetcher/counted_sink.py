@@ -1,4 +1,4 @@
-"""Counts what a fetcher is brought, by any of its subscriptions: a shard's own counts are those of all who read it."""
+"""Counts what a single fetcher receives: the counts of a shard include all fetchers that read it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kinesis_efo.kinesis.subscription import EventSink
 
 @dataclass(slots=True)
 class FetchCounts:
-    """What a fetcher was brought.
+    """What a fetcher has received.
 
     Attributes:
-        events: Events, or answers of GetRecords.
+        events: Events, or responses of GetRecords.
         bytes: Bytes of their payloads.
     """
 
@@ -22,14 +22,14 @@ class FetchCounts:
 
 
 class CountedSink:
-    """A sink, and the counts of what goes into it; implements `EventSink`.
+    """A sink that counts what goes into another one; implements `EventSink`.
 
     Args:
         sink: Receives the events.
         brought: The counts.
 
     Attributes:
-        room: That of the sink.
+        room: The other sink's room.
     """
 
     def __init__(self, sink: EventSink, brought: FetchCounts) -> None:

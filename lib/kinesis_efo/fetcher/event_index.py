@@ -1,6 +1,6 @@
-"""Where the events of one shard end, what they occupy and when they came: what planning needs to know of a buffer.
+"""The ends, sizes and times of one shard's buffered events: what is needed to plan from a buffer.
 
-The planner keeps one for a shard that is buffered in another process.
+The run has one also for a shard that is buffered in another process.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _BEHIND_ALL: Final = 10**400
 
 
 class Portion(NamedTuple):
-    """The next events behind a position.
+    """The next events after a position.
 
     Attributes:
-        through: Position behind the last of them.
-        bytes: What they occupy.
+        through: The end of the last event.
+        bytes: Their bytes in the buffer.
         records: Kinesis records in them.
-        last: The number of the last of these records; None if there are none, or it is not known.
-        events: How many of them have records, at most.
+        last: The number of the last of these records; None if there are none or it is unknown.
+        events: An upper bound of the number of events with records.
     """
 
     through: Position
@@ -44,14 +44,13 @@ class EventIndex:
 
     Attributes:
         start: Position before the first event that was not dropped.
-        end: Position behind the last event.
-        waiting_since: When the oldest records in the index came here, seconds on the monotonic clock; None if it has none.
+        end: The end of the last event.
+        waiting_since: When the oldest records in the index were received, monotonic seconds; None if it has none.
         lowest: The lowest number that it is known to cover; None if none is known yet.
-        is_open_below: Whether it begins at a time, and only its first event will tell which numbers it covers.
-        newest: When the newest record arrived in the stream, of all that were ever in the index; epoch milliseconds, `-inf` if that is
-            not known.
+        is_open_below: Whether it starts at a time, so that only its first event shows which numbers it covers.
+        newest: The latest arrival in the stream of all records that were ever in the index, epoch milliseconds; `-inf` if unknown.
         gone: The number of dropped events that still have a slot.
-        compacted: The number of dropped events whose slots were given back.
+        compacted: The number of dropped events without a slot.
     """
 
     def __init__(self, start: Position) -> None:
@@ -59,8 +58,7 @@ class EventIndex:
         self.end = start
         self.waiting_since: float | None = None
         self.newest: float = -inf
-        # Parallel columns, bisected by planning and reading. Dropping does not reset the sums; their first element is the
-        # sum before the first event.
+        # Parallel columns, for bisection. Dropping does not reset the sums; their first element is the sum before the first event.
         self._ends: list[int] = []
         self._since: list[float] = []
         self._bytes_through = [0]
@@ -74,7 +72,7 @@ class EventIndex:
         self.compacted = 0
 
     def __len__(self) -> int:
-        """The number of events, with those that were dropped and still have a slot."""
+        """The number of events, including dropped ones that still have a slot."""
         return len(self._ends)
 
     @property
@@ -84,7 +82,7 @@ class EventIndex:
 
     @property
     def idle(self) -> bool:
-        """Whether the newest event only moved the position: it brought no records."""
+        """Whether the newest event has no records and is not the end of the shard."""
         return self.gone < len(self._ends) and self._records_through[-1] == self._records_through[-2] and not self.ended
 
     @property
@@ -111,27 +109,27 @@ class EventIndex:
         """Add the next event.
 
         Args:
-            continuation: The sequence number up to which it reaches; None for the end of the shard.
-            size: Bytes that it occupies; 0 if it has no records.
+            continuation: The sequence number at its end; None at the end of the shard.
+            size: Its bytes in the buffer; 0 if it has no records.
             records: Kinesis records in it.
-            now: When it came, seconds on the monotonic clock.
-            marks: When its records arrived in the stream, if that matters.
-            first: The number of its first record, if that is known. Only asked for while `is_open_below`.
+            now: When it was received, monotonic seconds.
+            marks: When its records arrived in the stream, if noted.
+            first: The number of its first record, if known. Needed only while `is_open_below`.
             last: The number of its last record, if it has one.
 
         Returns:
-            Whether it has a slot of its own: an event without records moves the one before if that has none either.
+            Whether it got a new slot. Successive events without records share one.
         """
         end = _BEHIND_ALL if continuation is None else continuation
         if self.is_open_below:
             self.is_open_below = False
             self.vouch(end if first is None else first)
         if self.end.kind is PositionKind.AFTER:
-            # Positions only grow, whatever an idle event says: an offset must never step back.
+            # Ignore a lower position of an event without records: an offset must never go back.
             end = max(end, self.end.value)
         self.end = _position(end)
         if not size and self.idle:
-            # An idle shard sends an event without records every few seconds: one entry holds the newest position.
+            # An idle shard sends an event without records every few seconds: keep only the newest position.
             self._ends[-1] = end
             return False
         self._ends.append(end)
@@ -148,38 +146,37 @@ class EventIndex:
         return True
 
     def covers(self, position: Position) -> bool:
-        """Whether everything behind a position is here or still to come, without a gap."""
+        """Whether everything after a position is or will be in the buffer, without a gap."""
         if position == self.start or position.is_end:
             return True
         return position.kind is PositionKind.AFTER and self.lowest is not None and position.value >= self.lowest
 
     def may_cover(self, position: Position) -> bool:
-        """Whether it covers a position, or it shows only with the first event whether it does."""
+        """Whether it covers a position, or will only know with the first event."""
         return self.covers(position) or (self.is_open_below and position.kind is PositionKind.AFTER)
 
     def held_behind(self, position: Position) -> int:
-        """Bytes of the events behind a position that it covers."""
+        """Bytes of the events after a covered position."""
         return self._bytes_through[-1] - self._bytes_through[self.index_after(position)]
 
     def records_behind(self, position: Position) -> int:
-        """Kinesis records in the events behind a position that it covers."""
+        """Kinesis records in the events after a covered position."""
         return self._records_through[-1] - self._records_through[self.index_after(position)]
 
     def vouch(self, number: int) -> None:
-        """Take note that a number lies behind the start, because somebody reads from the start up to there.
+        """Record that `number` is after the start. A reader at that number can then share this buffer instead of restarting the subscription.
 
-        So two readers of one query that are far apart share the buffer of the one behind, however little has come yet. If each started
-        its own, they would take the subscription from each other for ever. But a number of which nobody says so may lie before the start.
+        Without this, two readers at different positions would take the subscription from each other for ever.
         """
         if self.lowest is None or number < self.lowest:
             self.lowest = number
 
     def end_of(self, index: int) -> Position:
-        """The position behind an event."""
+        """The end of an event."""
         return _position(self._ends[index])
 
     def index_after(self, position: Position) -> int:
-        """The index of the first event behind a position that the index covers."""
+        """The index of the first event after a covered position."""
         if position.is_end:
             return len(self._ends)
         if position.kind is not PositionKind.AFTER:
@@ -187,18 +184,18 @@ class EventIndex:
         return bisect_right(self._ends, position.value, self.gone)
 
     def news_since(self, after: Position) -> float | None:
-        """When the first event behind a position arrived that has records or ends the shard; None if there is no such event."""
+        """When the first event after a position that has records or ends the shard was received; None if there is none."""
         news = self._first_news(self.index_after(after))
         return self._since[news] if news < len(self._ends) else None
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """As many whole events behind a position as stay within both limits.
+        """As many whole events after a position as fit into both limits.
 
         Args:
-            after: A position that the index covers.
+            after: A covered position.
             max_bytes: Most bytes.
             max_records: Most records.
-            some: Include the first event with records, if there is one, whatever its size.
+            some: Include the first event with records, whatever its size.
         """
         first = self.index_after(after)
         by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
@@ -218,7 +215,7 @@ class EventIndex:
         )
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """The number of the last record of a range; None if it has none, or it is not known, as when it ends within an event.
+        """The number of the last record of a range; None if the range has none, or it is unknown, as if the range ends within an event.
 
         Args:
             through: The end of the range.
@@ -232,7 +229,7 @@ class EventIndex:
         return None if cut else self.last_before(stop, after)
 
     def last_before(self, stop: int, after: Position) -> int | None:
-        """The number of the last record before an event, if it lies behind a position; None if there is none, or it is not known."""
+        """The number of the last record before an event and after a position; None if there is none or it is unknown."""
         last = self._last_through[stop - 1] if stop > self.gone else 0
         return last if last and after.precedes(last) else None
 
@@ -241,10 +238,10 @@ class EventIndex:
         return self._marks[index]
 
     def arrived_behind(self, after: Position) -> float | None:
-        """When the first record behind a position arrived in the stream, epoch milliseconds; None if there is none, or it does not say.
+        """When the first record after a position arrived in the stream, epoch milliseconds; None if there is none or it is unknown.
 
         Args:
-            after: A position that the index covers.
+            after: A covered position.
         """
         number = after.value if after.kind is PositionKind.AFTER else -1
         for marks in islice(self._marks, self.index_after(after), None):
@@ -256,14 +253,14 @@ class EventIndex:
     def portion_before(
         self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool = False
     ) -> Portion:
-        """As many records behind a position as stay within the limits and arrived up to a time. May end within an event, at a mark.
+        """As many records after a position as fit into the limits and arrived up to a time. May end within an event, at a mark.
 
         Args:
-            after: A position that the index covers.
+            after: A covered position.
             max_bytes: Most bytes.
             max_records: Most records.
             horizon: The time, epoch milliseconds.
-            some: Include the records of the first mark, if they arrived up to the time, however many they are.
+            some: Include the records of the first mark, if they arrived up to the time, whatever their size.
         """
         first = self.index_after(after)
         whole = self.portion(after, max_bytes, max_records)
@@ -276,7 +273,7 @@ class EventIndex:
             taken, through = 0, 0
             for mark in marks:
                 more = taken + mark.records
-                # As if its records were of one size.
+                # Assume that the event's records are of equal size.
                 fits = records + more <= max_records and size + event_size * more // event_records <= max_bytes
                 if mark.latest > horizon or not (fits or (some and not records and not taken)):
                     break
@@ -290,39 +287,35 @@ class EventIndex:
                     min(stop + 1 - first, records + taken),
                 )
         elif some and not records:
-            # It does not say when it arrived, or it is the end.
+            # The event has no arrival times, or is the end of the shard.
             return self.portion(after, max_bytes, max_records, some=True)
         end = self.end_of(stop - 1) if stop > first else after
         last = self.last_before(stop, after) if records else None
         return Portion(end, size, records, last, min(stop - first, records))
 
     def _stop_before(self, horizon: float, first: int, last: int) -> int:
-        """The first of some events with a record that arrived behind a time; the index behind them if none has."""
+        """The index of the first event from `first` on with a record that arrived after a time; `last` if there is none."""
         index = bisect_right(self._newest_through, horizon, first, last)
-        # A record may have arrived before the one in front of it.
+        # Records may have arrived out of order.
         while index < last and _newest(self._marks[index]) <= horizon:
             index += 1
         return index
 
     def sizes(self, index: int) -> tuple[int, int]:
-        """The bytes that an event occupies, and the records in it."""
+        """The bytes and records of an event."""
         return (
             self._bytes_through[index + 1] - self._bytes_through[index],
             self._records_through[index + 1] - self._records_through[index],
         )
 
     def drop(self, stop: int) -> int:
-        """Drop the events before an index.
-
-        Returns:
-            The bytes that they occupied.
-        """
+        """Drop the events before an index; returns their bytes."""
         freed = self._bytes_through[stop] - self._bytes_through[self.gone]
         self.start = _position(self._ends[stop - 1])
         if self.start.is_end:
             self.lowest = _BEHIND_ALL
         elif self.lowest is None or self._records_through[stop] > self._records_through[self.gone]:
-            # Nothing lies between the last record that was dropped and the start.
+            # There is no record between the last dropped one and the start.
             self.lowest = self._last_through[stop - 1] or self._ends[stop - 1]
         self.is_open_below = False
         self.gone = stop
@@ -331,11 +324,7 @@ class EventIndex:
         return freed
 
     def compact(self) -> int:
-        """Give back the slots of dropped events, now and then: deleting from the front moves the rest.
-
-        Returns:
-            How many indexes have moved by.
-        """
+        """Remove the slots of dropped events if there are many, as this moves the rest; returns by how much indexes have moved."""
         if self.gone <= _COMPACT_AFTER or self.gone * 2 <= len(self._ends):
             return 0
         moved, self.gone = self.gone, 0
@@ -365,7 +354,7 @@ def _newest(marks: Sequence[Mark]) -> float:
 
 
 def _lowest_of(start: Position) -> int | None:
-    """The lowest number behind which everything comes in a subscription from some position on; None if that is not known."""
+    """The lowest number after which a subscription from a position delivers everything; None if unknown."""
     match start.kind:
         case PositionKind.TRIM_HORIZON:
             return 0

@@ -1,6 +1,6 @@
-"""Fetches one shard: a subscription fills a buffer, and starts anew if a reader asks for what the buffer does not hold.
+"""Fetches one shard: a subscription fills a buffer, and restarts if a reader needs what the buffer does not cover.
 
-Lives in the fetcher's event loop.
+It lives in the fetcher's event loop.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from kinesis_efo.positions import Position, ShardKey
 logger = logging.getLogger(__name__)
 
 _CLOCK_SECONDS: Final = 2.0
-"""A record that arrived this long after a feed had begun, by Kinesis' clock as it is known here, surely came after its beginning."""
+"""Margin for the error of Kinesis' clock as known here: a record that arrived this long after a feed's start certainly did so."""
 
 _STUCK_EVENTS: Final = 3
 _STUCK_SECONDS: Final = 2.0
-"""If this many events without records, over this time, tell a lag that does not shrink, the server says for ever that more is there."""
+"""If the lag does not shrink over this many events without records and this time, the server's lag is wrong."""
 
 _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 
 
 class FeedListener(Protocol):
-    """Receives what happens to a feed."""
+    """Is told what happens to a feed."""
 
     def arrived(self, key: ShardKey) -> None:
-        """Something new can be read, or has to be read again."""
+        """The buffer has new records, or was closed."""
 
     def moved(self, key: ShardKey) -> None:
-        """The shard has told that nothing arrived up to a new position."""
+        """The position or the time of the buffer's end has moved, without records."""
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
         """The last event of the shard has arrived."""
@@ -50,7 +50,7 @@ class FeedListener(Protocol):
 
 @dataclass(slots=True)
 class _Empty:
-    """Events without records, one after the other, whose lag does not shrink."""
+    """Successive events without records, whose lag does not shrink."""
 
     behind: int
     since: float
@@ -64,14 +64,13 @@ class ShardFeed:
         key: The shard.
         subscribe: Makes a subscription that delivers into a sink, from a position on.
         budget: Shared with all other shards.
-        listener: Receives what happens.
+        listener: Is told what happens.
         clock: Time.
         fail_on_data_loss: Whether a shard that is gone fails the query; else it counts as read to its end.
-        arrival_step: How exactly it is noted when records arrived in the stream, milliseconds; None: not at all.
+        arrival_step: Resolution of the noted arrival times, milliseconds; None: they are not noted.
 
     Attributes:
-        tip: Where the shard ended when fetching began there: whatever had arrived by then lies at or before this position. None while
-            that is not known.
+        tip: The tip when fetching began: all records that had arrived by then are at or before it. None if unknown.
     """
 
     def __init__(
@@ -103,16 +102,16 @@ class ShardFeed:
         self._heard_at = 0.0
 
     def from_position(self, position: Position) -> ShardBuffer:
-        """The buffer that holds or will receive everything behind `position`; fetching starts anew there if it has to.
+        """The buffer that has or will receive everything after `position`. Restarts the subscription there if necessary.
 
-        While it shows only with the first event whether the buffer does, it is taken for one that does: reading waits for that event.
+        A buffer that will only know with its first event is taken to cover the position; readers wait for that event.
         """
         if self.buffer is None or not self.buffer.may_cover(position):
             return self.begin(position)
         return self.buffer
 
     def begin(self, position: Position) -> ShardBuffer:
-        """Start fetching anew from a position, into a new buffer."""
+        """Restart the subscription at a position, with a new buffer."""
         before = self.close()
         self.buffer = ShardBuffer(self.key, position, self._budget, self._announce, self._arrival_step)
         self._task = asyncio.create_task(self._fill(self.buffer, before), name=f"feed {self.key}")
@@ -120,30 +119,27 @@ class ShardFeed:
 
     @property
     def quiet(self) -> float:
-        """For how long it is believed that nothing lies behind the buffer, seconds; 0 if that is not believed."""
+        """Seconds for which the shard seems to have no records after the buffer; 0 if it may have some."""
         if self.buffer is None or not self.buffer.quiet.believed():
             return 0.0
         return self._clock.monotonic() - self.buffer.quiet.since
 
     def read_until(self, position: Position) -> float | None:
-        """The time up to which every record that arrived lies at or before a position, in epoch seconds, if it is known."""
+        """The time up to which all records that arrived are at or before a position, epoch seconds; None if unknown."""
         subscription = self._subscription
         if subscription is None or self.buffer is None or self.buffer.end != position:
             return None
         return subscription.read_until
 
     def note_tip(self, event: Event, began: float) -> bool:
-        """Take note of the first event that tells where the shard ended when fetching began; it was sent since.
+        """Set `tip` if an event reveals it; returns whether it did.
 
-        One event is believed if it says that nothing lies behind it: an end too early loses nothing, since a query that ends there
-        reads on from there the next time.
+        A single event without lag is enough: a tip that is too early loses nothing, as a query that ends there continues there the next
+        time.
 
         Args:
             event: The last event of the buffer.
             began: When fetching began, epoch seconds by Kinesis' clock.
-
-        Returns:
-            Whether it is this event.
         """
         if self.tip is not None or self.buffer is None:
             return False
@@ -153,18 +149,14 @@ class ShardFeed:
         return True
 
     def tip_since(self, since: float) -> Position | None:
-        """The end of the buffer, if everything lies before it that had arrived in the stream by some time; else None.
-
-        Args:
-            since: The time, monotonic seconds.
-        """
+        """The end of the buffer, if everything that arrived before `since` (monotonic seconds) is before it; else None."""
         if self.buffer is None or (unseen := self.unseen) is None:
             return None
         return self.buffer.end if self.buffer.ended or self._clock.monotonic() - unseen >= since else None
 
     @property
     def unseen(self) -> float | None:
-        """What had arrived in the stream so long ago, seconds, lies before the end of the buffer; None if that is not known."""
+        """Age in seconds after which every record of the stream is before the end of the buffer; None if unknown."""
         if self.millis_behind is None:
             return None
         return self._clock.monotonic() - self._heard_at + self.millis_behind / 1000
@@ -178,14 +170,10 @@ class ShardFeed:
         return self._empty.events >= _STUCK_EVENTS and now - self._empty.since >= _STUCK_SECONDS
 
     def close(self) -> asyncio.Task[None] | None:
-        """Stop fetching and drop the buffer.
-
-        Returns:
-            The task that is being cancelled: when it is done, its connection is closed.
-        """
+        """Stop fetching and drop the buffer; returns a task that is done when the connection is closed."""
         task, self._task = self._task, None
         buffer, self.buffer = self.buffer, None
-        # It would keep the buffer, and the payloads in it, for as long as the feed lives.
+        # The subscription would keep the buffer with its payloads for as long as the feed lives.
         self._subscription = None
         self.millis_behind = self.tip = self._empty = None
         if task is not None:
@@ -195,14 +183,14 @@ class ShardFeed:
         return task
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
-        """Note that ListShards calls the shard closed: once `last` has been read, its end has."""
+        """ListShards has the shard as closed: it ends when `last` has been read."""
         self._closing = (last, children)
         if self._subscription is not None:
             self._subscription.close_at(last, children)
 
     async def _fill(self, buffer: ShardBuffer, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            # One subscription per shard: the old connection is closed before the next is opened.
+            # A shard has one subscription, so close the old connection before the next is opened.
             await asyncio.gather(before, return_exceptions=True)
         try:
             subscription = self._subscription = self._subscribe(buffer.end, _Filling(self, buffer))
@@ -223,8 +211,7 @@ class ShardFeed:
 
     def _announce(self) -> None:
         self.news.notify()
-        # Readers up to this position need to know that nothing arrived. A poll need not wake up for it: 256 idle shards say so 50
-        # times a second.
+        # Readers have to see that nothing arrived up to this position. It must not wake a poll: 256 idle shards do this 50 times a second.
         if self.buffer is None or not self.buffer.idle:
             self._listener.arrived(self.key)
         else:
@@ -232,7 +219,7 @@ class ShardFeed:
 
 
 def _tells_tip(event: Event, began: float) -> bool:
-    """Whether an event that was sent since a time (epoch seconds) tells where the shard ended then."""
+    """Whether the buffer reaches the tip as of `began` (epoch seconds) with an event that was sent since."""
     head = event.head
     if head.continuation is None or not head.millis_behind:
         return True
@@ -241,7 +228,7 @@ def _tells_tip(event: Event, began: float) -> bool:
 
 
 class _Filling:
-    """The sink of one subscription. Each has its own: what a former one still delivers goes into a closed buffer."""
+    """The sink of one subscription. What an earlier subscription still delivers goes into a closed buffer."""
 
     def __init__(self, feed: ShardFeed, buffer: ShardBuffer) -> None:
         self._feed = feed
@@ -257,9 +244,9 @@ class _Filling:
         await self._buffer.admit(event, came)
         if feed.buffer is not self._buffer:
             return
-        # When it came, and not when there was room for it.
+        # The time of arrival, not the time when there was room for it.
         feed.millis_behind, feed._heard_at = event.head.millis_behind, came
         tells_tip = feed.note_tip(event, self._began)
         turns_quiet = not believed and self._buffer.quiet.believed()
         if event.head.still and (tells_tip or turns_quiet or feed._arrival_step is not None):
-            feed._listener.moved(feed.key)  # not in position, but in time
+            feed._listener.moved(feed.key)

@@ -1,4 +1,4 @@
-"""The shards that one fetcher reads: their feeds, and the buffers that these fill."""
+"""The feeds of the shards that one fetcher reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class Feeds:
-    """One feed per shard, begun when the shard is asked for; implements `SharedBuffers`.
+    """One feed per shard, started when it is needed; implements `SharedBuffers`.
 
     Args:
         make: Makes the feed of a shard.
@@ -37,14 +37,14 @@ class Feeds:
         self._readers: Counter[ShardKey] = Counter()
 
     def __iter__(self) -> Iterator[ShardFeed]:
-        """The feeds that are open now; a copy, so that any thread may ask."""
+        """The open feeds. Thread-safe."""
         return iter(list(self._feeds.values()))
 
     def __len__(self) -> int:
         return len(self._feeds)
 
     def feed(self, key: ShardKey) -> ShardFeed | None:
-        """The feed of a shard; None while it may not be read."""
+        """The feed of a shard; None if the shard may not be read now."""
         if not self._may_read(key):
             return None
         if key not in self._feeds:
@@ -56,11 +56,7 @@ class Feeds:
         return self._feeds.get(key)
 
     def close(self, shards: Iterable[ShardKey]) -> list[asyncio.Task[None]]:
-        """Close the subscriptions of shards, until they are asked for again.
-
-        Returns:
-            Tasks that are done when their connections are closed.
-        """
+        """Close the feeds of shards; returns tasks that are done when their connections are closed."""
         feeds = [feed for key in shards if (feed := self._feeds.pop(key, None)) is not None]
         return [task for feed in feeds if (task := feed.close()) is not None]
 
@@ -68,7 +64,7 @@ class Feeds:
 
     @property
     def readers(self) -> int:
-        """The number of ranges that tasks read at this moment."""
+        """The number of ranges that tasks are reading."""
         return sum(self._readers.values())
 
     @contextmanager
@@ -85,14 +81,14 @@ class Feeds:
         return self._readers[key] > 0
 
     def covers(self, key: ShardKey, position: Position) -> bool:
-        """Whether a shard need not be begun anew to be read from a position on."""
+        """Whether a shard can be read from a position on without a restart of its subscription."""
         buffer = self.found(key)
         return buffer is None or buffer.may_cover(position)
 
     # -- what queries share
 
     def expect(self, positions: Mapping[ShardKey, Position]) -> None:
-        """Each shard is begun when it is asked for."""
+        """See `SharedBuffers`. Does nothing: a feed starts when it is needed."""
 
     def found(self, key: ShardKey) -> ShardBuffer | None:
         feed = self.feed(key)
@@ -107,7 +103,7 @@ class Feeds:
         return feed.begin(position) if feed is not None else None
 
     def follow(self, positions: Mapping[ShardKey, Position]) -> None:
-        """Record which shards are read, and close the others."""
+        """See `SharedBuffers`. Closes the feeds of shards that are not read."""
         self._offset = positions
         for key in self._feeds.keys() - positions.keys():
             self._close_unneeded(key)
@@ -122,10 +118,10 @@ class Feeds:
                 feed.close()
                 del self._feeds[key]
             elif feed.buffer is not None:
-                # Also if the position stays: what came twice, or for another attempt at a range, goes now.
+                # Even if the position has not changed: this drops events that were fetched again for a task.
                 feed.buffer.commit(position)
                 if self._committed.get(key) != position:
-                    # The feed may have begun behind that position.
+                    # There is none if the feed began after that position.
                     record = feed.buffer.last_record_up_to(position)
                     if record is not None:
                         records[key] = record
@@ -172,7 +168,7 @@ class Feeds:
     # -- inside
 
     def _close_unneeded(self, key: ShardKey) -> None:
-        """Close the feed of a shard that the query has left behind: it was read for another attempt at a range."""
+        """Close the feed of a shard that no query reads any more: it was opened for a repeated read of a range."""
         if self._offset is None or self._readers[key] > 0:
             return
         position = self._offset.get(key)

@@ -1,6 +1,6 @@
-"""The fetcher: reads the shards that it may, one feed per shard, and answers polls, commits and reads.
+"""The fetcher: has a feed for each shard that it may read, and serves ranges from them.
 
-It lives in one asyncio loop and is not thread-safe. Positions from outside (Spark's offsets) decide what is read.
+It lives in one event loop and is not thread-safe. Positions from Spark's offsets decide what is read.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey, ShardRange
 logger = logging.getLogger(__name__)
 
 READ_CHUNK_BYTES: Final = 1 << 20
-"""About how much a `get` sends at a time. Each chunk is copied a few times on its way out, on top of the budget."""
+"""Approximate size of the chunks that `read` yields. Copies of a chunk need memory besides the budget."""
 
 _LOOK_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 1.0
 _PAST_SECONDS: Final = 10.0
-"""How long a range waits for a record that retention has taken."""
+"""How long a range waits for a record older than the retention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class FetcherSettings:
     """Settings of a fetcher.
 
     Attributes:
-        fail_on_data_loss: Whether records that are gone fail the query.
-        patience: Seconds for which a read waits until its shard may be read.
-        arrival_step: How exactly it is noted when records arrived in the stream, milliseconds; None: not at all.
-        timeout: Seconds without progress after which a range is given up, although Kinesis answers.
+        fail_on_data_loss: Whether lost records fail the query.
+        patience: Seconds for which a read waits for permission to read its shard.
+        arrival_step: Resolution of the noted arrival times, milliseconds; None: they are not noted.
+        timeout: Seconds without progress after which a range fails, although Kinesis answers.
     """
 
     fail_on_data_loss: bool
@@ -66,18 +66,18 @@ class Fetcher:
     """Fetches shards.
 
     Args:
-        streams: What the query reads.
+        streams: The streams to read.
         budget: The bytes that all shards share.
         settings: See `FetcherSettings`.
         clock: Time.
-        beside: What lists the shards for all queries of the run, if this fetcher reads for a single one apart from them, with GetRecords.
+        beside: The run's shard watch, if this fetcher lets one query catch up, with GetRecords. None: it has its own.
 
     Attributes:
         budget: The same.
-        feeds: The shards that are read.
-        shared: Whether several queries share it, and the planner in another process decides who of them reads apart.
-        refused: Learns that Kinesis refuses to be read; None: that ends reading.
-        brought: What it was brought, if it reads apart.
+        feeds: The feeds of the shards.
+        shared: Whether several queries share it, and the run in another process decides which of them catch up.
+        refused: Called if Kinesis refuses access; None: that ends reading.
+        brought: What it has received, if it lets a query catch up.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Fetcher:
         self._apart = beside is not None
         self._coordinator: Coordinator
         self._shard_listener: ShardListener
-        # One listing tells them all.
+        # The run's fetchers share one watch.
         self._watch = beside or ShardWatch(streams, clock, self._listed)
         self.feeds: Final = Feeds(self._feed, self._may_read, budget)
         self._handed: dict[StallWarning, float] = {}
@@ -107,11 +107,11 @@ class Fetcher:
         self._watching: asyncio.Task[None] | None = None
 
     def start(self, coordinator: Coordinator, shard_listener: ShardListener) -> None:
-        """Begin to watch the streams, and to read what is asked for and allowed.
+        """Begin to watch the streams, and allow reading.
 
         Args:
             coordinator: Decides which shards may be read.
-            shard_listener: Learns in which shards something happens.
+            shard_listener: Told in which shards something happens.
         """
         self._coordinator, self._shard_listener, self._failure = coordinator, shard_listener, coordinator.failure
         self._failure.on_set(self._wake_all)
@@ -119,7 +119,7 @@ class Fetcher:
             self._watching = in_background(self._watch.run(), "watching the shards", self._failure)
 
     def apart(self, budget: Budget) -> Fetcher:
-        """A fetcher that reads the same streams with GetRecords, for one query apart from the others; not started.
+        """A fetcher with GetRecords for a query that catches up in the same streams; not started.
 
         Args:
             budget: The bytes that it may buffer.
@@ -128,7 +128,7 @@ class Fetcher:
 
     @property
     def can_read_apart(self) -> bool:
-        """Whether its streams can be read apart, as far as that is known."""
+        """Whether all of its streams have a transport with GetRecords."""
         return all(stream.apart is not None for stream in self._streams.streams.values())
 
     async def stop(self) -> None:
@@ -142,21 +142,17 @@ class Fetcher:
 
     @property
     def room(self) -> int:
-        """Bytes that it may buffer."""
+        """Most bytes that it may buffer."""
         return self.budget.limit
 
     @property
     def reading(self) -> bool:
-        """Whether a task reads a range at this moment; one that has taken nothing for long does not count."""
+        """Whether a task is reading a range. A task that has taken nothing for long does not count."""
         long_ago = self._clock.monotonic() - CLAIM_SECONDS
         return self.feeds.readers > sum(handed < long_ago for handed in list(self._handed.values()))
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
-        """How the shards are read.
-
-        Args:
-            stream: Only those of this one.
-        """
+        """The status of each shard of one stream, or of all."""
         now = self._clock.monotonic()
         return [
             status
@@ -165,7 +161,7 @@ class Fetcher:
         ]
 
     def subscription(self, key: ShardKey) -> Subscription | None:
-        """What happened to the subscriptions of a shard; None before the first."""
+        """The counts of a shard's subscriptions; None before the first."""
         stats = self._stats(key)
         return Subscription.of(stats, self._clock.monotonic()) if stats is not None else None
 
@@ -191,25 +187,25 @@ class Fetcher:
         )
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        """First and last hash key of a shard; None if they are not known."""
+        """First and last hash key of a shard; None if unknown."""
         return self._streams.stream(key.stream).hash_range(key.shard)
 
-    # -- what the coordinator says
+    # -- what the coordinator calls
 
     def allowed(self) -> None:
-        """Wake the reads that wait: more shards may be read now."""
+        """Wake the waiting reads: more shards may be read now."""
         self._allowed.notify()
 
-    # -- what tasks ask
+    # -- what tasks need
 
     def of(self, query: str) -> Fetcher:  # noqa: ARG002
         return self
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
-        """Begin to read what ranges without records wait for: one after the other, they would wait for some seconds each.
+        """Open the feeds of ranges without a known last record: one after the other, each would wait for an event for some seconds.
 
         Returns:
-            When they were asked for, monotonic seconds.
+            The time of this call, monotonic seconds.
         """
         for wanted in ranges:
             waits = wanted.last is None and not wanted.through.is_end
@@ -225,14 +221,14 @@ class Fetcher:
 
         Args:
             wanted: The range.
-            asked_at: When it was asked for, monotonic seconds; None: now.
-            sharer: Whose range it is, if queries may share the fetcher. None: one alone reads, and a feed begins anew if its buffer does
-                not have the range.
+            asked_at: When the range was requested, monotonic seconds; None: now.
+            sharer: The query of the range, if queries may share the fetcher. None: there is one query, and the subscription restarts if
+                the buffer does not cover the range.
 
         Raises:
-            DataLossError: The last record of the range is gone, and losses fail the query.
-            RetriesExhaustedError: The range does not come to its end.
-            ElsewhereError: The rest is not to be read here.
+            DataLossError: The last record of the range is lost, and losses fail the query.
+            RetriesExhaustedError: The end of the range is not reached in time.
+            ElsewhereError: The rest has to be read from another fetcher.
         """
         sharer = _BufferOnly(self) if sharer is None and self.shared else sharer
         now = self._clock.monotonic()
@@ -240,7 +236,7 @@ class Fetcher:
         key, through, last = wanted.key, wanted.through, wanted.last
         fails, timeout = self._settings.fail_on_data_loss, self._settings.timeout
         if last is not None and not fails and await self._streams.stream(key.stream).is_past(key.shard, last):
-            # It goes on without that record. Range after range would wait for as long, while retention takes more.
+            # Continue soon without that record: else each range would wait for long, while more records expire.
             timeout = min(timeout, _PAST_SECONDS)
         shortfall = Shortfall(wanted, timeout, now, fail=fails)
         stall_warning = StallWarning(wanted, now, partial(self._waits_for, key))
@@ -259,7 +255,7 @@ class Fetcher:
                                 self._handed[stall_warning] = self._clock.monotonic()
                                 yield payloads
                                 del self._handed[stall_warning]
-                                # Not before: a task may take its time.
+                                # After the yield, because a task may take its time.
                                 shortfall.progressed(self._clock.monotonic())
                             if cursor.done:
                                 return
@@ -285,7 +281,7 @@ class Fetcher:
                         if feed.buffer is buffer:
                             feed.begin(wanted.after)
         except (DataLossError, RetriesExhaustedError) as error:
-            # Another attempt would wait as long again. If others share the shard, it is not theirs to fail for.
+            # Another attempt would wait as long again. With other queries on the shard, only this task fails.
             if sharer is None or sharer.alone:
                 self.failed(error)
             raise
@@ -300,7 +296,7 @@ class Fetcher:
         return self._subscriptions(key).describe(key.shard)
 
     async def _allowed_feed(self, key: ShardKey, look: Callable[[float], None]) -> ShardFeed:
-        """The feed of a shard, once it may be read. After a crash, the old lease has to expire first."""
+        """Wait for the permission to read a shard, and return its feed. After a crash, the old lease has to expire first."""
         give_up_at = self._clock.monotonic() + self._settings.patience
         while (feed := self.feeds.feed(key)) is None:
             self.check()
@@ -332,24 +328,24 @@ class Fetcher:
         into = CountedSink(sink, self.brought) if self._apart else sink
         return stream.subscribe(key.shard, start, into, read_until, may_open, apart=self._apart)
 
-    # -- what feeds tell it
+    # -- what feeds call
 
     def arrived(self, key: ShardKey) -> None:
-        """Look at a shard with the next poll, and wake the one that waits: it has something new."""
+        """A shard has something new: wake a waiting poll."""
         self._shard_listener.touch((key,))
         self._shard_listener.wake()
 
     def moved(self, key: ShardKey) -> None:
-        """Look at a shard with the next poll. Nobody waits for it: it only told that nothing arrived."""
+        """A shard has moved without records: look at it with the next poll."""
         self._shard_listener.touch((key,))
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
-        """Take note of a shard's children, which its last event announced."""
+        """The last event of a shard has announced its children."""
         self._streams.stream(key.stream).learn(key.shard, children)
         self._watch.look_soon()
 
     def failed(self, error: KinesisEfoError) -> None:
-        """Tell that a shard cannot be read any more."""
+        """A shard cannot be read any more."""
         if self.refused is not None and isinstance(error, AccessRefusedError):
             self.refused(error)
         else:
@@ -358,7 +354,7 @@ class Fetcher:
     # -- helpers
 
     def _listed(self, name: str) -> None:
-        """Note where closed shards end, after a listing."""
+        """Note the ends of closed shards, after a listing."""
         stream = self._streams.stream(name)
         for feed in self.feeds:
             key = feed.key
@@ -373,7 +369,7 @@ class Fetcher:
             signal.notify()
 
     def check(self) -> None:
-        """Raise the error that keeps it from reading, if there is one."""
+        """Raise the error that has ended reading, if there is one."""
         self._failure.raise_if_set()
 
     async def _wait(self, signal: Signal, give_up_at: float) -> None:
@@ -383,7 +379,7 @@ class Fetcher:
 
 
 class _BufferOnly:
-    """A task of one of several queries: a fetcher outside the planner's process reads for it what it has, and no more."""
+    """Lets a task of one of several queries read only what the buffer covers; for a fetcher outside the run's process."""
 
     alone: Final = False
 
@@ -395,7 +391,7 @@ class _BufferOnly:
 
 
 def _buffer_for(feed: ShardFeed, wanted: ShardRange) -> ShardBuffer:
-    """The buffer of a feed that holds or will receive a range. Its end lies behind its start, which may be a time."""
+    """The buffer of a feed that has or will receive a range."""
     buffer = feed.from_position(wanted.after)
     if buffer.start == wanted.after and wanted.through.kind is PositionKind.AFTER:
         buffer.vouch(wanted.through.value)

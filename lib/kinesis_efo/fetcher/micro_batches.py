@@ -1,7 +1,7 @@
-"""Tells how far the next micro-batch may go, from what is buffered; remembers in which shards something has happened.
+"""Decides how far the next micro-batch may go, by what is buffered.
 
-If thousands of shards are idle, looking at all of them would take longer than everything else. So only those are looked at
-in which something happened since the last time, and those that have records which no micro-batch took yet.
+With thousands of idle shards, looking at all of them would take longer than everything else. So a poll looks only at shards in which
+something has happened since the last one, and at those with records that no micro-batch has yet.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ class Buffers(Protocol):
     """The buffers of all shards."""
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """What is buffered of a shard, once everything behind a position is or will be; None while the shard is not read."""
+        """The buffer of a shard, if it has or will receive everything after a position; else None."""
 
     def millis_behind(self, key: ShardKey) -> int | None:
-        """How far reading lags, by the last event, in milliseconds."""
+        """Milliseconds by which reading lags, by the last event."""
 
     def quiet(self, key: ShardKey) -> float:
-        """For how long it is believed that nothing lies behind what is buffered, seconds; 0 if that is not believed."""
+        """Seconds for which the shard seems to have no records after its buffer; 0 if it may have some."""
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """The time up to which every record that arrived lies at or before a position, epoch seconds, if it is known."""
+        """The time up to which all records that arrived are at or before a position, epoch seconds; None if unknown."""
 
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
-        """These shards by the budget of bytes that they share."""
+        """Group shards by the budget that they share; yields the shards and the budget's bytes."""
 
 
 class MicroBatchPlanner:
-    """Follows one query.
+    """Plans the micro-batches of one query.
 
     Args:
         buffers: The buffers.
         clock: Time.
-        check: Raises where reading cannot go on.
+        check: Raises if reading has ended.
         max_skew: Seconds of arrival time that a shard may be ahead of the slowest one; None: any.
 
     Attributes:
-        offset: How far the query has come, as it said last; None before.
+        offset: How far the query has come, by its last poll; None before.
     """
 
     def __init__(
@@ -68,21 +68,21 @@ class MicroBatchPlanner:
         self._news = Signal()
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
-        """Look at shards with the next poll."""
+        """Look at these shards with the next poll."""
         self._fresh.update(shards)
 
     def wake(self) -> None:
-        """Wake the poll that waits."""
+        """Wake a waiting poll."""
         self._news.notify()
 
     def follow(self, offset: Offset) -> None:
-        """Take note of where the query is: which shards it reads, and which have to be looked at again."""
+        """Note where the query is, and which shards to look at again."""
         before = self.offset
         if offset is before:
             return
         moved = offset.changes_since(before)
         left = before.keys() - offset.keys() if before is not None else set()
-        # If nothing has happened since it was told how far an idle shard has come, there is nothing to see behind that.
+        # Skip an idle shard that is where the last poll put it: it has nothing new.
         self._fresh |= {key for key, at in moved.items() if key in self._waiting or self._told.get(key) != at}
         self._waiting -= moved.keys() | left
         for key in left:
@@ -92,7 +92,7 @@ class MicroBatchPlanner:
         self.offset = offset
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
-        """Tell how far the next micro-batch may go: at once if there is something new, else after the timeout.
+        """How far the next micro-batch may go: at once if there is something new, else after the timeout.
 
         Args:
             offset: How far the query has come: positions of all shards.
@@ -112,11 +112,7 @@ class MicroBatchPlanner:
                 return shards
 
     def _look(self, offset: Offset) -> dict[ShardKey, Portion]:
-        """Find out what happened in the shards where something did.
-
-        Returns:
-            How far those go on that have no records.
-        """
+        """Look at the touched shards; returns how far those without records move."""
         idle = {}
         fresh, self._fresh = self._fresh, set()
         for key in fresh:
@@ -125,7 +121,7 @@ class MicroBatchPlanner:
             if position is None or position.is_end:
                 continue
             if (buffer := self._buffers.buffered(key, position)) is None:
-                # It may be allowed again without having been forbidden, and a shard's last event does not come twice.
+                # Look again later: it may become readable without another event.
                 self._fresh.add(key)
             elif buffer.news_since(position) is None:
                 idle[key] = buffer.portion(position, 0, 0)
@@ -166,7 +162,7 @@ class MicroBatchPlanner:
     ) -> dict[ShardKey, Portion]:
         portions: dict[ShardKey, Portion] = {}
         for keys, budget in self._buffers.budgets(buffers):
-            # At most half of a budget: the next micro-batch is fetched into the other half while Spark works on this one.
+            # At most half of a budget, so that the next micro-batch is fetched into the other half while Spark works on this one.
             limit = min(max_bytes, budget // 2)
             portions |= plan({key: buffers[key] for key in keys}, offset, limit, max_records)
         if sum(each.bytes for each in portions.values()) > max_bytes or _records(portions) > max_records:
@@ -174,7 +170,7 @@ class MicroBatchPlanner:
         return portions
 
     async def _wait(self, give_up_at: float) -> bool:
-        """Wait for news; False if the time is up first."""
+        """Wait until something new is there; False if the time is up first."""
         remaining = give_up_at - self._clock.monotonic()
         if remaining <= 0:
             return False

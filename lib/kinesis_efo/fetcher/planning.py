@@ -1,4 +1,4 @@
-"""Cuts a micro-batch out of the buffers: which part of each shard, within the trigger's limits. Pure."""
+"""Divides the trigger's limits of a micro-batch among the shards' buffers. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kinesis_efo.positions import Position, ShardKey
 
 
 class ShardEvents(Protocol):
-    """What is known of the events of a shard: an `EventIndex`, or a part of one."""
+    """The events of a shard: an `EventIndex`, or a part of one."""
 
     def news_since(self, after: Position) -> float | None:
-        """When the first event behind a position arrived that has records or ends the shard."""
+        """When the first event after a position that has records or ends the shard was received; None if there is none."""
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """As many whole events behind a position as stay within both limits."""
+        """As many whole events after a position as fit into both limits."""
 
 
 def plan(
@@ -25,8 +25,8 @@ def plan(
 ) -> dict[ShardKey, Portion]:
     """Divide the limits of one micro-batch among the shards.
 
-    Every shard gets an even share. What some do not need goes to the others, to the longest waiting first. The one that
-    waits longest gets at least one event, so that no limit, however small, stops a query.
+    Every shard gets an even share. What some shards do not need goes to the rest, in the order of their waiting time. The shard that
+    has waited longest gets at least one event, so that no limit, however small, stops a query.
 
     Args:
         buffers: The shards' buffers; each covers its position.
@@ -35,7 +35,7 @@ def plan(
         max_records: Most records in it.
 
     Returns:
-        For every shard how far it may go; `Portion(position, 0, 0)` for those that stay where they are.
+        How far each shard may be read; `Portion(position, 0, 0)` if it stays where it is.
     """
     since = {key: buffer.news_since(positions[key]) for key, buffer in buffers.items()}
 
@@ -50,7 +50,7 @@ def plan(
     share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
     portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, some=True)}
     if others:
-        # Less is left to share if the first event of the first shard took more than its part.
+        # Less is left if the first event of the first shard was larger than its share.
         share_bytes = min(share_bytes, max(0, max_bytes - portions[first].bytes) // len(others))
         share_records = min(share_records, max(0, max_records - portions[first].records) // len(others))
     for key in others:

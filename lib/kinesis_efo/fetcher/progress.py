@@ -1,4 +1,4 @@
-"""What a poll answers: how far each shard may go in the next micro-batch, and which shards begin and leave with it."""
+"""The reply to a poll: how far each shard may be read in the next micro-batch, and which shards begin and leave with it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from kinesis_efo.positions import Position, ShardKey
 
 
 class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
-    """How far one shard may go in the next micro-batch.
+    """How far one shard may be read in the next micro-batch.
 
     Attributes:
         key: The shard.
         through: Position up to which records are buffered and within the limits.
         records: Kinesis records up to there.
-        bytes: What they occupy in the buffer.
-        millis_behind: How far reading lags, by the last event, in milliseconds; None before the first.
-        last: The number of the last of these records; None if there are none, or it is not known.
-        quiet: For how long it is believed that nothing more is there, seconds; 0 if that is not believed, or not known.
-        data: About how many bytes of data are in these records.
+        bytes: Their bytes in the buffer.
+        millis_behind: Milliseconds by which reading lags, by the last event; None before the first.
+        last: The number of the last of these records; None if there are none or it is unknown.
+        quiet: Seconds for which the shard seems to have no more records; 0 if it may have some, or that is unknown.
+        data: Estimated bytes of the records' data.
     """
 
     key: ShardKey
@@ -32,10 +32,10 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PollReply(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to a poll.
+    """The reply to a poll.
 
     Attributes:
-        shards: The shards that may move on.
+        shards: The shards that can advance.
         starting: Children whose parents are read to their end with this micro-batch; they start at the trim horizon.
         finished: Ended shards that can leave the offset, since all their children are in it.
     """

@@ -1,4 +1,4 @@
-"""Reads ranges in a task from the fetcher that has their shard, also if that changes in the middle of a range."""
+"""Reads ranges in a task from the fetchers of their shards, even if a shard gets another fetcher in the middle of a range."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from kinesis_efo.positions import ShardRange
 logger = logging.getLogger(__name__)
 
 NOBODY_SECONDS: Final = 20.0
-"""A task that waits keeps a core. If no fetcher is there at all, it may be this core that one waits for."""
+"""A task that waits this long while there is no fetcher ends: a fetcher may need its core."""
 
 _WAIT_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.5
 
 
 class Fetches(Protocol):
-    """What is needed of a `FetcherClient`."""
+    """The part of a `FetcherClient` that a reader needs."""
 
     def get(self, ranges: Sequence[ShardRange]) -> Iterator[RangePayloads]:
         """The payloads that cover some ranges."""
 
 
 class Knows(Protocol):
-    """What is needed of a `PlannerClient`."""
+    """The part of a `PlannerClient` that a reader needs."""
 
     def where(self, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereReply:
-        """Who reads some ranges now."""
+        """The present fetchers of some ranges."""
 
 
 class RangeReader:
@@ -44,12 +44,12 @@ class RangeReader:
 
     Args:
         secret: The secret of the run.
-        planner: How to reach the planner; None if there is one fetcher only, which nobody can take the place of.
-        patience: Seconds without any progress after which reading is given up.
-        query: The name of the query among those of its run.
+        planner: Where to ask for the fetcher of a shard; None if there is only one fetcher, which cannot be replaced.
+        patience: Seconds without any progress after which reading fails.
+        query: The name of the query in its run.
         fetcher_at: Connects to a fetcher.
         planner_at: Connects to the planner.
-        now: Monotonic seconds.
+        now: Returns the monotonic time, seconds.
         sleep: Waits for a number of seconds.
     """
 
@@ -78,14 +78,14 @@ class RangeReader:
         self._error: FetcherUnreachableError | FetcherRefusedError | None = None
 
     def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
-        """The raw event payloads that cover some ranges, in order; a range may come in several parts, each with its own bounds.
+        """The raw event payloads that cover some ranges, in order. A range may come in several parts, each with its own bounds.
 
         Args:
             ranges: The ranges.
-            fetcher: The fetcher that read their shards when they were planned; None: ask the planner.
+            fetcher: The fetcher of their shards when they were planned; None: ask the planner.
 
         Raises:
-            FetcherUnreachableError: Nobody could be reached who reads them.
+            FetcherUnreachableError: No fetcher of a shard could be reached in time.
         """
         self._left = list(ranges)
         progress_at = self._now()
@@ -113,7 +113,7 @@ class RangeReader:
             fetcher = None
 
     def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
-        """The fetcher that reads the next range, with all ranges from there that it reads, and the rest."""
+        """The fetcher of the next range, the leading ranges that it reads, and the rest."""
         assert self._planner is not None
         with self._planner_at(self._planner, self._secret) as planner:
             reply = planner.where(self._left, _WAIT_SECONDS, self._query)
@@ -142,15 +142,15 @@ class RangeReader:
                     yield RangePayloads(wanted, hash_range, self._tracked(wanted, payloads))
                     if self._error is not None:
                         return
-                    del self._left[0]  # the reader that asks for the next range has all of this one
+                    del self._left[0]  # the caller asks for the next range, so it has all of this one
             self._left = list(rest)
         except (FetcherUnreachableError, FetcherRefusedError) as error:
-            # The decoder stops at the last record of a range, and the end of the call may be an error.
+            # After the last record of the last range, the end of the call may still be an error.
             if self._left:
                 self._note(error)
 
     def _tracked(self, wanted: ShardRange, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
-        """The payloads up to an error. It is not raised into the decoder: what came before it counts."""
+        """The payloads up to an error, which is noted and not raised: the payloads before it count."""
         last: memoryview | None = None
         try:
             for payload in payloads:

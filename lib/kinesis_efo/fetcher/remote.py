@@ -1,4 +1,4 @@
-"""Runs a fetcher outside the planner's process, in a Spark task, until the query has ended."""
+"""Runs a fetcher in a Spark task, outside the run's process, until the run has ended."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TASK_PATIENCE: Final = 2.0
-"""Seconds for which a task waits at a fetcher that does not read its shard. Then it asks the planner who does."""
+"""Seconds for which a task waits at a fetcher that may not read its shard, before it asks for the present fetcher."""
 
 
 @dataclass(frozen=True)
 class FetcherPlan:
-    """What every fetcher of a run is told when it starts.
+    """The settings of all fetchers of a run.
 
     Attributes:
         manifest: The application, with the streams to read.
         options: The options of the query.
-        planner: How to reach the planner.
+        planner: The address of the run's service.
         secret: The secret of the run.
     """
 
@@ -59,16 +59,16 @@ class FetcherPlan:
 
 
 async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Limits = KINESIS_LIMITS) -> None:
-    """Fetch until the query has ended.
+    """Fetch until the run has ended.
 
     Args:
-        plan: What to fetch, and for whom.
-        place: Which of the run's places this fetcher fills.
+        plan: The settings.
+        place: The number of this fetcher in the run.
         listening: Where to listen for tasks.
-        limits: Kinesis' times; tests shorten them.
+        limits: Kinesis' time limits; tests shorten them.
 
     Raises:
-        KinesisEfoError: The streams cannot be listed, or nothing was heard of the planner for long.
+        KinesisEfoError: The streams cannot be listed, or the run has not answered for long.
     """
     clock = KinesisClock(SystemClock())
     options = plan.options
@@ -103,10 +103,10 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
 
 
 class PlannerLink:
-    """The way to the planner from an event loop: its clients wait in threads, one for each of the two calls that may be under way.
+    """Calls the run from an event loop: a thread and a connection for each of the two calls that may run at once.
 
     Args:
-        address: How to reach the planner.
+        address: The address of the run's service.
         secret: The secret of the run.
     """
 
@@ -125,7 +125,7 @@ class PlannerLink:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads[number], call, client)
         except FetcherRefusedError as error:
-            # Another run's planner has taken the port of ours.
+            # The port belongs to another run now.
             raise FetcherUnreachableError(str(error)) from error
         except FetcherUnreachableError:
             client.close()

@@ -1,4 +1,4 @@
-"""A fetcher outside the planner's process: asks the planner for work, fetches, and reports what has arrived."""
+"""A fetcher outside the run's process: asks the run for work, fetches, and reports what has arrived."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _RETRY_SECONDS: Final = 0.5
 
 
 class Planner(Protocol):
-    """The way to the planner. Its calls raise `FetcherUnreachableError` if it does not answer."""
+    """The run, as its fetchers call it. Calls raise `FetcherUnreachableError` if it does not answer."""
 
     async def work(self, request: WorkRequest) -> Work:
-        """Ask what to do."""
+        """Ask for work."""
 
     async def report(self, report: Report) -> ReportReply:
-        """Tell what has arrived."""
+        """Report what has arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetcherIdentity:
-    """Who a fetcher is.
+    """The identity of a fetcher.
 
     Attributes:
-        place: Which of the run's places it fills.
+        place: Its number in the run.
         host: The name of its host, for messages.
-        address: How tasks reach it.
+        address: Its address for tasks.
     """
 
     place: int
@@ -55,18 +55,18 @@ class FetcherIdentity:
 
 
 class RemoteFetcher:
-    """Does what the planner says, until the query has ended.
+    """Fetches the shards that the run assigns to it, until the run has ended.
 
     Args:
-        identity: Who this fetcher is.
+        identity: Its identity.
         fetcher: Fetches the shards; not started yet.
-        streams: What the query reads.
-        planner: The way to the planner.
+        streams: The streams to read.
+        planner: The run.
         clock: Time.
-        new_name: Makes up names, no two alike.
-        give_up: Seconds after which a fetcher that hears nothing of the planner ends.
-        open_stream: Opens a stream that a query has brought to the run; it lists no shards.
-        ends: Where the query is to end.
+        new_name: Makes unique names.
+        give_up: Seconds without a reply of the run after which the fetcher ends.
+        open_stream: Opens a stream that a client has added to the run; it lists no shards.
+        ends: The option `endingPosition`.
     """
 
     def __init__(
@@ -97,18 +97,18 @@ class RemoteFetcher:
         self._reports = 0
 
     async def run(self) -> None:
-        """Fetch until the planner says that the query has ended.
+        """Fetch until the run has ended.
 
         Raises:
-            FetcherUnreachableError: Nothing was heard of the planner for too long.
-            Exception: Whatever else ends one of its tasks.
+            FetcherUnreachableError: The run has not answered for too long.
+            Exception: Any other error of its tasks.
             StreamError: The streams cannot be listed.
         """
         await self._streams.refresh()
         self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]
         try:
-            # Whichever ends first ends the fetcher: one that works and does not report would hold its shards for nothing.
+            # The first task that ends ends the fetcher: without reports, for example, it would hold its shards for nothing.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -117,7 +117,7 @@ class RemoteFetcher:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._fetcher.stop()
-        # The run's lease is released once nobody reads any more.
+        # The run releases its lease when all fetchers have stopped.
         await self._planner.work(self._request(revision=0, done=0, wait=0.0))
 
     def _request(self, *, revision: int, done: int, wait: float) -> WorkRequest:
@@ -164,13 +164,13 @@ class RemoteFetcher:
                 case _ if request.revision == self._assignment.revision:
                     await self._follow(work, asked_at)
                     done = work.number
-                # Otherwise the shards were given up while the answer was under way: it tells nothing about what is read now.
+                # Otherwise the shards were given up meanwhile, and the reply is void.
 
     async def _follow(self, work: Work, asked_at: float) -> None:
         change = self._assignment.follow(work, asked_at)
         self._fetcher.shared = work.shared
         self._following.notify()
-        # Said with the next request: by then their connections must be closed.
+        # The next request reports these shards as closed, so wait until their connections are.
         await asyncio.gather(*self._fetcher.feeds.close(change.end), return_exceptions=True)
         known = {key: position for key, position in change.begin.items() if key.stream in self._streams.streams}
         self._begin(known)
@@ -186,19 +186,19 @@ class RemoteFetcher:
         self._reporter.touch(shards)
 
     async def _open(self) -> None:
-        """Begin to read shards of streams that queries have brought to the run, once these are listed: what else is read goes on meanwhile."""
+        """Begin to read shards of added streams when these are listed. Other shards are read meanwhile."""
         while True:
             work, shards = await self._further.get()
             for name in {key.stream for key in shards} - self._streams.streams.keys():
                 await self._streams.add(name, self._open_stream(work.streams[name]))
-            # What was taken away meanwhile may not be read, and is not.
+            # This has no effect on shards that were taken away meanwhile.
             self._begin(shards)
 
     def _commit(self, done: dict[ShardKey, Position]) -> None:
         try:
             self._fetcher.feeds.commit(done)
         except KinesisEfoError as error:
-            logger.debug("not committed: %s", error)  # it was reported, and the query fails
+            logger.debug("not committed: %s", error)  # the error was reported, and the query fails
 
     async def _begin_anew(self) -> None:
         await asyncio.gather(*self._fetcher.feeds.close(self._assignment.forget()), return_exceptions=True)
@@ -206,7 +206,7 @@ class RemoteFetcher:
         self._reports = 0
 
     async def _expire(self) -> None:
-        """Stop reading when nothing was heard of the planner for as long as the run's lease lasts."""
+        """Stop reading if the run has not answered for as long as its lease lasts."""
         while True:
             left = self._assignment.next_expiry - self._clock.monotonic()
             if left > 0:
@@ -223,13 +223,13 @@ class RemoteFetcher:
         next_at = self._clock.monotonic()
         while True:
             if not self._reporter.waits:
-                # Positions of idle shards need not be told at once.
+                # Positions of idle shards need not be reported at once.
                 await within(self._clock, _WAIT_SECONDS, self._reporter.news.wait())
             if (early := next_at - self._clock.monotonic()) > 0:
                 await self._clock.sleep(early)
             asked = self._reporter.waits
             shards = self._reporter.collect()
-            # With each report: it ends the query whenever it arrives.
+            # Every report has the error, until one arrives.
             failure = pack_error(error) if (error := self._assignment.failure.error) is not None else b""
             if not (shards or asked or failure):
                 continue

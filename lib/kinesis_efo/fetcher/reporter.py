@@ -1,4 +1,4 @@
-"""Tells the planner what has arrived in a fetcher of another process: as little as the planner needs to plan."""
+"""Makes the reports of a fetcher to a run in another process, with as little as is needed to plan micro-batches."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kinesis_efo.options import Bounds
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 MOST_ENTRIES: Final = 5_000
-"""Events in one report, about: it is half a megabyte."""
+"""Approximate number of events in one report, half a megabyte."""
 
 
 @dataclass(slots=True)
 class _PlannerView:
-    """What the planner knows of a buffer, and the last record in front of its end once that is seen: it stays the same."""
+    """What the run was told about a buffer. `before_end` never changes once it is known."""
 
     buffer: ShardBuffer
     entries: int = 0
@@ -33,11 +33,11 @@ class Reporter:
 
     Args:
         fetcher: The fetcher.
-        streams: What the query reads.
-        ends: Where the query is to end. Only here it is seen which record is the last in front of an end within an event.
+        streams: The streams to read.
+        ends: The option `endingPosition`. Only the fetcher can find the last record before an end within an event.
 
     Attributes:
-        news: Notified when a report is worth sending at once.
+        news: Notified when a report should be sent at once.
     """
 
     def __init__(self, fetcher: Fetcher, streams: Streams, ends: Bounds | None = None) -> None:
@@ -57,12 +57,12 @@ class Reporter:
         self.news.notify()
 
     def forget(self) -> None:
-        """Tell everything with the next report: the planner knows nothing of this fetcher."""
+        """Report everything next time, because the run does not know this fetcher."""
         self._told.clear()
         self._touched = {feed.key for feed in self._fetcher.feeds}
 
     def collect(self) -> list[ShardNews]:
-        """What has happened since the last call. If there is very much, the rest follows with the next."""
+        """What has happened since the last call. If there is too much, the next call returns the rest."""
         self.waits = False
         touched, self._touched = self._touched, set()
         feeds = {feed.key: feed for feed in self._fetcher.feeds if feed.key in touched}

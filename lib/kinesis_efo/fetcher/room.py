@@ -1,4 +1,4 @@
-"""The door to the budget for the events of one shard: whoever reads them asks here, and nowhere else, for room."""
+"""Room in the budget for the events of one shard, taken before an event is read."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from kinesis_efo.fetcher.budget import Account
 
 EVENT_OVERHEAD: Final = 512
-"""Bytes charged for an event besides its payload: the objects that hold it."""
+"""Bytes charged for an event in addition to its payload, for its objects."""
 
 
 class ShardRoom:
-    """Room for the next event of a shard, on top of what the shard holds; implements `kinesis.transport.Room`.
+    """Room for the next event of a shard, in addition to what the shard holds; implements `kinesis.transport.Room`.
 
     Args:
-        account: The shard's part in the budget.
+        account: The shard's part of the budget.
         waits: Called when it has begun to wait in line.
     """
 
@@ -26,11 +26,11 @@ class ShardRoom:
 
     @property
     def share(self) -> int:
-        """Bytes that may be in hand without room: the budget keeps so much free for each shard."""
+        """Bytes that may be received without room, because the budget keeps them free for each shard."""
         return self._account.share
 
     def take(self, size: int) -> bool:
-        """Take room for the next event before it is read, if there is some.
+        """Take room for the next event before it is read, if there is enough; returns whether it was taken.
 
         Args:
             size: Bytes of its payload, at most.
@@ -46,14 +46,14 @@ class ShardRoom:
     async def wait(self, size: int) -> None:
         """Wait in line for the room that `take` did not find.
 
-        If all readers of this shard wait for this very event, everything before it is dropped, and it gets its room whatever its
-        size. If some are behind, and others wait for it for `STARVING_SECONDS`, it gets its room beside what those have not read:
-        one such event at a time. Readers that are behind and do not move for `CLAIM_SECONDS` do not count any more.
+        If all readers of this shard wait for this event, everything before it is dropped, and it gets room whatever its size. If a
+        reader is behind, and another one has waited for `STARVING_SECONDS`, the event gets room and earlier ones are kept, for one event
+        at a time. A reader that is behind and does not move for `CLAIM_SECONDS` does not count.
 
         Args:
             size: Bytes of its payload, at most.
         """
-        # Who waits holds nothing: two that wait for each other's part would wait for ever.
+        # Hold nothing while waiting: two shards that wait for each other's room would wait for ever.
         self.release()
         waiting = self._account.wait(size + EVENT_OVERHEAD)
         if self._waits is not None:
@@ -69,14 +69,14 @@ class ShardRoom:
     def close(self) -> None:
         """Give back everything, for good."""
         self._account.leave()
-        # It leads to the buffer, which leads here: the payloads would stay until the garbage collector comes.
+        # Break the reference cycle with the buffer, so that its payloads are freed at once.
         self._waits = None
 
     async def occupy(self, size: int) -> None:
-        """Let the event have its room. What was reserved besides is given back; a small event reserves its room here.
+        """Use the reserved room for the event, and give back the rest. For a small event, this waits for room itself.
 
         Args:
-            size: Bytes that it occupies, with `EVENT_OVERHEAD`.
+            size: Bytes of the event, with `EVENT_OVERHEAD`.
         """
         payload = size - EVENT_OVERHEAD
         if size > self._reserved and not self.take(payload):

@@ -1,4 +1,4 @@
-"""The fetcher's service: the events of ranges, for tasks that know the run's secret."""
+"""The fetcher's service: sends the events of ranges to tasks that know the run's secret."""
 
 from __future__ import annotations
 
@@ -18,35 +18,32 @@ from kinesis_efo.fetcher.work import GET, TOGETHER_BYTES, GetTicket, RangeLabel
 from kinesis_efo.positions import ShardKey, ShardRange
 
 WORD_SECONDS: Final = 5.0
-"""While a call has nothing to send, it sends a part without payloads this often: its caller knows then that somebody is there."""
+"""While a call has nothing to send, it sends an empty part this often, so that its caller knows that the fetcher lives."""
 
 Chunks = list[tuple[RangeLabel, list[bytes]]]
 
 
 class RangeSource(Protocol):
-    """What the service needs of a fetcher. Every method runs in the fetcher's event loop."""
+    """Reads ranges for the service. Every method runs in the fetcher's event loop."""
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        """First and last hash key of a shard; None if they are not known."""
+        """First and last hash key of a shard; None if unknown."""
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
-        """Begin to read what some ranges wait for that are read soon; returns when that was, monotonic seconds."""
+        """Prepare for the reading of ranges; returns the time of this call, monotonic seconds."""
 
     def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
-        """The payloads that cover a range, some at a time, which was asked for at a monotonic time."""
+        """The payloads that cover a range, some at a time; `asked_at` is the result of `expect`."""
 
 
 class RangeSources(Protocol):
-    """Finds what serves the tasks of a query: a fetcher is the same for all of them."""
+    """Finds the source from which the tasks of a query read."""
 
     def of(self, query: str) -> RangeSource:
-        """What serves the tasks of a query.
-
-        Args:
-            query: Its name.
+        """The source for a query, by its name.
 
         Raises:
-            FetcherUnreachableError: It is not there.
+            FetcherUnreachableError: The run does not have the query.
         """
 
 
@@ -55,8 +52,8 @@ class FetcherService(Service):
 
     Args:
         fetcher: The fetcher.
-        arguments, options: Those of `Service`.
-        word_seconds: How often a call that has nothing to send says so.
+        arguments, options: Passed to `Service`.
+        word_seconds: Seconds after which a call that has nothing to send says so.
     """
 
     def __init__(
@@ -84,7 +81,7 @@ class FetcherService(Service):
                         return
                     coming = None
                 else:
-                    # A client that waits has to know that it is not in vain. The event loop says so, so that it has to live.
+                    # Tell the waiting client that the fetcher lives. This goes through the event loop, so it has to live, too.
                     some = self.run(call, getting.so_far())
                 if some:
                     head = [(label, [len(payload) for payload in payloads]) for label, payloads in some]
@@ -99,7 +96,7 @@ class FetcherService(Service):
 
 
 class _Getting:
-    """What one call still has to get of its ranges."""
+    """Reads the ranges of one call."""
 
     def __init__(self, fetcher: RangeSource, ranges: Sequence[ShardRange]) -> None:
         self._label = RangeLabel(0, None)
@@ -108,7 +105,7 @@ class _Getting:
         self._reading: asyncio.Task[Any] | None = None
 
     async def some(self) -> Chunks:
-        """The next payloads, of several ranges if they are small: a hop between threads costs as much as copying kilobytes."""
+        """The next payloads, of several ranges if they are small, because a change of threads costs as much as copying kilobytes."""
         self._reading = asyncio.current_task()
         size = 0
         async for label, payloads in self._chunks:
@@ -119,7 +116,7 @@ class _Getting:
         return self._taken()
 
     async def so_far(self) -> Chunks:
-        """What `some` has found until now, or nothing of the range that it waits for. Never overtakes what `some` returns."""
+        """What a running `some` has found, or an empty part for the range that it waits for. Keeps the order."""
         if self._reading is None or self._reading.done():
             return []
         return self._taken() or [(self._label, [])]
@@ -129,7 +126,7 @@ class _Getting:
         return ready
 
     async def close(self) -> None:
-        """Let go of the buffers."""
+        """Release the buffers."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -141,7 +138,7 @@ class _Getting:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
-                fetcher.expect(ranges)  # after a restart, nothing may be read before the first one is
+                fetcher.expect(ranges)  # after a restart, the first call may have come before reading was allowed
             self._label = RangeLabel(index, await fetcher.hash_range(wanted.key))
             reader = fetcher.read(wanted, asked_at)
             try:

@@ -1,4 +1,4 @@
-"""Lists the shards of the streams now and then: the safety net for ends and children that no event announced."""
+"""Lists the shards of the streams now and then, to find ends and children that no event has announced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIST_SHARDS_SECONDS: Final = 60.0
 """Time between two listings of a stream's shards. A parent's last event usually announces its children earlier."""
 
 LIST_AGAIN_SECONDS: Final = 2.0
-"""The same, while an announced child has a parent that is not known."""
+"""The same, while an announced child has an unknown parent."""
 
 
 class ShardWatch:
@@ -36,12 +36,12 @@ class ShardWatch:
         self._outdated = Signal()
 
     def look_soon(self) -> None:
-        """List again soon, if an announced child has a parent that is not known."""
+        """List again soon, if an announced child has an unknown parent."""
         if self._streams.outdated:
             self._outdated.notify()
 
     async def run(self) -> None:
-        """List until cancelled. A stream that cannot be listed now is listed the next time."""
+        """List until cancelled. A failed listing is repeated the next time."""
         while True:
             if self._streams.outdated:
                 await self._clock.sleep(LIST_AGAIN_SECONDS)

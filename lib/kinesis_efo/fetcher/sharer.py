@@ -1,4 +1,4 @@
-"""A query that reads from a fetcher which others may read from, too, as the fetcher sees it."""
+"""The interface of a fetcher to the queries that share it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kinesis_efo.positions import Position, ShardKey, ShardRange
 
 
 class ElsewhereError(Exception):
-    """The rest of a range is to be read elsewhere: by a query apart from the others of its run.
+    """The rest of a range has to be read from another fetcher, because the query catches up or has caught up.
 
     Attributes:
-        left: What is left of the range.
-        gone: Whether it is not enough to look again: the shared buffer has lost it.
+        left: The rest of the range.
+        gone: The shared buffer no longer has the data; trying again there will not help.
     """
 
     def __init__(self, left: ShardRange, *, gone: bool) -> None:
@@ -22,11 +22,11 @@ class ElsewhereError(Exception):
 
 
 class Sharer(Protocol):
-    """A query that may share shards with others."""
+    """A query that may share a fetcher."""
 
     @property
     def alone(self) -> bool:
-        """Whether it does not: no other query reads from this fetcher."""
+        """Whether no other query reads from this fetcher."""
 
     def reads_shared(self, key: ShardKey, position: Position) -> bool:
-        """Whether it is to read a shard here from a position on."""
+        """Whether the query has to read a shard from this fetcher from a position on."""

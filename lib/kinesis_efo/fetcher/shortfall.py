@@ -1,7 +1,4 @@
-"""Notices that a range does not come to its end: warns while it waits, and says in the end what is missing.
-
-No range waits for ever, and none ends short in silence.
-"""
+"""Watches that a range is read to its end: warns while it waits, and fails it in the end. No range waits for ever or ends early."""
 
 from __future__ import annotations
 
@@ -16,16 +13,16 @@ from kinesis_efo.positions import Position, ShardRange
 logger = logging.getLogger(__name__)
 
 WARN_SECONDS: Final = 30.0
-"""Time without anything for a range until that is said, and from then on until it is said again."""
+"""Time without progress of a range until a warning, and between warnings."""
 
 
 class Shortfall:
-    """Watches over one range that is read.
+    """Gives up a range that makes no progress.
 
     Args:
         wanted: The range.
-        timeout: Seconds without progress after which it is given up, `subscribe.retryTimeout`.
-        fail: Whether a record that is gone fails the query.
+        timeout: Seconds without progress, `subscribe.retryTimeout`.
+        fail: Whether a lost record fails the query.
         now: Monotonic time, seconds.
     """
 
@@ -37,21 +34,21 @@ class Shortfall:
         self._astray_since: float | None = None
 
     def progressed(self, now: float) -> None:
-        """Take note that records of the range came."""
+        """Records of the range have arrived."""
         self._progress_at, self._astray_since = now, None
 
     def went_astray(self, position: Position, now: float) -> bool:
-        """Take note that what came lies behind the last record of the range, without that record.
+        """An event has reached beyond the last record of the range without having it.
 
         Args:
             position: How far the range has been read.
             now: Monotonic time, seconds.
 
         Returns:
-            Whether the range ends here, as `failOnDataLoss=false` asks. If not, it is worth asking again.
+            Whether the range ends here, as `failOnDataLoss=false` asks. If not, read again.
 
         Raises:
-            DataLossError: That goes on for too long.
+            DataLossError: This has happened for too long.
         """
         self._astray_since = now if self._astray_since is None else self._astray_since
         seconds = now - self._astray_since
@@ -60,18 +57,18 @@ class Shortfall:
         )
 
     def heard(self, position: Position, quiet: Quiet) -> bool:
-        """Take note of the newest answers.
+        """Check the newest events, which have no records.
 
         Args:
             position: How far the range has been read.
-            quiet: The answers.
+            quiet: The events.
 
         Returns:
             Whether the range ends here, as `failOnDataLoss=false` asks.
 
         Raises:
-            DataLossError: For too long, nothing has come although the last record of the range is known.
-            RetriesExhaustedError: For too long, nothing has come, and the end of the range is not reached.
+            DataLossError: The known last record of the range has not arrived for too long.
+            RetriesExhaustedError: No record has arrived for too long, and the end of the range is not reached.
         """
         seconds = quiet.lasts(self._progress_at)
         if seconds < self._timeout:
@@ -95,12 +92,12 @@ class Shortfall:
 
 
 class StallWarning:
-    """Watches over one range that is read.
+    """Warns while a range makes no progress.
 
     Args:
         wanted: The range.
         now: Monotonic time, seconds.
-        waits_for: Tells what keeps it waiting.
+        waits_for: Describes what the range waits for.
     """
 
     def __init__(self, wanted: ShardRange, now: float, waits_for: Callable[[], str]) -> None:
@@ -110,7 +107,7 @@ class StallWarning:
         self._since = self._said = now
 
     def look(self, position: Position, now: float) -> None:
-        """Say something if it is due.
+        """Warn if that is due.
 
         Args:
             position: How far the range has been read.

@@ -1,4 +1,4 @@
-"""How shards are read: what fetchers tell the planner, and the planner tells tools. Pure."""
+"""The status of shards and queries, as fetchers report it to the run, and the run to tools. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from kinesis_efo.kinesis.stats import SubscriptionStats
 
 STATUS: Final = "status"
-"""The action that tells how a run reads its shards."""
+"""The action that returns the status of a run."""
 
 
 class Subscription(msgspec.Struct, frozen=True, array_like=True):
-    """What happened to the subscriptions of a shard.
+    """The counts of a shard's subscriptions.
 
     Attributes:
-        state: What the present one is doing, a `kinesis.stats.State`.
+        state: The state of the present one, a `kinesis.stats.State`.
         opened: How many were opened.
         failures: How many failed.
-        arrived: Bytes that they brought.
-        age: Seconds since the last event, when this was told; None before the first.
-        records: Kinesis records that they brought; None if the run is of a version that does not tell.
+        arrived: Bytes received.
+        age: Seconds since the last event, at the time of the report; None before the first.
+        records: Kinesis records received; None if the run's version does not report them.
     """
 
     state: str
@@ -46,7 +46,7 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
-    """How one shard is read.
+    """The status of one shard.
 
     Attributes:
         stream: Logical name of its stream.
@@ -54,12 +54,12 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
         fetched: The position up to which it was fetched.
         buffered: Bytes fetched and not yet processed.
         records: Kinesis records in them.
-        waiting: For how long the oldest of these records waits to be processed, seconds; None if none waits.
-        behind: How far behind the tip the last event was, milliseconds, with the silence since if that is longer than usual; None before
-            the first.
-        fetcher: Which fetcher reads it, as `<number> on <host>`; None if there is only one.
-        subscription: What happened to its subscriptions; None if that is not known yet.
-        done: The position up to which it is processed; None if that is not known. If several queries read it: by the slowest of them.
+        waiting: Seconds for which the oldest of these records has waited to be processed; None if none waits.
+        behind: Milliseconds by which the last event was behind the tip, plus the silence since if that is longer than usual; None before
+            the first event.
+        fetcher: Its fetcher, as `<number> on <host>`; None if there is only one.
+        subscription: The counts of its subscriptions; None if unknown.
+        done: The position up to which it is processed, by the slowest query; None if unknown.
         query: The number of that query; None if there is only one.
     """
 
@@ -82,7 +82,7 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def millis(self) -> int | None:
-        """How far behind the tip processing is, milliseconds: what was fetched counts for as long as it waits.
+        """Milliseconds by which processing is behind the tip, including the time that fetched records wait.
 
         >>> ShardStatus("orders", "shardId-000000000000", "AFTER:7", 5_000, 10, waiting=1.5, behind=200).millis
         1700
@@ -91,17 +91,17 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueryShard(msgspec.Struct, frozen=True, array_like=True):
-    """Where one of several queries of a run is in one shard.
+    """The status of one query in one shard.
 
     Attributes:
         stream: Logical name of its stream.
         shard: Shard id.
         done: The position up to which the query has processed it.
-        records: Kinesis records fetched behind this position; if the query reads apart, more of them may be unread.
-        bytes: Bytes of the events that have them.
-        millis: How far behind the tip the query is, milliseconds; None if that is not known.
-        held: Bytes of the shared buffer that are kept for it.
-        apart: Whether it reads the shard apart from the other queries.
+        records: Kinesis records fetched after this position. If the query catches up, more may be unread.
+        bytes: Bytes of their events.
+        millis: Milliseconds by which the query is behind the tip; None if unknown.
+        held: Bytes that its claim keeps in the shared buffer.
+        apart: Whether it catches up in the shard.
     """
 
     stream: str
@@ -115,25 +115,25 @@ class QueryShard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueryStatus(msgspec.Struct, frozen=True):
-    """How one of several queries of a run does.
+    """The status of one query of a run.
 
     Attributes:
-        number: Tells it from the others, in the order in which they joined the run.
-        streams: Logical names of what it reads.
-        checkpoint: The id that its offsets carry, as in Spark's checkpoint; None before it has begun.
-        millis: How far behind the tip its worst shard is, milliseconds; None if that is known of none.
+        number: Its number in the run, in the order of joining.
+        streams: Logical names of its streams.
+        checkpoint: The id in the marks of its offsets, as in Spark's checkpoint; None before it has begun.
+        millis: Milliseconds by which its worst shard is behind the tip; None if unknown for all shards.
         stream: That shard's stream.
         shard: That shard's id.
-        records: Kinesis records fetched for it that it has not processed.
-        bytes: Bytes of the events that have them.
-        records_done: Kinesis records that it has processed since it joined, in micro-batches that were planned since.
+        records: Kinesis records fetched for it and not yet processed.
+        bytes: Bytes of their events.
+        records_done: Kinesis records processed in micro-batches that were planned since it joined.
         bytes_done: Bytes of their events.
-        held: Bytes of the shared buffer that are kept for it.
-        apart: The number of shards that it reads apart from the other queries, with GetRecords.
-        calls: Answers that it got there.
-        arrived: Bytes of these answers.
-        shards: Each of its shards, if that was asked for.
-        name: Its name in Spark; None if it has none, or that is not known.
+        held: Bytes that its claims keep in the shared buffers.
+        apart: The number of shards in which it catches up, with GetRecords.
+        calls: Responses to these calls.
+        arrived: Bytes of these responses.
+        shards: Its shards, if requested.
+        name: Its name in Spark; None if it has none or it is unknown.
     """
 
     number: int
@@ -155,7 +155,7 @@ class QueryStatus(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Names it in texts.
+        """Its name in texts.
 
         >>> QueryStatus(2, ["orders"], "7c1f09ab").label
         'query 2 (checkpoint 7c1f09ab)'
@@ -168,24 +168,24 @@ class QueryStatus(msgspec.Struct, frozen=True):
 
 
 class StatusRequest(msgspec.Struct, frozen=True):
-    """Asks a run how it reads its shards.
+    """Asks for the status of a run.
 
     Attributes:
-        query_shards: Whether each shard of each of several queries is to be told.
+        query_shards: Whether to list the shards of each of several queries.
     """
 
     query_shards: bool = False
 
 
 class RunStatus(msgspec.Struct, frozen=True):
-    """How a run reads its shards.
+    """The status of a run.
 
     Attributes:
-        at: When that was so, epoch seconds by the run's own clock.
+        at: The time of this status, epoch seconds by the run's clock.
         shards: Its shards.
         room: Bytes that its fetchers may buffer.
-        cpu: CPU time that the process of the planner has used so far, seconds; if nobody else fetches, it is the fetcher's, too.
-        queries: Its queries, if there are several; or the last one that is left, while it still reads apart.
+        cpu: CPU seconds of the run's process so far, including the fetcher if that is in this process.
+        queries: Its queries, if there are several, or the only one catches up.
     """
 
     at: float
@@ -196,18 +196,18 @@ class RunStatus(msgspec.Struct, frozen=True):
 
 
 class StatusAccess(msgspec.Struct, frozen=True):
-    """How tools ask a run. Its row in the lease table says so: whoever may read the table may ask, and learns no data.
+    """How tools reach a run. It is in the run's lease rows, so access to the table gives access to the status, but not to data.
 
     Attributes:
-        address: Where it serves.
-        token: What the caller has to know; it opens nothing else.
+        address: The address of the run's service.
+        token: The secret for this action only.
     """
 
     address: FetcherAddress
     token: str
 
     def to_text(self) -> str:
-        """The text for the row. It is packed: a row of over 1 KB costs twice as much to renew."""
+        """The text for the row, compressed: a row of over 1 KB costs twice as much to renew."""
         address, pem = self.address, self.address.certificate
         packed = _PackedAccess(
             address.namespace,
@@ -223,7 +223,7 @@ class StatusAccess(msgspec.Struct, frozen=True):
         """Read the text of a row.
 
         Raises:
-            ValueError: It is none.
+            ValueError: The text is invalid.
         """
         try:
             packed = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(text, validate=True)), type=_PackedAccess)

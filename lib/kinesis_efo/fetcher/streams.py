@@ -1,4 +1,4 @@
-"""All streams that a run reads, asked by `ShardKey` and offset for what `Stream` answers by shard id."""
+"""All streams of a run: answers by `ShardKey` and offset what `Stream` answers by shard id."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kinesis_efo.positions import SHARD_END, Position, ShardKey
 
 
 class Streams:
-    """Answers for all streams of a run: which shards begin, and which have ended.
+    """The streams of a run.
 
     Args:
         streams: By logical name.
-        may_grow: Whether one that is missing may just not be listed yet.
+        may_grow: Whether a missing stream may be added later.
 
     Attributes:
         streams: The same.
@@ -32,7 +32,7 @@ class Streams:
         """A stream by its logical name.
 
         Raises:
-            FetcherError: The checkpoint names the stream, but the query does not read it.
+            FetcherError: The checkpoint has the stream, but the query does not read it.
             FetcherUnreachableError: It is not listed yet.
         """
         try:
@@ -46,7 +46,7 @@ class Streams:
             ) from None
 
     async def add(self, name: str, stream: Stream) -> None:
-        """Read a further stream, once its shards are listed.
+        """List the shards of a further stream, and add it.
 
         Args:
             name: Its logical name.
@@ -60,14 +60,14 @@ class Streams:
 
     @property
     def outdated(self) -> bool:
-        """Whether an announced shard has a parent that is not known."""
+        """Whether an announced shard has an unknown parent."""
         return any(stream.lineage.outdated for stream in self.streams.values())
 
     async def refresh(self, *, patient: bool = False) -> None:
         """List the shards of every stream.
 
         Args:
-            patient: Whether to wait out what passes.
+            patient: Whether to retry passing errors.
 
         Raises:
             StreamError: A stream cannot be listed.
@@ -75,15 +75,15 @@ class Streams:
         await all_of(*(stream.refresh(patient=patient) for stream in self.streams.values()))
 
     async def identify(self) -> None:
-        """Find out which streams they are, as far as that can be told."""
+        """Find out the streams' identities, if possible."""
         await all_of(*(stream.identify() for stream in self.streams.values()))
 
     def identity(self, name: str) -> StreamIdentity:
-        """Which stream a logical name stands for now."""
+        """The identity of the stream that has a logical name now."""
         return self.stream(name).identity
 
     def starting(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
-        """Shards that can begin, because all their parents have been read to their end."""
+        """The shards that can begin, because all their parents have been read to their end."""
         return [
             ShardKey(name, shard)
             for name, positions in self._with_ends(reached)
@@ -91,7 +91,7 @@ class Streams:
         ]
 
     def finished(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
-        """Ended shards that can leave the offset: they are not needed any more to tell which ones begin."""
+        """The ended shards that can leave the offset, because all their children are in it."""
         return [
             ShardKey(name, shard)
             for name, positions in self._with_ends(reached)
@@ -99,7 +99,7 @@ class Streams:
         ]
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
-        """The ends of these shards and their descendants: `SHARD_END` of closed ones, None of those that still grow."""
+        """The ends of these shards and their descendants: `SHARD_END` if closed, None if open."""
         return {
             ShardKey(name, shard.shard_id): None if shard.last is None else SHARD_END
             for name, positions in by_stream(reached).items()
@@ -107,12 +107,12 @@ class Streams:
         }
 
     def ancestors(self, key: ShardKey) -> list[ShardKey]:
-        """The parents of a shard, their parents, and so on, as far as known."""
+        """All known ancestors of a shard."""
         return [ShardKey(key.stream, shard) for shard in self.stream(key.stream).lineage.ancestors((key.shard,))]
 
     def lease_info(self, key: ShardKey, position: Position) -> LeaseInfo:
-        """What a shard's row holds when it is created."""
-        # The lineage also knows the children that a last event announced, before ListShards does.
+        """The content of a shard's row when it is created."""
+        # The lineage has children that a last event has announced before ListShards does.
         lineage = self.stream(key.stream).lineage
         if key.shard not in lineage:
             return LeaseInfo(position)
@@ -121,7 +121,7 @@ class Streams:
 
     @property
     def listings(self) -> int:
-        """How often shards were listed."""
+        """The number of listings so far."""
         return sum(stream.listings for stream in self.streams.values())
 
     def _with_ends(self, reached: Mapping[ShardKey, Position]) -> list[tuple[str, dict[str, Position]]]:

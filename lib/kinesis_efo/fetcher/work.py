@@ -1,7 +1,7 @@
-"""The messages of calls to fetchers, and to the planner of a run, with the client of the latter.
+"""The messages of calls to fetchers and to a run with fetchers in other processes, and the client of the latter.
 
-Tasks call both. A fetcher of another process has two calls to the planner under way: `work` waits for what it is to do, `report` tells
-what has arrived.
+Tasks call both. A fetcher of another process has up to two calls to the run at a time: `work` waits for work, `report` sends what has
+arrived.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 
 TOGETHER_BYTES: Final = 1 << 20
-"""Payloads are sent together, about this many bytes at a time: what fits into the processor's cache is fastest."""
+"""Approximate bytes of payloads that are sent together. What fits into the processor's cache is fastest."""
 
 GET: Final = "get"
 WORK: Final = "work"
@@ -30,11 +30,11 @@ _ANSWER_SECONDS: Final = 10.0
 
 
 class GetTicket(msgspec.Struct, frozen=True):
-    """Asks for the events that cover some ranges, one after the other. A task makes one call for all of them: each has its price.
+    """Asks for the events that cover some ranges, in order. A task makes one call for all of them.
 
     Attributes:
         ranges: The ranges.
-        query: The name of the query among those of its run.
+        query: The name of the query in its run.
     """
 
     ranges: Sequence[ShardRange]
@@ -42,7 +42,7 @@ class GetTicket(msgspec.Struct, frozen=True):
 
 
 class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
-    """Tells which range payloads of a `get` belong to.
+    """The range of some payloads in the reply to a `get`.
 
     Attributes:
         index: Index of the range in the ticket.
@@ -54,18 +54,18 @@ class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkRequest(msgspec.Struct, frozen=True):
-    """A fetcher asks what it is to do.
+    """A fetcher asks for work.
 
     Attributes:
-        name: Made up by the fetcher; no two are alike.
-        place: Which of the run's places it fills; a second attempt at a place has the same.
+        name: Unique, chosen by the fetcher.
+        place: Its number in the run; another attempt has the same.
         host: The name of its host, for messages.
-        address: How tasks reach it.
+        address: Its address for tasks.
         budget: Bytes that it may buffer.
-        revision: The revision of its shards that it follows: it has closed the others. 0: it reads nothing.
-        done: The number of the last answer whose `done` it has followed.
+        revision: The revision of its shards that it has applied; 0 if it reads nothing.
+        done: The number of the last reply whose `done` it has applied.
         wait: Seconds to wait if there is nothing new.
-        reading: Whether a task reads a range from it at this moment.
+        reading: Whether a task is reading a range from it.
     """
 
     name: str
@@ -84,8 +84,8 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         key: The shard.
-        start: Where to begin.
-        read_until: What arrived before this time lies at or before `start`, epoch seconds, if that is known.
+        start: Its start position.
+        read_until: All that arrived before this time is at or before `start`, epoch seconds; None if unknown.
     """
 
     key: ShardKey
@@ -94,18 +94,18 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The answer to a request for work.
+    """The reply to a request for work.
 
     Attributes:
         standing: `working`; `standby`: another attempt has its place, ask again; `unknown`: it counted as dead, so close everything
-            and ask as a new one; `over`: the query has ended.
+            and ask as a new fetcher; `over`: the run has ended.
         revision: Revision of `shards`.
-        shards: All that it may read; None if the fetcher has the newest revision.
-        seconds: For how long each stream may be read, counted from before the request was sent.
-        number: Number of this answer.
-        done: Positions that will not be asked for again; those that have changed since the answer that the request names.
-        shared: Whether several queries share the shards: then none is begun anew for a task.
-        streams: The streams of `shards`, by logical name: a query that has joined may have brought some.
+        shards: All shards of the fetcher; None if it has the newest revision.
+        seconds: Seconds for which each stream may be read, counted from before the request was sent.
+        number: Number of this reply.
+        done: The positions up to which shards are processed, if they have changed since the reply that the request names.
+        shared: Whether several queries share the shards; no subscription is then restarted for a task.
+        streams: The streams of `shards`, by logical name; a client may have added some.
     """
 
     standing: str
@@ -123,17 +123,17 @@ class ShardNews(msgspec.Struct, frozen=True):
 
     Attributes:
         key: The shard.
-        start: Where its buffer begins, if that began anew: what was told of the shard before is void.
+        start: The start of its buffer, if that is new; earlier reports of the shard are then void.
         events: The events since.
-        behind: How far reading lags, in milliseconds.
-        unseen: What had arrived in the stream so long ago, seconds, lies before the end of the last event, if that is known.
-        read_until: What arrived before this time lies before the end of the last event, epoch seconds, if that is known.
+        behind: Milliseconds by which reading lags.
+        unseen: Age in seconds after which every record of the stream is before the end of the last event; None if unknown.
+        read_until: All that arrived before this time is before the end of the last event, epoch seconds; None if unknown.
         children: Its children, if it has ended.
-        subscription: What happened to its subscriptions.
-        tip: Where it ended when fetching began there, if that is known.
-        quiet: For how long it is believed that nothing more is there, seconds; 0 if that is not believed.
-        lowest: The lowest number that its buffer is known to cover, if it begins at a time.
-        before_end: Where the query is to end in the shard, and the number of the last record up to there, once that is seen.
+        subscription: The counts of its subscriptions.
+        tip: Its tip when fetching began; None if unknown.
+        quiet: Seconds for which the shard seems to have no more records; 0 if it may have some.
+        lowest: The lowest number that its buffer is known to cover, if it starts at a time.
+        before_end: The query's end in the shard, and the number of the last record up to it; None if unknown.
     """
 
     key: ShardKey
@@ -151,13 +151,13 @@ class ShardNews(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A fetcher tells what has arrived.
+    """A fetcher reports what has arrived.
 
     Attributes:
-        name: Its name.
-        number: One more than in the report before; 1 begins anew: the report tells everything.
+        name: The fetcher's name.
+        number: One more than in the report before; 1 if the report has everything.
         shards: What has happened.
-        failure: What keeps it from reading, packed by `pack_error`; empty if nothing does.
+        failure: The error that has ended reading, packed by `pack_error`; empty if there is none.
     """
 
     name: str
@@ -167,13 +167,13 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class ReportReply(msgspec.Struct, frozen=True):
-    """The answer to a report.
+    """The reply to a report.
 
     Attributes:
-        known: Whether the planner knows the fetcher as alive.
-        again: Whether a report is missing: begin anew.
-        revision: The newest revision of its shards.
-        pause: Seconds, from one report to the next, that leave the planner time for the other fetchers.
+        known: Whether the run counts the fetcher as alive.
+        again: Whether a report is missing: report everything.
+        revision: The newest revision of the fetcher's shards.
+        pause: Seconds between two reports, to limit the reports of all fetchers.
     """
 
     known: bool
@@ -183,13 +183,13 @@ class ReportReply(msgspec.Struct, frozen=True):
 
 
 class WhereRequest(msgspec.Struct, frozen=True):
-    """A task asks who reads some shards now.
+    """A task asks for the fetchers of some shards.
 
     Attributes:
         shards: The shards.
-        wait: Seconds to wait until all of them are read by somebody.
-        query: The name of the query among those of its run.
-        after: Where its ranges begin, in the order of the shards.
+        wait: Seconds to wait until all of them have a fetcher.
+        query: The name of the query in its run.
+        after: The starts of its ranges, in the order of the shards.
     """
 
     shards: list[ShardKey]
@@ -199,16 +199,16 @@ class WhereRequest(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereRequest:
-        """The question for some ranges of a query."""
+        """The request for some ranges of a query."""
         return cls([wanted.key for wanted in ranges], wait, query, [wanted.after for wanted in ranges])
 
 
 class WhereReply(msgspec.Struct, frozen=True):
-    """Who reads some shards.
+    """The fetchers of some shards.
 
     Attributes:
-        fetchers: The fetchers, in the order of the shards; None: nobody yet.
-        there: The number of fetchers that are there, whatever they read.
+        fetchers: The fetchers, in the order of the shards; None if there is none yet.
+        there: The number of all fetchers of the run.
     """
 
     fetchers: list[FetcherAddress | None]
@@ -216,28 +216,28 @@ class WhereReply(msgspec.Struct, frozen=True):
 
 
 class PlannerClient(Connection):
-    """One connection to the planner of a run; see `Connection`."""
+    """One connection to a run with fetchers in other processes; see `Connection`."""
 
     service = "planner"
 
     def work(self, request: WorkRequest) -> Work:
-        """Ask what to do."""
+        """Ask for work."""
         return self.action(WORK, request, Work, request.wait + _ANSWER_SECONDS)
 
     def report(self, report: Report) -> ReportReply:
-        """Tell what has arrived."""
+        """Report what has arrived."""
         return self.action(REPORT, report, ReportReply, _ANSWER_SECONDS)
 
     def where(self, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereReply:
-        """Ask which fetchers read some ranges now.
+        """Ask for the present fetchers of some ranges.
 
         Args:
             ranges: The ranges.
             wait: Seconds to wait until all of their shards have a fetcher.
-            query: The name of the query among those of its run.
+            query: The name of the query in its run.
         """
         return self.ask_where(WhereRequest.of(ranges, wait, query))
 
     def ask_where(self, request: WhereRequest) -> WhereReply:
-        """Pass on such a question of a task."""
+        """Pass on a task's request."""
         return self.action(WHERE, request, WhereReply, request.wait + _ANSWER_SECONDS)

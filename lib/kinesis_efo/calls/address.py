@@ -1,7 +1,7 @@
-"""Where a service listens, and the ways to it: a Unix socket for processes of the same user on its host, TCP for all others.
+"""The address of a service: a Unix socket for processes of the same user in its network namespace, and TCP for all others.
 
-Names of the Unix sockets are abstract, as Linux has them: they belong to a network namespace, need no directory, and end with their
-process. They have no permissions, so both ends check which user the other one is.
+The Unix sockets have abstract names: these belong to a network namespace, need no directory, and end with their process. They have no
+permissions, so each end checks the user of the other one.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from kinesis_efo.hosts import EVERY_ADDRESS, LOOPBACK, bracketed, is_every_addre
 _BACKLOG: Final = 1024
 _CREDENTIALS: Final = struct.Struct("=iII")
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""What a system says that has IPv6 turned off: its sockets can be made all the same."""
+"""Errors of a system with IPv6 turned off, on which IPv6 sockets can be created nevertheless."""
 
 
 class FetcherAddress(msgspec.Struct, frozen=True):
-    """Where a service is.
+    """The address of a service.
 
     Attributes:
-        namespace: The network namespace whose loopback address it serves, from `network_namespace`; empty if it does not.
+        namespace: The network namespace in which it listens at loopback, from `network_namespace`; empty if it does not.
         port: Its port.
         hosts: Names and addresses that may lead to it from elsewhere, in the order to try.
-        certificate: The certificate that it shows, PEM; None if it serves in the clear.
+        certificate: Its TLS certificate, PEM; None if it does not use TLS.
         nearby: The name of its Unix socket in that namespace; empty if it has none.
     """
 
@@ -48,12 +48,12 @@ class FetcherAddress(msgspec.Struct, frozen=True):
         """The hosts that a caller should try, in order.
 
         Args:
-            namespace: The caller's network namespace. In another one than the service's, loopback leads elsewhere.
+            namespace: The caller's network namespace. Loopback leads to the service only in the service's own one.
         """
         return (LOOPBACK, *self.hosts) if namespace == self.namespace else self.hosts
 
     def location(self, host: str) -> str:
-        """This service at one of its hosts, for messages."""
+        """The URL of the service at one of its hosts, for messages."""
         scheme = "tcp" if self.certificate is None else "tls"
         return f"{scheme}://{bracketed(host)}:{self.port}"
 
@@ -63,9 +63,9 @@ class FetcherAddress(msgspec.Struct, frozen=True):
 
 @cache
 def network_namespace(proc: Path = Path("/proc")) -> str:
-    """What tells the network namespace of this process from all others.
+    """A unique id of this process' network namespace: the boot id of the machine, and the namespace on it.
 
-    The boot id tells machines apart, and the namespace the containers on them. A system without /proc has no namespaces.
+    On a system without /proc, which has no namespaces, it is the host name.
     """
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -76,12 +76,12 @@ def network_namespace(proc: Path = Path("/proc")) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """What a service binds to, and what it tells callers about that.
+    """Where a service has to listen.
 
     Attributes:
         bind: Address or name to bind to.
         ports: Ports to try, in order; 0 is any free one.
-        hosts: Names and addresses by which callers elsewhere may reach it, in the order to try.
+        hosts: Names and addresses for callers elsewhere, in the order to try.
     """
 
     bind: str = LOOPBACK
@@ -90,16 +90,16 @@ class Listening:
 
     @property
     def loopback_only(self) -> bool:
-        """Whether nothing leaves the network namespace, so that there is nothing to encrypt."""
+        """Whether nothing leaves the network namespace, so that TLS is not needed."""
         return all(map(is_loopback, (self.bind, *self.hosts)))
 
     @property
     def on_loopback(self) -> bool:
-        """Whether callers in the same network namespace reach it at the loopback address."""
+        """Whether callers in the same network namespace can use the loopback address."""
         return self.bind == LOOPBACK or is_every_address(self.bind)
 
     def listen(self, port: int) -> socket.socket:
-        """Listen at a port. Every address means those of both families, if the system has both.
+        """Listen at a port. "Every address" includes IPv6, if the system has it.
 
         Raises:
             OSError: The port is taken or not allowed, or the host has no such address.
@@ -111,7 +111,7 @@ class Listening:
                 if error.errno not in _NO_IPV6:
                     raise
             return _server(EVERY_ADDRESS, port, socket.AF_INET)
-        # A name may have several addresses; each would have another free port.
+        # A name may have several addresses: take the first, as each would have another free port.
         family, *_, (address, *_) = socket.getaddrinfo(self.bind, port, type=socket.SOCK_STREAM)[0]
         return _server(str(address), port, family)
 
@@ -125,7 +125,7 @@ def _server(address: str, port: int, family: int, *, both: bool = False) -> sock
 
 
 def listen_nearby() -> socket.socket | None:
-    """A Unix socket with a new name that listens; None if the system has no abstract names."""
+    """A listening Unix socket with a new name; None if the system has no abstract names."""
     if sys.platform != "linux":
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -138,11 +138,11 @@ def connect_nearby(name: str, seconds: float) -> socket.socket:
     """Connect to a socket of `listen_nearby`.
 
     Args:
-        name: Its name, without the first zero.
+        name: Its name, without the leading zero byte.
         seconds: Longest time.
 
     Raises:
-        OSError: There is none in this network namespace, or another user's process listens there.
+        OSError: There is none in this network namespace, or it belongs to another user's process.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -157,6 +157,6 @@ def connect_nearby(name: str, seconds: float) -> socket.socket:
 
 
 def is_own(sock: socket.socket) -> bool:
-    """Whether the process at the other end of a Unix socket is one of this user."""
+    """Whether the process at the other end of a Unix socket belongs to this user."""
     _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return bool(user == os.geteuid())

@@ -1,6 +1,6 @@
-"""A connection to a service: finds the way, proves the secret, and raises the errors of the other side as they were.
+"""A connection to a service: tries its addresses, proves the secret, and raises the errors of the other side.
 
-Connections within a host stay open from one task of a worker to the next: opening one costs more than a small micro-batch's records do.
+Connections within a host stay open for the next task of a worker, because opening one takes longer than reading a small micro-batch.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from kinesis_efo.hosts import LOOPBACK
 
 T = TypeVar("T")
 AT_MOST: Final = 4
-"""Connections that are kept: the queries of a session share its workers. Those of queries that have ended make room in time."""
+"""Most connections that are kept: a worker serves all queries of a session. The oldest are closed first."""
 
 _CONNECT_SECONDS: Final = 5.0
 _LAST_CONNECT_SECONDS: Final = 20.0
-"""A machine under load answers late, and after the last way there is no other."""
+"""Time for the last address: a machine under load answers late, and there is no other address to try."""
 _SEND_SECONDS: Final = 20.0
 
 _reached: dict[tuple[str, ...], str] = {}
-"""The host that a service answered at, by the hosts to try: the tasks of a worker come one after the other, in this process."""
+"""The host at which a service has answered, by its hosts: the next task in this process tries it first."""
 
 
 class ConnectionCache:
-    """Connections that are not used at the moment. Safe for threads: one that is taken is no longer in the cache.
+    """Open connections that are not in use. Thread-safe.
 
     Args:
-        at_most: How many; the one that waits longest is closed.
-        process: The id of this process. After a fork, the child does not use its parent's.
+        at_most: Most connections; beyond that the oldest is closed.
+        process: Returns the id of this process, to drop the parent's connections after a fork.
     """
 
     def __init__(self, at_most: int = AT_MOST, process: Callable[[], int] = os.getpid) -> None:
@@ -54,13 +54,13 @@ class ConnectionCache:
         self._lock = threading.Lock()
 
     def take(self, where: Hashable) -> Wire | None:
-        """A connection that leads somewhere, if there is one."""
+        """Take a connection to a place out of the cache, if there is one."""
         with self._lock:
             self._own()
             return self._wires.pop(where, None)
 
     def keep(self, where: Hashable, wire: Wire) -> None:
-        """Keep a connection. One that leads there too is closed, and those that the other side has closed; if there is no room, one more."""
+        """Keep a connection, in place of an earlier one to the same place. Closes broken ones, and the oldest if there are too many."""
         with self._lock:
             self._own()
             ended = [each for each, kept in self._wires.items() if each == where or kept.speaks]
@@ -72,7 +72,7 @@ class ConnectionCache:
             each.close()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all connections."""
         with self._lock:
             self._own()
             wires = list(self._wires.values())
@@ -83,7 +83,7 @@ class ConnectionCache:
     def _own(self) -> None:
         before, self._owner = self._owner, self._process()
         if self._owner != before:
-            # A child closes its own ends alone: those of its parent go on.
+            # This closes only the child's ends; the parent's stay open.
             for wire in self._wires.values():
                 wire.close()
             self._wires.clear()
@@ -95,22 +95,22 @@ atexit.register(CONNECTIONS.close)
 
 
 class Connection:
-    """One connection to one service. Not to be shared between threads.
+    """One connection to one service, for one thread.
 
-    It connects with the first call, by the first way that leads there, and again once the connection is broken.
+    It connects with the first call, at the first address that answers, and again after the connection was broken.
 
     Args:
-        address: How to reach it.
+        address: The service's address.
         secret: The secret of the run.
         namespace: The network namespace of this process.
-        connect_seconds: Time for each way but the last.
-        last_connect_seconds: Time for the last way.
-        kept: Where connections within the machine stay open for the next task; None: nowhere.
-        allocate: Makes the memory for what comes, given its bytes.
+        connect_seconds: Time for each host but the last.
+        last_connect_seconds: Time for the last host.
+        kept: Keeps connections within the machine open for the next task; None: they are closed.
+        allocate: Makes the memory for a frame's body, given its bytes.
     """
 
     service = "fetcher"
-    """What is there, for messages."""
+    """The name of the service, for messages."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Connection:
     ) -> None:
         self._address = address
         self._secret = secret
-        # A connection is proven for one secret.
+        # A kept connection was proven with one secret.
         self._place = (address, secret)
         self._namespace = network_namespace() if namespace is None else namespace
         self._connect_seconds = connect_seconds
@@ -145,23 +145,23 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close the connection, or keep it for the next one to the same place."""
+        """Close the connection, or put it into the cache."""
         if self._wire is not None and self._kept is not None and self._local:
             self._kept.keep(self._place, self._wire)
             self._wire = None
         self.drop()
 
     def action(self, name: str, request: msgspec.Struct, answer: type[T], seconds: float) -> T:
-        """Make a call with one answer.
+        """Make a call whose reply is one message.
 
         Args:
-            name: Its name.
-            request: What is asked.
-            answer: The type of the answer.
-            seconds: Longest time to wait for it.
+            name: The name of the call.
+            request: The message.
+            answer: The type of the reply.
+            seconds: Longest time to wait for the reply.
 
         Raises:
-            FetcherUnreachableError: Nobody answers, or not in time.
+            FetcherUnreachableError: The service cannot be reached, or does not reply in time.
             KinesisEfoError: The error of the other side.
         """
         with self.translated():
@@ -172,10 +172,10 @@ class Connection:
             return msgspec.json.decode(frame.head, type=answer)
 
     def call(self, request: Request, body: bytes, seconds: float) -> tuple[Wire, Frame]:
-        """Make a call; returns the connection, and the first frame of the answer. Every call may be made twice.
+        """Make a call; returns the connection, and the first frame of the reply. A call may arrive twice.
 
         Args:
-            request: What is asked.
+            request: The head of the call.
             body: The message.
             seconds: Longest time to wait for the frame.
 
@@ -195,15 +195,15 @@ class Connection:
             try:
                 return ask(self._wire)
             except LostError:
-                # It may have been closed long ago.
+                # The service may have closed it long ago: connect again.
                 self.drop()
         return ask(self._connected())
 
     def checked(self, frame: Frame) -> Frame:
-        """A frame of an answer.
+        """Return a frame of a reply.
 
         Raises:
-            KinesisEfoError: It is an error of the other side.
+            KinesisEfoError: The frame is an error of the other side.
         """
         if frame.kind is Kind.REFUSED:
             raise self._refused()
@@ -230,12 +230,12 @@ class Connection:
 
     def _connect(self, host: str, seconds: float) -> Wire:
         if host == LOOPBACK and self._namespace == self._address.namespace and self._address.nearby:
-            # Half the price of TCP, and without TLS.
+            # Costs half as much as TCP, and needs no TLS.
             try:
                 return self._proven(connect_nearby(self._address.nearby, seconds), seconds)
             except OSError as error:
                 if self._address.certificate is None:
-                    # Once the service has ended, any user of the host may listen at its port.
+                    # Without TLS, do not use the port: once the service has ended, any user of the host may listen there.
                     raise ConnectionError(f"by its Unix socket: {words(error)}") from None
         sock = socket.create_connection((host, self._address.port), seconds)
         if self._address.certificate is None:
@@ -280,7 +280,7 @@ class Connection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raise what breaks a connection as this library's errors. After any error, it is closed."""
+        """Translate errors into this library's. Any error closes the connection."""
         try:
             yield
         except Exception as error:

@@ -1,7 +1,7 @@
-"""A service for other processes of this library: listens, has callers prove a secret, and hands their calls over to an event loop.
+"""A service for other processes of this library: listens, has callers prove a secret, and passes their calls to an event loop.
 
-Each connection has a thread of its own, which sends what it is asked for. What a caller can take before it has proven the secret is
-bounded: a place of `MOST_STRANGERS`, `2 * PROOF_BYTES` bytes, and `STRANGER_SECONDS`.
+Each connection has a thread, which also sends the replies. Before a caller has proven the secret it can use only one of
+`MOST_STRANGERS` places, `2 * PROOF_BYTES` bytes, and `STRANGER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ STRANGER_SECONDS: Final = 10.0
 """Longest time for a caller by TCP to prove the secret."""
 
 MOST_STRANGERS: Final = 512
-"""Callers by TCP at a time that have not proven the secret: each costs a thread. Further ones wait in the backlog."""
+"""Most callers by TCP that have not proven the secret yet. Each needs a thread; further ones wait in the backlog."""
 
 HURRY_SECONDS: Final = 2.0
-"""While all these places are taken, callers have so long to prove the secret. Else silent strangers would keep out those of the run."""
+"""Time to prove the secret while all these places are taken, so that silent strangers do not keep out the callers of the run."""
 
 _SECRET: Final = 0
 _MOST_REQUEST_HEAD: Final = 8 << 10
@@ -48,22 +48,22 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 class CallerGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The caller has closed the connection, or its host has vanished."""
 
 
 class Stopped(Exception):
-    """The event loop does not answer any more."""
+    """The event loop has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """Answers one call of tools.
+    """The one call that tools may make.
 
     Attributes:
-        token: What a tool has to know; it opens nothing else.
+        token: The secret for this call only.
         name: The name of the call.
         asked: The type of its message.
-        answer: Gives the answer, in the event loop of the service.
+        answer: Makes the reply, in the event loop of the service.
     """
 
     token: str
@@ -73,11 +73,11 @@ class Desk:
 
 
 class Call:
-    """A call that is being answered.
+    """A call in progress.
 
     Args:
-        wire: The way back to the caller.
-        is_tool: Whether the caller knows the token of tools alone.
+        wire: The connection to the caller.
+        is_tool: Whether the caller has proven only the token of tools.
         seconds: How long the call may last; None: without limit.
     """
 
@@ -88,15 +88,15 @@ class Call:
 
     @property
     def gone(self) -> bool:
-        """Whether nobody waits for the answer any more: a caller says nothing before it has it."""
+        """Whether the caller has gone: it sends nothing before the reply, so anything received is the end."""
         return self._wire.speaks or self._wire.unheard
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = ()) -> None:
-        """Send the answer, or a part of it; see `Wire.send`.
+        """Send the reply, or a part of it; see `Wire.send`.
 
         Raises:
             LostError: The caller has gone.
-            TimeoutError: It has not taken it as long as the call may last.
+            TimeoutError: The time of the call is over.
         """
         self._wire.send(kind, head, parts, self._give_up_at)
 
@@ -105,22 +105,22 @@ class Service:
     """Serves until `shutdown`.
 
     Args:
-        loop: The event loop in which calls are answered; None if `act` needs none.
+        loop: The event loop for calls; None if `act` needs none.
         secret: The secret of the run; a caller that does not prove it is refused.
         listening: Where to listen.
-        certificate: Encrypts what is sent by TCP; None: nothing is encrypted.
-        desk: Answers tools; None: they are refused.
-        more: Answers calls that the service itself does not know, with None if they are unknown to it, too.
+        certificate: The certificate for TLS on TCP connections; None: they do not use TLS.
+        desk: The call for tools; None: they are refused.
+        more: Replies to calls that the service itself does not know; returns None if it does not know them either.
 
     Attributes:
-        address: How it is reached.
+        address: Its address.
 
     Raises:
-        FetcherError: It cannot listen there.
+        FetcherError: It cannot listen.
     """
 
     what = "fetcher"
-    """What is served, for messages."""
+    """The name of the service, for messages."""
 
     def __init__(
         self,
@@ -172,13 +172,13 @@ class Service:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Take no more calls; those under way have a moment to end. May be called again."""
+        """Accept no more calls; running calls have a moment to end. May be called again."""
         with self._lock:
             self._stopping = True
             idle = [*self._idle, *self._strangers]
         for sock in filter(None, (self._socket, self._nearby)):
             with contextlib.suppress(OSError):
-                # Wakes the thread that waits there.
+                # Wakes the accepting thread.
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
         for wire in idle:
@@ -207,7 +207,7 @@ class Service:
             try:
                 sock, _ = listening.accept()
             except OSError:
-                # Without a file for it, a caller waits.
+                # As if no more files can be opened: the caller waits.
                 time.sleep(_PAUSE_SECONDS)
                 continue
             try:
@@ -220,7 +220,7 @@ class Service:
                 target=self._serve, args=(sock, wire), name=f"kinesis-efo {self.what} call", daemon=True
             )
             try:
-                # `shutdown` waits for all threads that are known, and can only wait for those that run.
+                # Start and register under the lock, because `shutdown` joins all registered threads.
                 with self._lock:
                     thread.start()
                     self._threads[thread] = wire
@@ -230,13 +230,13 @@ class Service:
                 wire.close()
 
     def _has_place(self) -> bool:
-        """Whether one more stranger may come. If not, those are cut off that have been silent for `HURRY_SECONDS`."""
+        """Whether there is a place for one more stranger. If not, cut off those that have been silent for `HURRY_SECONDS`."""
         late = time.monotonic() - HURRY_SECONDS
         with self._lock:
             if len(self._strangers) < MOST_STRANGERS:
                 return True
             for wire, since in self._strangers.items():
-                # What has come and is not read yet waits for this process: its caller is not late.
+                # A caller whose data is not read yet is not late.
                 if since <= late and not wire.speaks:
                     wire.cut()
         return False
@@ -272,7 +272,7 @@ class Service:
             wire.close()
 
     def _next(self, wire: Wire, *, is_tool: bool) -> bool:
-        """Answer the next call of a connection; returns whether there may be another one."""
+        """Handle the next call of a connection; returns whether there may be another one."""
         with self._lock:
             if self._stopping:
                 return False
@@ -291,7 +291,7 @@ class Service:
         return self._answer(Call(wire, is_tool, request.seconds), request.name, bytes(frame.body))
 
     def _answer(self, call: Call, name: str, body: bytes) -> bool:
-        """Answer a call; returns whether there may be another one."""
+        """Handle a call; returns whether there may be another one."""
         answer: msgspec.Struct | None
         try:
             try:
@@ -316,25 +316,25 @@ class Service:
     # -- calls
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
-        """Answer a call of a task or a fetcher.
+        """Handle a call of a task or a fetcher.
 
         Args:
             call: The call.
-            name: What is asked.
+            name: Its name.
             body: The message.
 
         Returns:
-            The answer; None if it was sent in parts.
+            The reply; None if it was sent in parts.
         """
         if self._more is not None:
-            # Its caller may ask again: what it has begun is not cut off.
+            # Not cancelled if the caller has gone, because it may ask again.
             answer = self.run(None, self._more(name, body))
             if answer is not None:
                 return answer
         raise FetcherError(f"the {self.what} has no action {name!r}")
 
     def run(self, call: Call | None, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the event loop, for a call: until its caller has gone."""
+        """Run a coroutine in the event loop. It is cancelled when the caller of `call` has gone."""
         return self.result(call, self.submit(work))
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -347,10 +347,10 @@ class Service:
             raise Stopped from None
 
     def done(self, call: Call | None, future: concurrent.futures.Future[Any], seconds: float) -> bool:
-        """Wait for a coroutine; False if it takes longer. If its caller has gone, it is cancelled."""
+        """Wait for a coroutine; False if it takes longer. It is cancelled when the caller has gone."""
         give_up_at = time.monotonic() + seconds
         while not concurrent.futures.wait((future,), min(_CANCEL_CHECK_SECONDS, seconds)).done:
-            # The caller does not wait any more: its task was killed, or the query stopped.
+            # The task was killed, or the query has stopped.
             if call is not None and call.gone:
                 future.cancel()
                 raise CallerGone
@@ -372,10 +372,10 @@ class Service:
 
 
 def decoded(data: bytes, kind: type[T]) -> T:
-    """A message of a call.
+    """Decode the message of a call.
 
     Raises:
-        FetcherError: It is none.
+        FetcherError: It is invalid.
     """
     try:
         return msgspec.json.decode(data, type=kind)

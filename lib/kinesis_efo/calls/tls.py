@@ -1,7 +1,4 @@
-"""TLS between processes of a run: a certificate that a service makes when it starts, and that its callers alone are told to trust.
-
-Names mean nothing here, so there is no authority: a caller trusts exactly this one certificate.
-"""
+"""TLS between processes of a run: a service makes a certificate when it starts, and its callers trust exactly this certificate."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from functools import lru_cache
 from typing import Final
 
 CERTIFICATE_NAME: Final = "fetcher.kinesis-efo.invalid"
-"""The name in every certificate, whatever the address by which a caller comes."""
+"""The name in every certificate, whatever the address of the service."""
 
 _BEFORE: Final = timedelta(days=2)
-"""Clocks of hosts differ, and a task must not find the certificate not valid yet."""
+"""A certificate is valid from this long before it is made, because clocks of hosts differ."""
 _AFTER: Final = timedelta(days=30 * 365)
-"""Longer than any run: it cannot be renewed within one."""
+"""A certificate is valid for longer than any run, because it cannot be renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ def make_certificate(now: datetime) -> Certificate:
     Args:
         now: The time, with its zone.
     """
-    # Loaded by those alone that need it: on the loopback address alone nothing is encrypted.
+    # Imported here, because TLS is not used on loopback.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -66,7 +63,7 @@ def make_certificate(now: datetime) -> Certificate:
 
 
 def showing(certificate: Certificate) -> ssl.SSLContext:
-    """What a service with this certificate wraps its sockets with."""
+    """The TLS context of a service with this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     with _readable(certificate.pem) as chain, _readable(certificate.key) as key:
@@ -76,7 +73,7 @@ def showing(certificate: Certificate) -> ssl.SSLContext:
 
 @lru_cache(maxsize=16)
 def trusting(pem: str) -> ssl.SSLContext:
-    """What a caller wraps its socket with that trusts one certificate and no other."""
+    """The TLS context of a caller that trusts only this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=pem)
@@ -84,17 +81,17 @@ def trusting(pem: str) -> ssl.SSLContext:
 
 
 def fingerprint(certificate: str | bytes | None) -> bytes:
-    """The hash of a certificate, PEM or DER, which proofs are bound to. Python has no other binding to a channel of TLS 1.3."""
+    """The hash of a certificate, PEM or DER, to which proofs are bound. Python has no other channel binding for TLS 1.3."""
     der = ssl.PEM_cert_to_DER_cert(certificate) if isinstance(certificate, str) else certificate
     return hashlib.sha256(der or b"").digest()
 
 
 @contextlib.contextmanager
 def _readable(text: str) -> Iterator[str]:
-    """A path that some bytes can be read from, once: Python takes keys from files only, and this one is to be in none."""
+    """A path from which a text can be read once: Python loads keys only from files, and this one must not be on disk."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as file:
-        # Little enough for a pipe to hold.
+        # Short enough to fit into the pipe.
         file.write(text.encode())
         file.close()
         yield f"/dev/fd/{reading}"

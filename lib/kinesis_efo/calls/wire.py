@@ -1,9 +1,9 @@
 """One end of a connection between processes of a run: proofs, then frames. Blocking, for one thread at a time.
 
-The service sends its greeting and a challenge; the caller a challenge of its own and the proof that it knows the secret; the service
-its proof. The secret itself is never sent. Then the service answers each request with one frame, or with several up to `END`. A frame
-is its kind, the length of its head and of its body; the head, a message in JSON; and the body. Both ends are of one version of the
-library; another version is told so by the greeting.
+The service sends its greeting and a challenge; the caller its own challenge and the proof that it knows the secret; the service its
+proof. The secret itself is never sent. Then the service replies to each request with one frame, or with several up to `END`. A frame
+is its kind, the lengths of its head and of its body; the head, a message in JSON; and the body. Both ends must have the same version of
+the library, which the greeting ensures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kinesis_efo import errors
 from kinesis_efo.errors import FetcherError, KinesisEfoError, OptionsError
 
 GREETING: Final = b"kinesis-efo 2\n"
-"""What a service sends first, with the version of this protocol: something else may listen there."""
+"""The first bytes of a service, with the version of this protocol."""
 
 PROOF_BYTES: Final = 32
 """Size of a challenge and of a proof."""
@@ -36,22 +36,22 @@ MOST_HEAD: Final = 16 << 20
 """Longest head of a frame, bytes."""
 
 ALONE_BYTES: Final = 64 << 10
-"""Bytes of this size or more are sent as they are. Smaller ones are copied together: each call has its price."""
+"""Parts of this size or more are sent as they are. Smaller ones are joined, to make fewer system calls."""
 
 UNHEARD_SECONDS: Final = 20.0
-"""A host that has not confirmed for so long what was sent to it has vanished."""
+"""A host that has not acknowledged sent data for this long has vanished."""
 
 _UNIX: Final = getattr(socket, "AF_UNIX", None)
 _REFUSAL: Final = bytes(PROOF_BYTES)
 _PREFIX: Final = struct.Struct(">BIQ")
 _UNACKED_AT, _LAST_ACK_AT = 24, 56
-"""Where Linux has both in its `tcp_info`: segments that are not confirmed, and milliseconds since anything was."""
+"""Offsets in Linux' `tcp_info`: the number of unacknowledged segments, and milliseconds since the last acknowledgement."""
 
 Data: TypeAlias = bytes | bytearray | memoryview
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """The type of a frame."""
 
     REQUEST = 1
     ANSWER = 2
@@ -62,12 +62,12 @@ class Kind(IntEnum):
 
 
 class Frame(NamedTuple):
-    """A frame as it arrived.
+    """A received frame.
 
     Attributes:
-        kind: What it is.
+        kind: Its type.
         head: Its message.
-        body: What follows, read-only.
+        body: Its body, read-only.
     """
 
     kind: Kind
@@ -79,8 +79,8 @@ class Request(msgspec.Struct, frozen=True):
     """The head of a call's first frame.
 
     Attributes:
-        name: What is asked.
-        seconds: How long the caller waits for the whole answer; None: without limit.
+        name: The name of the call.
+        seconds: How long the caller waits for the whole reply; None: without limit.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class LostError(ConnectionError):
-    """The other side has closed the connection, or it is broken, or what arrives is no frame."""
+    """The connection is closed or broken, or the received data is not a frame."""
 
 
 class Wire:
@@ -96,7 +96,7 @@ class Wire:
 
     Args:
         sock: Its socket, connected.
-        allocate: Makes the memory for a body of so many bytes.
+        allocate: Makes the memory for a body, given its bytes.
     """
 
     def __init__(self, sock: socket.socket, allocate: Callable[[int], Any] = bytearray) -> None:
@@ -114,19 +114,19 @@ class Wire:
     # -- proofs
 
     def challenge(self, secrets: Sequence[str], channel: bytes, give_up_at: float) -> int | None:
-        """Have the caller prove that it knows a secret, and prove the same to it. It is refused if it does not.
+        """Let the caller prove that it knows a secret, and prove the same to it; else refuse it.
 
         Args:
-            secrets: The secrets that are accepted.
-            channel: What the proofs are bound to.
-            give_up_at: Until when that may take, monotonic seconds.
+            secrets: The accepted secrets.
+            channel: The fingerprint to which proofs are bound.
+            give_up_at: The time limit, monotonic seconds.
 
         Returns:
             The index of the secret; None if the caller knows none of them.
 
         Raises:
             LostError: See the class.
-            TimeoutError: It took longer.
+            TimeoutError: The time is over.
         """
         own = os.urandom(PROOF_BYTES)
         self._send(GREETING + own, give_up_at)
@@ -140,16 +140,16 @@ class Wire:
         return None
 
     def prove(self, secret: str, channel: bytes, give_up_at: float) -> bool:
-        """Answer the challenge of a service; returns whether it has accepted the secret, and has proven that it knows it.
+        """Respond to the challenge of a service; returns whether it has accepted the secret, and has proven that it knows it.
 
         Args:
             secret: The secret.
-            channel: What the proofs are bound to.
-            give_up_at: Until when that may take, monotonic seconds.
+            channel: The fingerprint to which proofs are bound.
+            give_up_at: The time limit, monotonic seconds.
 
         Raises:
-            LostError: See the class; or something else answers there.
-            TimeoutError: It took longer.
+            LostError: See the class; or it is another service.
+            TimeoutError: The time is over.
         """
         greeting = bytes(self._fill(bytearray(len(GREETING)), None, give_up_at))
         if greeting != GREETING:
@@ -169,14 +169,14 @@ class Wire:
         """Send a frame.
 
         Args:
-            kind: What it is.
+            kind: Its type.
             head: Its message.
-            parts: What follows.
-            give_up_at: Until when the other side may take it, monotonic seconds.
+            parts: The parts of its body.
+            give_up_at: The time limit, monotonic seconds.
 
         Raises:
             LostError: See the class.
-            TimeoutError: The other side has not taken it in time. The connection is of no use any more.
+            TimeoutError: The other side has not received it in time. The connection cannot be used any more.
         """
         parts = list(parts)
         prefix = _PREFIX.pack(kind, len(head), sum(map(len, parts)))
@@ -209,7 +209,7 @@ class Wire:
 
         Raises:
             LostError: See the class.
-            TimeoutError: Nothing came for longer.
+            TimeoutError: No byte was received for `seconds`.
         """
         kind, head, body = _PREFIX.unpack(self._fill(bytearray(_PREFIX.size), seconds))
         if kind not in list(Kind) or head > most_head or body > most_body:
@@ -240,14 +240,14 @@ class Wire:
 
     @property
     def speaks(self) -> bool:
-        """Whether something has come that was not received yet, and be it the end."""
+        """Whether there is unread data, or the end of the connection."""
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN)
         return bool(poll.poll(0))
 
     @property
     def unheard(self) -> bool:
-        """Whether the other side's host has confirmed nothing for long of what was sent. One that is only busy confirms."""
+        """Whether the other host has not acknowledged sent data for long. A busy host does acknowledge."""
         if not self._is_tcp or not hasattr(socket, "TCP_INFO"):
             return False
         told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
@@ -257,9 +257,9 @@ class Wire:
     # -- the end
 
     def cut(self) -> None:
-        """End the connection for both sides, also if another thread uses it: what that does next fails."""
+        """End the connection for both sides, even if another thread uses it; that thread gets an error."""
         with contextlib.suppress(OSError):
-            # Not the method of a socket with TLS, which would go on in the clear.
+            # Not the method of a TLS socket, which would continue without TLS.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ class Wire:
 
 
 def _pieces(parts: Iterable[Data]) -> Iterator[Data]:
-    """What is sent at a time."""
+    """Join small parts; yields the pieces to send."""
     small: list[Data] = []
     for part in parts:
         if len(part) >= ALONE_BYTES:
@@ -283,7 +283,7 @@ def _pieces(parts: Iterable[Data]) -> Iterator[Data]:
 
 
 def words(error: OSError) -> str:
-    """What an error says, without its number."""
+    """The text of an error, without its number."""
     if isinstance(error, ssl.SSLError):
         return str(getattr(error, "verify_message", "") or error.reason or error)
     return error.strerror or str(error)
@@ -304,7 +304,7 @@ def pack_error(error: KinesisEfoError) -> bytes:
 
 
 def unpack_error(data: bytes) -> KinesisEfoError:
-    """Decode what `pack_error` encoded, to an error of the same type."""
+    """Decode the result of `pack_error`, to an error of the same type."""
     try:
         failure = msgspec.json.decode(data, type=_Failure)
     except msgspec.MsgspecError:

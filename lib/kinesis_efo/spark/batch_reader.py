@@ -1,6 +1,6 @@
-"""The batch reader: plans the stretches of a read on the driver and reads them in tasks.
+"""The batch reader: plans the ranges of a read on the driver and reads them in tasks.
 
-Spark 4.0 plans anew for each action on a DataFrame, later versions once. The end does not depend on that: it was taken at `load()`.
+Spark 4.0 plans again for each action on a DataFrame, later versions once. The end of the read does not change: it is set at `load()`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class StretchPartition(InputPartition):
-    """What one task reads.
+    """The ranges that one task reads.
 
     Attributes:
-        stretches: The stretches, of different shards.
+        stretches: The ranges, of different shards.
     """
 
     def __init__(self, stretches: Sequence[Stretch]) -> None:
@@ -39,13 +39,13 @@ class StretchPartition(InputPartition):
 
 
 class KinesisBatchReader(DataSourceReader):
-    """Reads a stretch of the streams of a manifest.
+    """Reads a part of the streams of a manifest.
 
     Args:
         options: The read's options.
-        manifest: The application's, reduced to the streams that the read selects.
-        loaded: When `load()` was called, epoch seconds: the tip is that of then.
-        here: Whether that was on this machine. The clock of a client of Spark Connect may be off, and nobody here knows by how much.
+        manifest: The application's manifest, reduced to the streams of the read.
+        loaded: When `load()` was called, epoch seconds: the read ends at the tips of that time.
+        here: Whether `loaded` is by this machine's clock. The clock of a client of Spark Connect may be off by an unknown time.
     """
 
     def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float, *, here: bool = True) -> None:
@@ -61,11 +61,11 @@ class KinesisBatchReader(DataSourceReader):
             latency.install()
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks: one for each stretch, or for some.
+        """The tasks, each with one or several ranges.
 
         Raises:
-            ConfigurationError: The read cannot be as it was asked for.
-            StreamError: A stream cannot be asked for its shards.
+            ConfigurationError: The options do not fit the streams.
+            StreamError: The shards of a stream cannot be listed.
             DataLossError: The read begins before the stream's retention, and losses are errors.
         """
         import asyncio
@@ -75,7 +75,7 @@ class KinesisBatchReader(DataSourceReader):
         log_to_stderr()
         planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
         tasks = math.ceil(len(planned) / self._options.source.batch_shards_per_task)
-        # Closed shards, which come first, have their records ready; each task gets some of them. Without a task, Spark makes one.
+        # Closed shards come first, and each task gets some of them. Without any task, Spark makes one itself.
         return [StretchPartition(planned[task::tasks]) for task in range(tasks)] or [StretchPartition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -83,8 +83,8 @@ class KinesisBatchReader(DataSourceReader):
 
         Raises:
             StreamError: A shard cannot be read.
-            DataLossError: Records are gone that lie in a stretch.
-            FrameError: An answer of Kinesis cannot be decoded.
+            DataLossError: Records of a range are lost.
+            FrameError: A response of Kinesis cannot be decoded.
         """
         assert isinstance(partition, StretchPartition)
         if not partition.stretches:

@@ -1,4 +1,4 @@
-"""What differs between Spark 4.0 and 4.3, in one place.
+"""The differences between Spark 4.0 and 4.3.
 
 Admission control and `Trigger.AvailableNow` for Python sources came with Spark 4.2 (`pyspark.sql.streaming.datasource`).
 """
@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceStreamReader
 
 SPARK_VERSION: tuple[int, int] = tuple(int(part) for part in pyspark.__version__.split(".")[:2])  # type: ignore[assignment]
-"""Major and minor version of the PySpark that is installed."""
+"""Major and minor version of the installed PySpark."""
 
 if TYPE_CHECKING:
     StreamReaderBase = DataSourceStreamReader
@@ -31,9 +31,9 @@ elif SPARK_VERSION >= (4, 2):
         """A stream reader that supports `Trigger.AvailableNow`."""
 
     def read_limit(max_bytes: int, max_records: int | None) -> Any:
-        """The read limit that Spark passes back to `latestOffset`. Spark cannot combine two: the one in records wins.
+        """The read limit that Spark passes back to `latestOffset`: in records if given, else in bytes, as Spark cannot combine them.
 
-        It is never `ReadAllAvailable`: Spark passes that one with `Trigger.Once`, whose one micro-batch is to read everything.
+        It is never `ReadAllAvailable`, which Spark passes with `Trigger.Once`.
         """
         return ReadMaxBytes(max_bytes) if max_records is None else ReadMaxRows(max_records)
 
@@ -49,11 +49,11 @@ else:
 
 
 def in_pipeline() -> bool:
-    """Whether the code of a Declarative Pipeline (Spark 4.1+) runs now, which may describe reads and do nothing else.
+    """Whether the code of a Declarative Pipeline (Spark 4.1+) is running, which may only describe reads.
 
-    Registering a source there fails in the functions of the pipeline, and at import lets the pipeline fail once its rows are written.
+    If it registers a source, the functions of the pipeline fail, or, at import, the pipeline fails after its rows are written.
     """
-    # Whoever runs a pipeline has imported it.
+    # A process that runs a pipeline has imported this module.
     registry = sys.modules.get("pyspark.pipelines.graph_element_registry")
     if (active := getattr(registry, "get_active_graph_element_registry", None)) is None:
         return False

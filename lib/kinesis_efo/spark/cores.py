@@ -1,4 +1,4 @@
-"""Sees that fetchers leave cores for micro-batches, where the number of cores is known: in local mode."""
+"""Checks that fetchers leave cores for micro-batches, if the number of cores is known: in local mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:\s*,\s*\d+)?\])?")
 
 
 def check_cores(master: str, fetchers: int, cores_here: int) -> None:
-    """See that a number of fetchers leaves cores.
+    """Check that fetchers leave at least one core.
 
     Args:
         master: Spark's master.
@@ -19,7 +19,7 @@ def check_cores(master: str, fetchers: int, cores_here: int) -> None:
         cores_here: Number of cores with the master `local[*]`.
 
     Raises:
-        ConfigurationError: It leaves none.
+        ConfigurationError: They leave none.
 
     >>> check_cores("local[4]", 3, 2)
     >>> check_cores("yarn", 400, 2)

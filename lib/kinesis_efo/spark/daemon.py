@@ -1,11 +1,11 @@
-"""Spark's daemon for Python workers, with what tasks import loaded beforehand: a new worker is a fork and imports nothing.
+"""Spark's daemon for Python workers, with the modules of tasks loaded beforehand: a new worker is a fork and imports nothing.
 
 It also tunes memory, garbage collection and import caches of all code in these workers (latency.py).
 
-For `--conf spark.python.daemon.module=kinesis_efo.spark.daemon`. Workers share the memory of what the daemon has loaded.
+For `--conf spark.python.daemon.module=kinesis_efo.spark.daemon`. Workers share the memory of the loaded modules.
 
-Forking is safe only if no other thread runs. Arrow's allocator would start one, and numpy's library of linear algebra starts
-them where Spark has not limited it to one; where threads run after all, Spark's own daemon takes over.
+Forking is safe only if no other thread runs, so threads of Arrow's allocator and of numpy's linear algebra are turned off. If there
+are threads nevertheless, Spark's own daemon runs instead.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PRELOADED: Final = (
     "kinesis_efo.spark.stream_reader",
     "encodings.ascii",
 )
-"""What the first task of a worker imports. Other versions of Spark may have other modules; workers then import what is missing."""
+"""The modules that the first task of a worker imports. Those that a version of Spark does not have are skipped."""
 _SPARKS_OWN: Final = "pyspark.daemon"
 _NO_THREADS: Final = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OMP_NUM_THREADS": "1"}
 _THREADS: Final = Path("/proc/self/task")
 
 
 def preload() -> bool:
-    """Import what workers need; whether this process can be forked afterwards."""
+    """Import the modules that workers need; returns whether this process can be forked afterwards."""
     for name, value in _NO_THREADS.items():
         os.environ.setdefault(name, value)
     for name in PRELOADED:
@@ -42,11 +42,11 @@ def preload() -> bool:
 
 
 def main() -> None:
-    """Be the daemon."""
+    """Run the daemon."""
     if not preload():
         os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
     import_module("kinesis_efo.spark.latency").tune()
-    # What is there now is never garbage, and a collection in a worker would copy its pages.
+    # The present objects are never garbage, and a collection in a worker would copy their pages.
     gc.collect()
     gc.freeze()
     import_module(_SPARKS_OWN).manager()

@@ -1,4 +1,4 @@
-"""`kinesis_efo.read_stream` and `kinesis_efo.read`: open the source, and tell it what only the session or the caller knows."""
+"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source with what only the session or the caller knows."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def read_stream(
 ) -> DataFrame:
     """Read the streams of an application as a streaming DataFrame.
 
-    Does the same as `spark.readStream.format("kinesis-efo")`, but also works where Spark's discovery of data sources is off, tells
-    the fetcher where the session's driver is reached, and listens in a classic session for finished micro-batches, so that a query
-    that stops leaves the lease table where its last one ended.
+    Does the same as `spark.readStream.format("kinesis-efo")`, but also works if Spark's discovery of data sources is off, and gives the
+    fetcher the address of the session's driver. In a classic session it also listens for finished micro-batches, so that a query that
+    stops leaves the lease table at the end of its last one.
 
-    It checks the options before Spark sees them, and in a classic session the manifest as well. In the functions of a Declarative
-    Pipeline it only describes the read: Spark finds the source by discovery there.
+    It checks the options before Spark gets them, and in a classic session the manifest as well. In the functions of a Declarative
+    Pipeline it only describes the read; Spark discovers the source.
 
     Args:
         spark: The session.
@@ -50,9 +50,9 @@ def read_stream(
     Raises:
         OptionsError: Options are wrong; the message names all of them.
         ManifestError: The manifest cannot be loaded, or lacks what the options name; in a classic session.
-        ConfigurationError: This many fetchers would leave no core for micro-batches, or this Spark has no names or fetchers here (a
-            client of Spark Connect and a Declarative Pipeline have none).
-        AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` makes the error of it.
+        ConfigurationError: The fetchers would leave no core for micro-batches; or fetchers are not possible here (in a client of Spark
+            Connect or a Declarative Pipeline); or this Spark has no names of sources.
+        AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` returns the original error.
 
     ```python
     df = kinesis_efo.read_stream(
@@ -66,7 +66,7 @@ def read_stream(
         )
     given = dict(_texts(manifest, streams, options))
     fetchers = _number_of_fetchers(given)
-    # Who starts the fetchers is known only later: it is started for options that are right.
+    # The supervisor is started only after the options were checked, so check them with a placeholder.
     SourceOptions.parse({**given, SUPERVISOR: "not yet"} if fetchers is not None else given)
     if fetchers is not None and (in_pipeline() or not _is_driver(spark)):
         where = "a pipeline" if in_pipeline() else "a client of Spark Connect"
@@ -79,7 +79,7 @@ def read_stream(
             KinesisEfoSource({**given, SUPERVISOR: "not yet"} if fetchers is not None else given).schema()
         else:
             register(spark)
-            # The server's JVM has other sessions, too, whose queries are no part of this program.
+            # The server's JVM has sessions of other programs, too.
             if session := getattr(spark, "session_id", None):
                 given[PROGRAM] = session
         if listen(spark):
@@ -105,25 +105,25 @@ def read(
     until: datetime | str | None = None,
     **options: Unpack[SourceKeywords],
 ) -> DataFrame:
-    """Read a stretch of streams as a DataFrame: what arrived in `[since, until)`.
+    """Read the records of streams that arrived in `[since, until)` as a DataFrame.
 
-    Needs neither a consumer nor leases, and does not disturb running queries. Every action on the DataFrame sees the same stretch; with
-    no `until`, it ends at the tip as it is now. Does the same as `spark.read.format("kinesis-efo")`, but also works where Spark's
-    discovery of data sources is off.
+    Needs neither a consumer nor leases, and does not disturb running queries. Every action on the DataFrame reads the same records;
+    without `until`, up to the present tip. Does the same as `spark.read.format("kinesis-efo")`, but also works if Spark's discovery of
+    data sources is off.
 
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
         streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
-        since: The first time of the stretch, with a time zone: a `datetime`, or text in ISO 8601; None reads from the trim horizon.
-        until: The time behind its last one, in the same form; None reads up to the tip.
+        since: The start, with a time zone: a `datetime`, or text in ISO 8601; None reads from the trim horizon.
+        until: The end, exclusive, in the same form; None reads up to the tip.
         options: Any other options of the source, `_` in place of `.`: `batch_maxRate` for `batch.maxRate`.
 
     Raises:
         OptionsError: Options are wrong; the message names all of them.
         ManifestError: The manifest cannot be loaded, or lacks what the options name; in a classic session.
         ConfigurationError: A time has no time zone, or is given twice.
-        AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` makes the error of it.
+        AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` returns the original error.
 
     ```python
     df = kinesis_efo.read(
@@ -145,7 +145,7 @@ def read(
         times.append(argument)
     hints = {BATCH: "true"} | ({TIMES: ",".join(times)} if times else {})
     if not _is_driver(spark):
-        # Spark Connect loads anew for each action, and all of them are to see the same tip.
+        # Spark Connect loads again for each action, and all actions have to end at the same tip.
         hints[LOADED] = str(round(time.time() * 1000))
     BatchOptions.parse({**given, **hints})
     if not in_pipeline():
@@ -157,7 +157,7 @@ def read(
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source with a session; does no harm if Spark has discovered it already."""
+    """Register the source with a session, unless Spark has it already."""
     try:
         spark.dataSource.register(KinesisEfoSource)
     except AnalysisException as error:
@@ -167,10 +167,10 @@ def register(spark: SparkSession) -> None:
 
 
 def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
-    """Load the source that Spark discovers by itself, and register it only if it does not.
+    """Load the source, and register it only if Spark does not discover it.
 
-    Of a source that is registered besides, Spark 4.3 warns at once, and again whenever it clones the session. Behind Spark Connect it is
-    registered before: nothing is looked up there until much later.
+    Spark 4.3 warns of a source that is both discovered and registered, again whenever it clones the session. With Spark Connect the
+    source was registered before, because the lookup is much later there.
     """
     try:
         return reader.load()
@@ -184,7 +184,7 @@ def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> 
 def _texts(
     manifest: str | None, streams: str | Sequence[str] | None, options: Mapping[str, object]
 ) -> Iterator[tuple[str, str]]:
-    """The options as Spark takes them."""
+    """The options as texts, for Spark."""
     if manifest is not None:
         yield "manifest", manifest
     if streams is not None:
@@ -196,7 +196,7 @@ def _texts(
 def _time(argument: str, value: datetime | str) -> str:
     meant = None if isinstance(value, datetime) else time_meant(str(value))
     try:
-        # Python takes some numbers for times of other centuries.
+        # Python parses some numbers as times of other centuries.
         moment = value if isinstance(value, datetime) else datetime.fromisoformat("" if meant else str(value).strip())
     except ValueError:
         hint = f"; did you mean {datetime.fromtimestamp(meant / 1000, UTC).isoformat()}?" if meant else "."
@@ -212,7 +212,7 @@ def _time(argument: str, value: datetime | str) -> str:
 
 
 def _number_of_fetchers(options: Mapping[str, object]) -> int | None:
-    """The number of fetchers on executors that the options ask for; what is wrong with it, the source says."""
+    """The number of fetchers on executors; None if there is none or the value is wrong, which the source reports."""
     for name, value in options.items():
         if name.lower() == "fetchers" and str(value).strip().isdecimal():
             return int(str(value))
@@ -220,12 +220,12 @@ def _number_of_fetchers(options: Mapping[str, object]) -> int | None:
 
 
 def _is_driver(spark: SparkSession) -> bool:
-    """Whether this process is the driver, with its files, role and network. A client of Spark Connect has neither."""
+    """Whether this process is the driver, with its files, role and network, and not a client of Spark Connect."""
     return isinstance(spark, SparkSession)
 
 
 def _driver_host(spark: SparkSession) -> str | None:
-    """Where executors reach the driver."""
+    """The host name or address at which executors reach the driver."""
     master = spark.conf.get("spark.master", None) or ""
     # The executors of `local-cluster` are processes of their own.
     if master.startswith("local") and not master.startswith("local-cluster"):

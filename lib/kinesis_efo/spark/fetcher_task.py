@@ -1,4 +1,4 @@
-"""A fetcher as a Spark task, which runs until the query has ended."""
+"""Runs a fetcher as a Spark task until the run has ended."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from kinesis_efo.spark.host import where_to_listen
 from kinesis_efo.spark.lifecycle import log_to_stderr
 
 RESULT = "place long"
-"""The schema of what a fetcher returns: no rows."""
+"""The schema of the fetchers' result, which has no rows."""
 
 
 def fetcher_task(plan: FetcherPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function of the tasks, for `DataFrame.mapInArrow`. The number of its partition is a fetcher's place.
+    """The function of the tasks, for `DataFrame.mapInArrow`. The number of its partition is the fetcher's number.
 
     Args:
-        plan: What every fetcher is told.
+        plan: The settings of the fetchers.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -40,14 +40,14 @@ def fetcher_task(plan: FetcherPlan) -> Callable[[Iterator[pa.RecordBatch]], Iter
 
 
 def run_fetcher(plan: FetcherPlan, place: int) -> None:
-    """Fetch until the query has ended.
+    """Fetch until the run has ended.
 
     Args:
-        plan: What to fetch, and for whom.
-        place: Which of the run's places this fetcher fills.
+        plan: The settings of the fetchers.
+        place: The number of this fetcher in the run.
 
     Raises:
-        FetcherError: It cannot; the message names the host.
+        FetcherError: Any error; the message names the host.
     """
     log_to_stderr()
     options = here(plan.options)
@@ -60,7 +60,7 @@ def run_fetcher(plan: FetcherPlan, place: int) -> None:
 
 
 def here(options: SourceOptions) -> SourceOptions:
-    """The options of a query without what is true of the driver's host only, unless all of Spark is on one host."""
+    """The options of a query without those for the driver's host, unless all of Spark is on one host."""
     if options.driver_host is not None and is_loopback(options.driver_host):
         return options
     return replace(options, driver_host=None, fetcher_host=None, fetcher_bind_host=None)

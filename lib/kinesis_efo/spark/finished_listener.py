@@ -1,7 +1,7 @@
-"""Listens in the driver for finished micro-batches, and tells the runs of this Spark program, by the marks of their ends.
+"""Listens in the driver for finished micro-batches, and reports the marks of their ends to the runs of this Spark program.
 
-Spark tells a reader that a micro-batch is done by asking for the end of the next one. Before a stop it may never ask: not with the
-`Trigger.AvailableNow` of Spark 4.0, which runs one micro-batch, and not between two triggers that are far apart.
+A reader sees that a micro-batch is done when Spark asks for the end of the next one. Before a stop it may never ask, for example with
+the `Trigger.AvailableNow` of Spark 4.0, which runs one micro-batch, or between two triggers that are far apart.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ logger = logging.getLogger(__name__)
 _listened: Final[WeakSet[SparkSession]] = WeakSet()
 
 
-class _Marked(msgspec.Struct):
-    """What is needed of an offset. There may be thousands of shards in it."""
+class _MarkedOffset(msgspec.Struct):
+    """An offset, of which only the mark is parsed: it may have thousands of shards."""
 
     streams: msgspec.Raw
     mark: str
 
 
 class FinishedListener(ProgressListener):
-    """Tells runs which micro-batches are done.
+    """Reports finished micro-batches to runs.
 
     Args:
-        directory: Where runs leave their files.
+        directory: The directory of the runs' files.
         jvm: The JVM of the program.
     """
 
@@ -50,7 +50,7 @@ class FinishedListener(ProgressListener):
         self._jvm = jvm
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Tells of each source. A run that does not hear of it learns it when Spark asks for the next micro-batch."""
+        """Report the end of each source. A run that misses it learns it when Spark asks for the next micro-batch."""
         marks = [mark for source in event.progress.sources if (mark := mark_of(source.endOffset)) is not None]
         if not marks:
             return
@@ -65,7 +65,7 @@ class FinishedListener(ProgressListener):
         try:
             file = RunFile(path)
         except (OSError, msgspec.MsgspecError):
-            return  # it has just ended, or is only just being written
+            return  # the run has ended, or the file is not fully written yet
         try:
             with RunConnection(file.entry.address, file.entry.secret) as client:
                 client.finished(told)
@@ -76,25 +76,25 @@ class FinishedListener(ProgressListener):
 
 
 def mark_of(offset: str | None) -> Mark | None:
-    """The mark of an offset in a progress; None if it has none, or is another source's.
+    """The mark of an offset in a progress; None if it has none, or belongs to another source.
 
     >>> mark_of('{"mark":"7c1f09ab:3","streams":{},"version":1}'), mark_of('{"mark":"7c1f09ab:3"}'), mark_of("7")
     (Mark(checkpoint='7c1f09ab', moved=3), None, None)
     """
     try:
-        return Mark.parse(msgspec.json.decode(offset_json(offset), type=_Marked).mark)
+        return Mark.parse(msgspec.json.decode(offset_json(offset), type=_MarkedOffset).mark)
     except (msgspec.MsgspecError, ValueError):
         return None
 
 
 def listen(spark: SparkSession) -> bool:
-    """Listen for finished micro-batches in a session, once. Only a classic session is on the host of its readers.
+    """Listen for finished micro-batches in a session, once.
 
     Args:
         spark: Any session.
 
     Returns:
-        Whether it is listened to.
+        Whether there is a listener: only for a classic session, which is on the host of its readers.
     """
     if isinstance(spark, SparkSession) and spark not in _listened:
         try:

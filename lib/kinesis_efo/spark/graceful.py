@@ -3,8 +3,8 @@
 No record is lost or read twice however a query ends, thanks to the offsets. A graceful stop saves the work of repeating a
 micro-batch, and releases the leases, so that a restarted query begins at once.
 
-Under `spark-submit` an orchestrator signals the JVM, which would shut Spark down at once without a word to Python. This module
-therefore handles signals in the JVM, too, and passes them on to Python.
+Under `spark-submit` an orchestrator signals the JVM, which would shut Spark down at once without notifying Python. This module therefore
+handles signals in the JVM, too, and passes them on to Python.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _CHECK_EVERY: Final = 0.05
 _KILLED_BY_SIGNAL: Final = re.compile(
-    # The second is the JDK's, of a program that the signal met before it had begun.
+    # The second is the JDK's, if the signal came before the program had begun.
     r"ExitCodeException exitCode=(?:130|143)\b|Failed to exec spawn helper: pid: \d+, signal: (?:2|15)\b"
 )
 """Hadoop's message when SIGINT or SIGTERM ended a program that it ran (`chmod`, `ls`, on file systems of the host)."""
@@ -46,7 +46,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     """Set an event at SIGTERM or SIGINT, to this process or to Spark's JVM, or when the job's stop marker appears.
 
     A second signal to this process has its usual effect. Leaving the context restores the former handlers. Enter it on the main
-    thread. `job` does the rest as well: it stops the queries, and tells of failures.
+    thread. `job` also stops the queries, and reports failures.
 
     Args:
         spark: A session. With Spark Connect, only signals to this process count.
@@ -61,7 +61,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     asked, ask = os.pipe()
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        # Without any lock: this interrupts whatever the main thread does, another signal's handler included.
+        # Without any lock, because this may interrupt any code of the main thread, including another signal's handler.
         os.write(ask, b".")
         signal.signal(number, before[signal.Signals(number)])
 
@@ -72,7 +72,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
     threading.Thread(target=pass_on, name="kinesis-efo stop", daemon=True).start()
 
-    # None stands for a handler that is not Python's, which nobody can set again.
+    # None stands for a handler that is not Python's, and cannot be restored.
     before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
     here = isinstance(spark, SparkSession)
     restore_jvm = _handle_in_jvm(spark, stopping.set) if here else _nothing
@@ -127,7 +127,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
     running = _batch(query)
-    # Under load a check hardly ever finds the query between two micro-batches: a new number shows that it was there.
+    # Under load a check rarely finds the query between two micro-batches, so a new number counts, too.
     while query.isActive and not _at_boundary(query) and _batch(query) == running:
         if time.monotonic() > deadline:
             logger.warning(
@@ -146,7 +146,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
 
 
 def is_stop(error: Exception, stopping: threading.Event) -> bool:
-    """Whether a query only failed because the signal that asks it to stop also ended a program that Hadoop ran for it.
+    """Whether a query failed only because the signal to stop also ended a program that Hadoop ran for it.
 
     Args:
         error: The query's exception.
@@ -163,7 +163,7 @@ def _nothing() -> None:
 
 
 def _killed_by_signal(error: object) -> bool:
-    # Hadoop's exception has no message: where Spark hands on the message of its cause, only the stack traces name it.
+    # Hadoop's exception has no message, so look at the stack traces, too.
     while error is not None:
         if _KILLED_BY_SIGNAL.search(f"{error}\n{getattr(error, '_stackTrace', '')}"):
             return True
@@ -214,7 +214,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
         try:
             before.append((named, jvm_signal.handle(named, _JvmHandler(notify))))
         except Py4JJavaError as error:
-            # The JVM refuses with -Xrs, and perhaps with options of other vendors.
+            # The JVM refuses this with -Xrs, and perhaps with options of other vendors.
             logger.warning(
                 "the JVM does not let this library handle %s: %s; remove -Xrs from its options, or signal the Python process",
                 number.name,

@@ -1,7 +1,7 @@
-"""Chooses where the fetcher listens, and the addresses that tasks are told: loopback alone in local mode, else all of the host's.
+"""Chooses where the fetcher listens, and its addresses for tasks: only loopback in local mode, else all addresses of the host.
 
-Nothing has to know how Spark is deployed. In doubt tasks may be elsewhere: what is served then is encrypted, and tasks that share
-the fetcher's network namespace still come over loopback.
+This works for any deployment of Spark. In doubt, tasks count as remote: connections then use TLS, and tasks in the fetcher's network
+namespace still use loopback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kinesis_efo.options import SourceOptions
 from kinesis_efo.spark.jvm import SparkJvm, spark_jvm
 
 _BRIDGES: Final = ("br-", "cni", "docker", "veth", "virbr")
-"""Names of interfaces that lead to containers of the same host, and have the same addresses on every host."""
+"""Prefixes of interfaces to containers of the same host, which have the same addresses on every host."""
 
 
 def where_to_listen(options: SourceOptions) -> Listening:
@@ -34,9 +34,9 @@ def choose(options: SourceOptions, spark: SparkJvm, own: Callable[[], Iterable[s
     """Where a fetcher listens.
 
     Args:
-        options: The options of the query. `fetcherHost` and `fetcherBindHost` win over everything else. Where the session reaches
-            its driver at a loopback address, executors do, too: they share its network namespace.
-        spark: What Spark's JVM tells.
+        options: The options of the query. `fetcherHost` and `fetcherBindHost` come before everything else. If the session has a
+            loopback address for its driver, executors share its network namespace.
+        spark: What is known of Spark's JVM.
         own: Returns the addresses of this host.
     """
     bind, ports = options.fetcher_bind_host, options.fetcher_ports
@@ -52,14 +52,14 @@ def choose(options: SourceOptions, spark: SparkJvm, own: Callable[[], Iterable[s
     else:
         hosts = (*told, *own())
     if bind in (None, LOOPBACK) or is_every_address(bind):
-        # The client tries loopback first where it leads here, and elsewhere it leads to somebody else.
+        # A client tries loopback first if it leads here; for other clients it leads elsewhere.
         hosts = tuple(dict.fromkeys(host for host in hosts if not is_loopback(host)))
     return Listening(bind or (EVERY_ADDRESS if hosts else LOOPBACK), ports, hosts)
 
 
 def own_addresses() -> list[str]:
-    """The addresses of this host at which others may reach it, IPv4 before IPv6."""
-    # Not needed in local mode, nor in tasks.
+    """The addresses of this host for other hosts, IPv4 before IPv6."""
+    # Imported here, because it is not needed in local mode and in tasks.
     import psutil
 
     up = {name for name, state in psutil.net_if_stats().items() if state.isup and not name.startswith(_BRIDGES)}

@@ -1,4 +1,4 @@
-"""`kinesis_efo.job`: what a Spark job's program does beside its work, so that it ends well and says why it failed."""
+"""`kinesis_efo.job`: runs a Spark program so that it stops gracefully, and ends with the reason if it fails."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ logger = logging.getLogger(__name__)
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
-"""What shells report of a program that Ctrl-C ended."""
+"""The exit code that shells report for a program ended by Ctrl-C."""
 _LOGGERS: Final = [f"org.apache.spark.sql.execution.streaming.{at}MicroBatchExecution" for at in ("", "runtime.")]
 _SAY_SECONDS: Final = 5.0
 """How long a message waits for the program's end."""
 _LIBRARIES: Final = re.compile(r"[/\\](?:pyspark|py4j|kinesis_efo)[/\\]|[/\\]lib[/\\]python3\.\d+[/\\](?!site-|dist-)")
-"""Files of Spark, of this library and of Python itself; those of a program that was installed are below `site-packages`, too."""
+"""Paths of Spark, of this library and of Python itself; an installed program is below `site-packages`, too."""
 
 
 @contextmanager
 def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
-    """Run the body as a Spark job: end it well when it is asked to, and say last and in full why it failed.
+    """Run the body as a Spark job: stop it gracefully on request, and end with the reason if it fails.
 
     At SIGTERM or Ctrl-C, to this process or to Spark's JVM, or when the job's stop marker appears, every query of the session is
-    stopped after its micro-batch. So `awaitTermination()` returns, and the program goes on and ends with exit code 0. Where no query
+    stopped after its micro-batch. So `awaitTermination()` returns, and the program continues and ends with exit code 0. If no query
     runs, Spark is stopped at once; then, and at a second Ctrl-C, the exit code is 130.
 
-    If the body fails, the exit code is 1, and the last words on stderr are the reason: this library's own message, whole, where
-    Spark has wrapped it.
+    If the body fails, the exit code is 1, and the last lines on stderr are the reason: this library's message in full, even if Spark
+    has wrapped it.
 
     Leaving the context always stops Spark. Enter it on the main thread.
 
     Args:
-        spark: A builder, whose session is made here, so that it is also said if Java is missing; or a session. The context gives the
-            session.
+        spark: A session, or a builder, whose session is made here, so that the reason is given if Java is missing. The context yields
+            the session.
 
     ```python
     with kinesis_efo.job(SparkSession.builder.appName("orders")) as spark:
@@ -86,9 +86,9 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
 
 
 class _Failures(ProgressListener):
-    """Says why queries fail, in place of Spark's log, which has a hundred lines for each.
+    """Prints why queries fail, in place of Spark's log, which has a hundred lines for each failure.
 
-    A message of this library waits: if the program awaits its query, it becomes the job's last words and is said only once.
+    A message of this library is delayed: if the program awaits its query, `job` prints the message at its end, and only once.
     """
 
     hears_progress = False
@@ -101,7 +101,7 @@ class _Failures(ProgressListener):
         """Is not called."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Says why the query failed: at once and whole if it is no error of this library."""
+        """Print why the query failed: at once and in full if it is not an error of this library."""
         if event.exception is None:
             return
         logger.debug("query %s failed: %s", event.id, event.exception)
@@ -114,11 +114,11 @@ class _Failures(ProgressListener):
             timer.start()
 
     def say(self, *messages: str, but: str = "") -> None:
-        """Say those of some messages, or of all, that still wait.
+        """Print delayed messages.
 
         Args:
             messages: The messages; none for all.
-            but: What is said anyway.
+            but: A text that is printed anyway; messages in it are dropped.
         """
         for message in sorted(self._waiting & set(messages or self._waiting)):
             self._waiting.discard(message)
@@ -127,7 +127,7 @@ class _Failures(ProgressListener):
 
 
 def _log_quietly(spark: SparkSession) -> _Failures | None:
-    """Let failures of queries be said here instead of in Spark's log. Only a classic session logs to this program's output."""
+    """Print failures of queries here instead of in Spark's log. Only a classic session logs to this program's output."""
     if not isinstance(spark, SparkSession):
         return None
     jvm: Any = spark.sparkContext._jvm
@@ -160,10 +160,10 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
             try:
                 stop_after_batch(query)
             except Exception as error:
-                # The body learns of it from the query.
+                # The body gets the error from the query.
                 logger.info("query %s failed while it was stopped: %s", query.runId, error)
         if not queries:
-            # This is all that ends an action which the body waits for.
+            # Nothing else ends an action that the body waits for.
             early.set()
             spark.stop()
 
@@ -178,23 +178,23 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
     finally:
         left.set()
         stopping.set()
-    # Another query's micro-batch may still be under way.
+    # Wait, because another query may still be in its micro-batch.
     thread.join()
 
 
 def _own_lines(error: Exception) -> str:
-    """The part of an error's traceback that is of the program itself."""
+    """The lines of an error's traceback that belong to the program itself."""
     frames = traceback.extract_tb(error.__traceback__)
     return "".join(traceback.format_list([frame for frame in frames if not _LIBRARIES.search(frame.filename)]))
 
 
 def _end(spark: SparkSession, restore: Callable[[], object], *, quietly: bool) -> None:
     try:
-        # The JVM logs lines until it ends, behind the last words of this process.
+        # The JVM logs lines until it ends, after the last lines of this process.
         if quietly and isinstance(spark, SparkSession) and spark.sparkContext._jsc is not None:
             spark.sparkContext.setLogLevel("ERROR")
         spark.stop()
-        # The program may go on with another session in the same JVM.
+        # The program may continue with another session in the same JVM.
         restore()
     # OSError: the JVM is gone.
     except (Py4JError, OSError) as error:

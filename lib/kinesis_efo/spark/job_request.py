@@ -1,6 +1,6 @@
-"""Asks the supervisor in the driver's program to run fetchers as a Spark job: from the process that Spark keeps for a reader.
+"""Asks the supervisor in the driver's program to run fetchers as a Spark job.
 
-The job runs as long as the connection stands, so it ends with this process, however that ends.
+The job runs as long as the connection is open, so it ends with this process, however that ends.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LENGTH: Final = struct.Struct("!I")
-"""Comes before the pickled plan."""
+"""The length before the pickled plan."""
 
 
 class JobRequest:
-    """One request, and what the supervisor says to it.
+    """One request, and the supervisor's messages about it.
 
     Args:
         path: The supervisor's socket.
-        plan: What the fetchers are told.
+        plan: The settings of the fetchers.
 
     Raises:
-        FetcherError: Nobody is there.
+        FetcherError: The supervisor cannot be reached.
     """
 
     def __init__(self, path: str, plan: FetcherPlan) -> None:
@@ -51,7 +51,7 @@ class JobRequest:
         threading.Thread(target=self._listen, name="kinesis-efo supervisor", daemon=True).start()
 
     def problem(self) -> str:
-        """What the supervisor said last."""
+        """The supervisor's last message."""
         return self._problem
 
     def stop(self) -> None:

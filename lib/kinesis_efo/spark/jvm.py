@@ -1,7 +1,7 @@
-"""What Spark's JVM above this process tells: whether it runs tasks itself, and where Spark says that it is reached.
+"""Inspects Spark's JVM above this process: whether it runs tasks itself, and its configured host.
 
-The process that Spark keeps for a stream reader is told no Spark configuration. The JVM's command line is of the time when the JVM
-started, and the program may have chosen another master since; so whether it runs tasks is seen by its threads.
+The process that Spark keeps for a stream reader gets no Spark configuration. The JVM's command line may be outdated, as the program may
+have chosen another master since; so the threads of the JVM show whether it runs tasks.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from kinesis_efo.processes import read_stat
 
 _PROC: Final = Path("/proc")
 _RUNS_TASKS: Final = "executor-heartb"
-"""The name of a thread of every JVM that runs tasks, as far as Linux keeps it. A driver runs tasks in local mode only."""
+"""The start of the name, cut by Linux, of a thread in every JVM that runs tasks. A driver runs tasks in local mode only."""
 _EXECUTOR: Final = re.compile(r"org\.apache\.spark\..*ExecutorBackend")
 _DRIVER_HOST: Final = "spark.driver.host"
 _DRIVER_HOST_LINE: Final = re.compile(r"^\s*spark\.driver\.host(?:\s*[=:]\s*|\s+)(\S+)\s*$", re.MULTILINE)
 
 
 class SparkJvm(NamedTuple):
-    """What is known of a JVM; nothing, if there is none, or none to be seen.
+    """What is known of a JVM; the default if no JVM is visible.
 
     Attributes:
-        local: It is a driver that runs tasks itself: nothing of Spark is on other hosts.
-        hosts: Where it is reached, as Spark was told.
+        local: Whether it is a driver that runs tasks itself, so that no task is on another host.
+        hosts: Its configured host names or addresses.
     """
 
     local: bool = False
@@ -37,12 +37,12 @@ class SparkJvm(NamedTuple):
 
 
 def spark_jvm(pid: int, environment: Mapping[str, str] = os.environ, proc: Path = _PROC) -> SparkJvm:
-    """Look at the nearest JVM above a process.
+    """Inspect the nearest JVM above a process.
 
     Args:
         pid: The process.
-        environment: Its variables, which it has from the JVM.
-        proc: Where the system describes its processes.
+        environment: Its environment variables, inherited from the JVM.
+        proc: The directory of the proc file system.
     """
     for above in _ancestors(pid, proc):
         arguments = _arguments(above)
@@ -77,7 +77,7 @@ def _runs_tasks(process: Path) -> bool:
 
 
 def _advertised(arguments: Sequence[str], directory: Path, environment: Mapping[str, str], *, executor: bool) -> str:
-    """In the order in which Spark looks."""
+    """The configured host of the JVM, in Spark's order of precedence."""
     if executor:
         return _after("--hostname", arguments)
     for argument in arguments:
@@ -93,7 +93,7 @@ def _advertised(arguments: Sequence[str], directory: Path, environment: Mapping[
         except OSError:
             text = ""
         if found := _DRIVER_HOST_LINE.findall(text):
-            # Java writes colons with a backslash.
+            # Java escapes colons with a backslash.
             return str(found[-1]).replace("\\", "")
     return environment.get("SPARK_LOCAL_HOSTNAME") or environment.get("SPARK_LOCAL_IP") or ""
 

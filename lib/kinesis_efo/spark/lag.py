@@ -1,7 +1,7 @@
-"""Carries the lag of each shard, and the bytes of the micro-batch, from the planner's process to the listener in the driver's.
+"""Passes the lag of each shard, and the bytes of the micro-batch, from the planner to the listener in the driver.
 
-Spark 4.2+ has a way for it: what `reportLatestOffset` returns is in the query's progress. Spark 4.0 transports only offsets; there
-the planner writes a small file on the host of both processes, named after the end offset that the progress will show.
+With Spark 4.2+, the result of `reportLatestOffset` is in the query's progress. Spark 4.0 passes only offsets; there the planner writes
+a small file, named after the end offset that will be in the progress. Both processes are on one host.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from kinesis_efo.positions import Offset, ShardKey
 from kinesis_efo.private_directory import PrivateDirectory
 
 _KEPT: Final = 4
-"""How many micro-batches keep their file: Spark reports the progress of one a moment after it planned the next."""
+"""How many files are kept: Spark reports the progress of a micro-batch after it has planned the next one."""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the planner tells of a micro-batch beside its offsets. As JSON it is `latestOffset` in the progress.
+    """The planner's report of a micro-batch. As JSON it is `latestOffset` in the progress.
 
     Attributes:
-        lags: Milliseconds that each shard is behind its tip, by stream and shard, without those whose lag is not known yet.
-        bytes: What the micro-batch has, as `maxBytesPerTrigger` counts it; None if that is not known.
-        data: About how much of it is the records' data; None likewise.
+        lags: Milliseconds by which each shard is behind its tip, by stream and shard, if known.
+        bytes: Bytes of the micro-batch, as `maxBytesPerTrigger` counts them; None if unknown.
+        data: Estimated bytes of the records' data in it; None if unknown.
     """
 
     lags: dict[str, dict[str, int]] = msgspec.field(name="millisBehindLatest", default_factory=dict)
@@ -39,7 +39,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, millis_behind: Mapping[ShardKey, int | None], size: tuple[int | None, int | None]) -> Report:
-        """The report of some lags, and of a micro-batch's bytes and data."""
+        """The report for lags, and for a micro-batch's bytes and data."""
         streams: dict[str, dict[str, int]] = {}
         for key, millis in sorted(millis_behind.items()):
             if millis is not None:
@@ -48,7 +48,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str | builtins.bytes | None) -> Report:
-        """Read the JSON of a report; an empty one for any other text."""
+        """Parse the JSON of a report; any other text gives an empty report."""
         try:
             return msgspec.json.decode(text or b"{}", type=cls)
         except msgspec.MsgspecError:
@@ -72,7 +72,7 @@ class LagNotes:
         self._written: deque[str] = deque()
 
     def write(self, end: Offset, report: Report) -> None:
-        """Write the report of the micro-batch with this end. Errors are ignored: the query can do without."""
+        """Write the report of the micro-batch with this end. Errors are ignored."""
         with contextlib.suppress(OSError), PrivateDirectory(self._directory()) as there:
             there.write(name := _name(end), msgspec.json.encode(report))
             self._written.append(name)
@@ -80,14 +80,14 @@ class LagNotes:
                 there.remove(self._written.popleft())
 
     def clear(self) -> None:
-        """Remove the files that are left."""
+        """Remove the remaining files."""
         with contextlib.suppress(OSError), PrivateDirectory(self._directory()) as there:
             there.remove(*self._written)
             self._written.clear()
 
 
 def read_note(directory: Path, end: Offset) -> Report:
-    """The report that was written for the end of a micro-batch; an empty one if there is no file."""
+    """The report for the end of a micro-batch; empty if there is no file."""
     with (
         contextlib.suppress(OSError),
         PrivateDirectory(directory) as there,

@@ -1,16 +1,15 @@
-"""Removes delays and needless work in Spark's Python workers; each remedy does nothing if it cannot help.
+"""Removes delays and needless work in Spark's Python workers. A measure that cannot help does nothing.
 
 1. The JVM sends a task's command and then its partition; Nagle's algorithm holds the second back until the worker's kernel
    acknowledges the first, 40 ms later. `TCP_QUICKACK`, set between the two, makes it acknowledge at once (Linux).
 2. Spark 4.0 invalidates import caches for every task, which makes Python (3.10+) read the directory of pyspark.zip again:
    30 ms. `keep_zip_directories` skips this while the zip has not changed, as Spark 4.2+ does.
-3. Spark collects garbage after every task, which looks at all that Python has imported: 20 ms of CPU. `gc.freeze` leaves that out.
-4. glibc gives memory back to the system as soon as a batch is done, and each page of the next one is a fault: a tenth of a worker's
-   CPU while it catches up. `mallopt` keeps some (https://man7.org/linux/man-pages/man3/mallopt.3.html).
+3. Spark collects garbage after every task, which visits all imported objects: 20 ms of CPU. `gc.freeze` excludes them.
+4. glibc gives memory back to the system as soon as a batch is done, and each page of the next one is a fault: under full load a tenth
+   of a worker's CPU. `mallopt` keeps some (https://man7.org/linux/man-pages/man3/mallopt.3.html).
 
 Only the first is done in every worker, in `__setstate__` of the stream reader: a worker unpickles it right between the two messages.
-The others change how all code of a worker runs, the user's as well: they are for workers of `kinesis_efo.spark.daemon`, which
-users choose.
+The rest affects all code of a worker, including the user's: it is only for workers of `kinesis_efo.spark.daemon`, which users choose.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ _FDS = Path("/proc/self/fd")
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 32 << 20
-"""The most that glibc takes for the second one."""
+"""The largest value that glibc accepts for `_MMAP_THRESHOLD`."""
 _frozen_in = 0
-"""The process that `leave_imports_alone` was called in. Asking the collector takes longer than a small task: it counts each object."""
+"""The process in which `leave_imports_alone` was called. Asking the collector takes longer than a small task: it counts each object."""
 _tuned = False
 """Whether this process is a worker of `kinesis_efo.spark.daemon`."""
 
 
 def install() -> None:
-    """Prepare this process for the task that is about to start in it."""
+    """Prepare this process for the task that is about to start."""
     acknowledge_quickly()
     if _tuned:
         leave_imports_alone()
 
 
 def tune() -> None:
-    """Change how all code runs in this process and in those that are forked from it; for a daemon of Python workers."""
+    """Apply the measures for all code of this process and its forks; for a daemon of Python workers."""
     global _tuned  # noqa: PLW0603 - what workers inherit
     _tuned = True
     keep_freed_memory()
@@ -60,7 +59,7 @@ def acknowledge_quickly() -> int:
     """Set `TCP_QUICKACK` on this process's loopback connections; the kernel clears it again by itself.
 
     Returns:
-        How many connections it was set on; 0 if the system has no such option.
+        The number of these connections; 0 if the system has no such option.
     """
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None or not sys.platform.startswith("linux"):
@@ -85,7 +84,7 @@ def _acknowledge_quickly(descriptor: int, option: int) -> int:
 
 
 def leave_imports_alone() -> None:
-    """Keep the garbage collector off what the process holds at its first task; does nothing at the following ones."""
+    """Exclude the objects of the process at its first task from garbage collection; later calls do nothing."""
     global _frozen_in  # noqa: PLW0603 - what the process's own collector is told
     if _frozen_in != os.getpid():
         gc.freeze()
@@ -94,7 +93,7 @@ def leave_imports_alone() -> None:
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Keep the garbage collector off while modules are imported, of which nearly all stays: a tenth of the time went into looking."""
+    """Turn the garbage collector off while modules are imported, which saves a tenth of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -106,18 +105,18 @@ def without_collections() -> Iterator[None]:
 
 @cache
 def keep_freed_memory(libc: Any = None) -> bool:
-    """Let this process keep up to 32 MiB that it has freed, instead of giving it back and taking it again for the next batch.
+    """Let this process keep up to 32 MiB of freed memory for the next batch.
 
     Args:
         libc: The C library; None: the process's own.
 
     Returns:
-        Whether the library is glibc, which does it.
+        Whether it was done: only glibc can do it.
     """
     set_option = getattr(libc or ctypes.CDLL(None), "mallopt", None)
     if set_option is None:
         return False
-    # To set the one ends glibc's own choice of the other, which grows to as much by itself.
+    # Set both: setting one ends glibc's dynamic choice of the other.
     return bool(set_option(_MMAP_THRESHOLD, _KEPT_BYTES)) and bool(set_option(_TRIM_THRESHOLD, _KEPT_BYTES))
 
 

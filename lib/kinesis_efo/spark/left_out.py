@@ -1,6 +1,6 @@
-"""Counts the KPL aggregates that this process's tasks leave out, as the KCL does: a metric, and a warning once a minute.
+"""Counts the KPL aggregates that this process's tasks leave out, as the KCL does: a metric, and at most one warning a minute.
 
-The KPL sends such an aggregate again, split up, to the shards where its records belong. Other producers may not.
+The KPL sends such an aggregate again, split up, to the shards of its records. Other producers may not.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class LeftOut:
     """Counts by stream.
 
     Args:
-        now: Returns monotonic seconds.
-        start_report: Reports the counts from the first one on, and returns what ends that.
+        now: Returns the monotonic time, seconds.
+        start_report: Begins to report the counts, at the first one, and returns a function that ends that.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class LeftOut:
         self._said_at: dict[str, float] = {}
 
     def note(self, key: ShardKey, aggregates: int, settings: MetricsSettings) -> None:
-        """Take note of what a task has left out.
+        """Count aggregates that a task has left out.
 
         Args:
             key: The shard.
             aggregates: Their number.
-            settings: How metrics are exported; those of the first call count.
+            settings: How metrics are exported; only those of the first call are used.
         """
         stream, now = key.stream, self._now()
         with self._lock:
@@ -80,4 +80,4 @@ class LeftOut:
 
 
 LEFT_OUT: Final = LeftOut()
-"""Of this process."""
+"""The counts of this process."""

@@ -1,4 +1,4 @@
-"""Makes the process that Spark keeps for a stream reader end with its connection to Spark, not at a signal.
+"""Lets the process that Spark keeps for a stream reader end with its connection to Spark, not at a signal.
 
 When a query stops, Spark closes the connection and sends SIGTERM right after: the signal would end the process before `stop()`
 has released the leases. A signal to the whole process group (Ctrl-C in a terminal, YARN, systemd) may arrive while the driver
@@ -25,17 +25,17 @@ def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
     Has no effect outside the process that Spark keeps for a reader: elsewhere, the reader's creator calls `stop()`.
 
     Args:
-        when_asked: Runs once, in a thread of its own, after the first SIGTERM.
+        when_asked: Runs once, in a new thread, after the first SIGTERM.
 
     Returns:
-        What the first SIGTERM sets. Calls that may take long should return then.
+        An event that the first SIGTERM sets. Long calls should return then.
     """
     asked = threading.Event()
     if is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()
 
-        # The main thread waits for Spark, and a signal that the system hands to another thread does not wake it: Python's handler
-        # would run with Spark's next call, which may never come. The system's own handler writes to the socket at once.
+        # Python's handler runs in the main thread, which waits for Spark, and a signal to another thread does not wake it. The wakeup
+        # descriptor is written to at once.
         told, tells = socket.socketpair()
         tells.setblocking(False)
         signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)
@@ -53,7 +53,7 @@ def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
 
 
 def log_to_stderr() -> None:
-    """Log to stderr, which is the driver's: nothing else configures logging in this process."""
+    """Log to stderr, which is the driver's, unless logging is configured."""
     library = logging.getLogger("kinesis_efo")
     if not library.hasHandlers():
         handler = logging.StreamHandler()
@@ -63,6 +63,6 @@ def log_to_stderr() -> None:
 
 
 def is_sparks_process() -> bool:
-    """Whether this is a process that Spark keeps for a reader."""
+    """Whether Spark keeps this process for a stream reader."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == _SPARKS_PROCESS

@@ -1,6 +1,6 @@
-"""A listener that tells, after each micro-batch, what was read and how far the shards lag.
+"""A listener that reports after each micro-batch what was read and how far the shards lag.
 
-It skips sources of other kinds: it knows this library's by the form of their offsets.
+It skips sources of other kinds, by the form of their offsets.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class BatchProgress:
     """What one micro-batch read from Kinesis.
 
     Attributes:
-        query: The query's name, or its id where it has none.
+        query: The query's name, or its id if it has none.
         batch: Number of the micro-batch.
         rows: Rows read.
         seconds: How long it took.
-        millis_behind: Milliseconds that each shard was behind its tip when the micro-batch was planned; empty if unknown.
+        millis_behind: Milliseconds by which each shard was behind its tip when the micro-batch was planned; empty if unknown.
         shards: Number of shards that are being read.
-        bytes: What it took as Kinesis sends it, which is what `maxBytesPerTrigger` counts; None if that is not known.
-        data_bytes: About how much of it is the records' data; None likewise.
+        bytes: Its bytes as sent by Kinesis, which `maxBytesPerTrigger` counts; None if unknown.
+        data_bytes: Estimated bytes of the records' data in it; None if unknown.
     """
 
     query: str
@@ -72,10 +72,10 @@ def _say(progress: BatchProgress) -> None:
 
 
 class LagListener(ProgressListener):
-    """Tells of each micro-batch of queries that read Kinesis: one line on stderr, whatever logging the program has.
+    """Writes a line to stderr for each micro-batch of queries that read Kinesis.
 
     Args:
-        then: Called with each micro-batch instead, to log it or to send it somewhere. It runs in Spark's listener thread: return soon.
+        then: Called with each micro-batch instead, to log or send it. It runs in Spark's listener thread: return soon.
 
     ```python
     spark.streams.addListener(LagListener())
@@ -87,13 +87,13 @@ class LagListener(ProgressListener):
         self._then = then or _say
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Passes the micro-batch on."""
+        """Pass the micro-batch on."""
         for progress in kinesis_progress(event.progress):
             self._then(progress)
 
 
 def kinesis_progress(progress: Any) -> list[BatchProgress]:
-    """The progress of a query's `kinesis-efo` sources, one entry each."""
+    """The progress of each `kinesis-efo` source of a query."""
     found = []
     for source in progress.sources:
         try:

@@ -23,16 +23,16 @@ UNKNOWN_BYTES: Final = 4 << 20
 
 
 class KinesisPartition(InputPartition):
-    """The ranges one task reads, one after the other.
+    """The ranges that one task reads, one after the other.
 
     Attributes:
-        address: How to reach the fetcher that reads the shards; None if the planner has to be asked.
+        address: The address of the shards' fetcher; None if the planner has to be asked.
         secret: The secret of the run; never shown.
         ranges: At most one per shard.
         deaggregate: Whether the task unpacks KPL aggregates.
         strict: Streams of which it leaves out aggregates with records of other shards.
-        planner: How to reach the planner; None if the fetcher is in its process.
-        query: The name of the query among those of its run.
+        planner: Where to ask for the fetcher of a shard; None if that never changes.
+        query: The name of the query in its run.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class KinesisPartition(InputPartition):
 def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set[str]:
     """The streams of which a micro-batch reads parent shards and their children.
 
-    That happens where one micro-batch reads everything up to now (`catchUp`). Otherwise children follow in a later one.
+    Only a micro-batch that reads everything up to now (`catchUp`) does. Otherwise children follow in a later one.
 
     Args:
-        begin: The offset that the micro-batch starts from.
-        ranges: The ranges that it reads.
+        begin: The start of the micro-batch.
+        ranges: Its ranges.
     """
     return {wanted.key.stream for wanted in ranges if wanted.key not in begin}
 
@@ -74,12 +74,12 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
 def by_fetcher(
     ranges: Sequence[ShardRange], fetchers: Sequence[FetcherAddress | None], *, together: Collection[str] = ()
 ) -> list[tuple[FetcherAddress | None, list[ShardRange]]]:
-    """Group ranges by the fetcher that reads their shards.
+    """Group ranges by the fetchers of their shards.
 
     Args:
         ranges: Ranges of the micro-batch.
-        fetchers: The fetcher of each; None if it is not known yet.
-        together: Streams that get one task each: of several fetchers, that task asks the planner for the next one.
+        fetchers: The fetcher of each; None if there is none yet.
+        together: Streams that get one task each. If there are several fetchers, that task asks the planner for each.
     """
     found: dict[FetcherAddress | None, list[ShardRange]] = {}
     several = len(set(fetchers)) > 1
@@ -97,7 +97,7 @@ def coalesce(
 
     Args:
         ranges: Ranges of the micro-batch.
-        sizes: Bytes by shard, as far as known.
+        sizes: Bytes by shard, if known.
         together: Streams that get one task each, parents before children: sorted by shard id, which grows with each reshard.
     """
     groups = [sorted(wanted for wanted in ranges if wanted.key.stream == stream) for stream in sorted(together)]

@@ -17,7 +17,7 @@ _RAISED: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<message>\S.*(?:\n(?!\s|={3} ).+)*)",
 )
 _SQL_STATES: Final = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
-# The message of an EOFException is empty, and Spark quotes nothing but that.
+# The message of an EOFException is empty, and Spark quotes only the message.
 _GONE: Final = re.compile(
     r"java\.io\.EOFException(?!: )|Python worker exited unexpectedly|terminated with exception:\s*(?:null\b\s*)?(?:SQLSTATE|=== |\Z)"
     r"|\Anull\s*(?:=== |\Z)"
@@ -27,12 +27,12 @@ _NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\
 
 
 def own_message(error: BaseException | str) -> str | None:
-    """This library's message in an error or its text, whole, with the name of the exception; None if there is none.
+    """This library's full message in an error or its text, with the name of the exception; None if there is none.
 
     >>> own_message(ValueError("Traceback ...\\nkinesis_efo.errors.OptionsError: 'a' is wrong\\n'b' is, too\\n SQLSTATE: 38000"))
     "OptionsError: 'a' is wrong\\n'b' is, too"
     """
-    # An error that did not come through Spark has no line of a traceback in its text.
+    # The text of an error that did not come through Spark has no traceback: add its class.
     text = error if isinstance(error, str) else f"{type(error).__module__}.{type(error).__qualname__}: {error}"
     found = [match["message"] for match in _OURS.finditer(text)]
     return _SQL_STATES.sub("", found[-1]) if found else None
@@ -41,14 +41,14 @@ def own_message(error: BaseException | str) -> str | None:
 def cause(error: BaseException | str | None) -> KinesisEfoError | None:
     """The error of this library that Spark has wrapped in one of its own.
 
-    Spark hands errors of Python sources on as text: an `AnalysisException` at `load()` and `start()`, a `StreamingQueryException` of a
+    Spark passes errors of Python sources on as text: in an `AnalysisException` of `load()` and `start()`, a `StreamingQueryException` of a
     query, and the text of a `QueryTerminatedEvent`.
 
     Args:
-        error: What was caught, or the text that a listener's `onQueryTerminated` got as `event.exception`.
+        error: The caught error, or the text in `event.exception` of a listener's `onQueryTerminated`.
 
     Returns:
-        An error of the class and with the message that was raised; None if this library raised nothing there.
+        An error with the original class and message; None if the error is not this library's.
 
     >>> cause("Traceback ...\\nkinesis_efo.errors.DataLossError: shard orders:shardId-0: gone\\n SQLSTATE: 38000")
     DataLossError('shard orders:shardId-0: gone')
@@ -68,7 +68,7 @@ def cause(error: BaseException | str | None) -> KinesisEfoError | None:
 
 
 def explanation(error: BaseException) -> str | None:
-    """This library's message in an error, or what causes an error of Spark that says little; None if Spark's own words are needed."""
+    """This library's message in an error, or the likely cause of some unclear errors of Spark; None for other errors."""
     text = str(error).strip()
     if own := own_message(error):
         return own
@@ -95,7 +95,7 @@ def explanation(error: BaseException) -> str | None:
 
 
 def reason(error: BaseException) -> str:
-    """What to tell the user of an error: its explanation, else the message of the program's exception, else Spark's first words.
+    """The text of an error for users: its explanation, else the message of the program's exception, else Spark's first lines.
 
     >>> reason(RuntimeError("[PATH_NOT_FOUND] no path\\n\\nDriver stacktrace:\\n..."))
     'RuntimeError: [PATH_NOT_FOUND] no path'

@@ -1,6 +1,6 @@
-"""The process of a run: a planner's process starts it, and it ends with its last query, or with the JVM.
+"""The process of a run: a planner starts it, and it ends with its last query, or with the JVM.
 
-It imports no PySpark. What it has to know comes by its standard input, and nothing of it by arguments or the environment.
+It imports no PySpark. It gets its settings by standard input only, as they have secrets.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _LOOK_SECONDS: Final = 0.1
 _REAPED_SECONDS: Final = 1.0
 _JVM_SECONDS: Final = 0.5
 _FIRST_SECONDS: Final = 30.0
-"""A run that nobody joins for so long ends: its planner has died meanwhile."""
+"""A run without a client ends after this time: the planner that started it has died."""
 _TOUCH_SECONDS: Final = 3600.0
-"""Whoever cleans up a directory for temporary files leaves those alone that are younger than some days."""
+"""How often the run's file is touched: cleaners of temporary files spare those that are younger than some days."""
 
 
 @dataclass(frozen=True)
 class RunOrder:
-    """What a run is to be.
+    """The settings of a run's process.
 
     Attributes:
         manifest: The application, with the streams to read.
-        options: The options of the query that it begins with.
+        options: The options of its first query.
         listening: Where to listen for tasks.
-        program: The Spark program that it belongs to.
+        program: Its Spark program.
         secret: The secret of the run.
     """
 
@@ -72,7 +72,7 @@ class RunOrder:
     secret: str
 
 
-# -- in the planner's process
+# -- in a planner
 
 
 def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
@@ -83,12 +83,12 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
         options: The options of the query.
 
     Raises:
-        FetcherError: The processes of this program cannot find each other.
+        FetcherError: Files and locks, by which processes of this program find each other, do not work.
     """
     listening = where_to_listen(options)
-    # A reader that Spark does not keep is a program of its own.
+    # In any other process, the reader is a program of its own.
     jvm = Process.of(os.getppid() if is_sparks_process() else os.getpid())
-    # Not the application's name: whoever reads a stream of one lease table needs the same lease.
+    # Without the application's name: queries of one stream and lease table need the same lease.
     about = (options.program, manifest.region, manifest.lease_table, options.aws.endpoint_url or "")
     program = Program.found(notes_directory(), jvm, "\n".join(about))
 
@@ -101,11 +101,11 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
 
 
 _ahead: Final[list[subprocess.Popen[bytes]]] = []
-"""A process that was started before anything was known of the run."""
+"""A process that was started before it is known whether a run is needed."""
 
 
 def start_ahead() -> None:
-    """Start a process that a run may soon need, unless this program has a run: it imports what it needs while this one does."""
+    """Start a process for a run, unless this program has a run, so that both processes import their modules at the same time."""
     if not _ahead and not any(notes_directory().glob(f"run.*.{os.getppid()}.*.json")):
         _ahead.append(_started())
 
@@ -119,7 +119,7 @@ def end_ahead() -> None:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    # Until it has its order, what it says is this process's.
+    # Until it has its order, it writes to this process' stderr.
     process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     with contextlib.suppress(OSError):
@@ -129,10 +129,10 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 class RunProcess:
-    """A run's process that this one has started.
+    """Starts a run's process.
 
     Args:
-        order: What it is to be.
+        order: The settings.
     """
 
     def __init__(self, order: RunOrder) -> None:
@@ -146,10 +146,10 @@ class RunProcess:
         """Wait until queries can join the run, or its process has ended.
 
         Args:
-            check: Called again and again meanwhile; raises to give up.
+            check: Called repeatedly meanwhile; raises to give up.
 
         Raises:
-            KinesisEfoError: What keeps the run from beginning; or as `check`.
+            KinesisEfoError: The run could not start; or as `check`.
         """
         answers: list[bytes] = []
         talking = threading.Thread(target=self._talk, args=(answers,), name="kinesis-efo run", daemon=True)
@@ -168,7 +168,7 @@ class RunProcess:
             raise unpack_error(answer)
 
     def end(self) -> str:
-        """How it has ended; empty if it has not."""
+        """How the process has ended; empty if it has not."""
         self._reaper.join(_REAPED_SECONDS)
         return self._ended
 
@@ -190,24 +190,24 @@ class RunProcess:
             logger.error("the process of the run has ended: %s", self._ended)
 
     def _end(self) -> str:
-        """How it ended."""
+        """Wait for the end of the process, and describe it."""
         code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
         return f"{how}, its largest memory {largest} MiB"
 
 
-# -- in its own process
+# -- in the run's process
 
 
 def main(order_from: BinaryIO) -> None:
-    """Be the run.
+    """Start the run, and end when it ends.
 
     Args:
-        order_from: Has the `RunOrder`.
+        order_from: The stream with the pickled `RunOrder`.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # They may be for the whole process group, while the driver still finishes a micro-batch.
+        # Signals may go to the whole process group, while the driver still finishes a micro-batch.
         signal.signal(number, signal.SIG_IGN)
     _lift_memory_limit()
     gc.disable()
@@ -219,7 +219,7 @@ def main(order_from: BinaryIO) -> None:
     try:
         order: RunOrder = pickle.load(order_from)
     except EOFError:
-        return  # it was started ahead, and not needed
+        return  # started ahead, and not needed
     order_from.close()
     options = order.options
     runtime = RunThread(
@@ -259,14 +259,14 @@ def main(order_from: BinaryIO) -> None:
 
 
 def _end_with(jvm: Process, begun: threading.Event) -> None:
-    """End this process if its program ends before the run has begun: that may wait for AWS for minutes."""
+    """End this process if its program ends before the run has begun, which may wait for AWS for minutes."""
     while not begun.wait(_JVM_SECONDS):
         if not jvm.lives():
             os._exit(1)
 
 
 def _stay(runtime: RunThread, jvm: Process, touch: Callable[[], None]) -> None:
-    """Return once the run has no query any more, or its program is gone."""
+    """Return when the run has no query any more, or its program has ended."""
     began = touched = time.monotonic()
     emptied = runtime.whole.emptied
     while jvm.lives():
@@ -281,16 +281,16 @@ def _stay(runtime: RunThread, jvm: Process, touch: Callable[[], None]) -> None:
 
 
 def _lift_memory_limit() -> None:
-    """Spark limits the memory of the process that it keeps for a query's source; buffers have their own bound."""
+    """Lift Spark's limit for the memory of its Python processes, which is inherited; buffers have their own limit."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _hand_over_output(say: Callable[[str], None]) -> None:
-    """Let planners say what this process says: Spark closes the pipes of the one that has started it once its query has ended.
+    """Let the clients write the output of this process: Spark closes the pipes of the planner that started it when its query ends.
 
     Args:
-        say: Takes a line, in a thread of its own.
+        say: Called with each line, in a new thread.
     """
     ours, theirs = os.pipe()
     for stream in (1, 2):

@@ -45,8 +45,8 @@ class Targets:
     """The streams that rows may go to.
 
     Attributes:
-        default: The stream of rows that name none; None if every row must name one.
-        arns: ARNs by logical name; None without a manifest, where rows hold the streams' own names or ARNs.
+        default: The stream of rows without one; None if every row must have one.
+        arns: ARNs by logical name; None without a manifest, if rows have the streams' own names or ARNs.
         source: Where the names came from, for messages.
     """
 
@@ -93,10 +93,13 @@ class Targets:
         return cls(default, arns, f"manifest {manifest.source}")
 
     def target_of(self, name: str | None) -> str:
-        """The stream, as its producer takes it, of rows that name a stream; null or an empty name is the default.
+        """The producer's name of the stream of some rows.
+
+        Args:
+            name: The stream in the rows; null or empty means the default.
 
         Raises:
-            RecordRefusedError: There is no such stream; the message is for behind "row 7 of this task".
+            RecordRefusedError: There is no such stream; the message continues "row 7 of this task".
         """
         wanted = name or self.default
         if wanted is None:
@@ -112,8 +115,8 @@ class Targets:
 
 
 @dataclass
-class Written(WriterCommitMessage):
-    """What one task wrote: the records and bytes that Kinesis has acknowledged, and the number of refused records."""
+class WriteCounts(WriterCommitMessage):
+    """The records and bytes of one task that Kinesis has acknowledged, and the number of refused records."""
 
     records: int
     bytes: int
@@ -141,8 +144,8 @@ def check_columns(schema: StructType) -> None:
         raise ConfigurationError(f"kinesis-efo cannot write this DataFrame: {'; '.join(faults)}")
 
 
-class Writing:
-    """The part that batch and streaming writers share: creation on the driver, and writing a partition in a task.
+class WriterBase:
+    """The base of batch and streaming writers: creation on the driver, and writing a partition in a task.
 
     Args:
         options: The sink's options.
@@ -166,7 +169,7 @@ class Writing:
         parsed = SinkOptions.parse(options)
         return cls(parsed, Targets.of(parsed, named_by_rows="stream" in schema.fieldNames()))
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteCounts:
         """Write one partition, and return when Kinesis has acknowledged all of it.
 
         Raises:
@@ -179,10 +182,10 @@ class Writing:
 
 
 class ProducerPool:
-    """Keeps producers open for the next task of a Python worker: opening one costs calls that AWS limits per account.
+    """Keeps producers open for the next task of a Python worker, because opening one takes calls that AWS limits per account.
 
     Args:
-        seconds: Age at which a producer is not used again: its stream's limits may have changed.
+        seconds: Age after which a producer is not used again, because its stream's limits may have changed.
         most: The number of producers to keep.
     """
 
@@ -192,7 +195,7 @@ class ProducerPool:
         self._kept: dict[Hashable, tuple[BlockingProducer, float]] = {}
 
     def take(self, target: str, options: SinkOptions) -> tuple[BlockingProducer, float]:
-        """Get an open producer with nothing outstanding, and the time it was opened at."""
+        """Get an open producer with nothing outstanding, and the time when it was opened."""
         kept = self._kept.pop((target, options), None)
         if kept is not None and time.monotonic() - kept[1] < self._seconds:
             return kept
@@ -223,7 +226,7 @@ class _InUse:
 
 
 class Producers:
-    """The producers of one task: one per stream that its rows name, opened at the first of these rows."""
+    """The producers of one task: one for each stream in its rows, opened when it is first needed."""
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self._options = options
@@ -240,23 +243,23 @@ class Producers:
         keys, hash_keys, streams = (
             columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
         )
-        # By producer, not by name: rows with null and rows with the default's name go to one stream, and must keep their order.
+        # By producer, not by name: rows with null and rows with the default's name go to one stream, and have to keep their order.
         rows: dict[BlockingProducer, list[Given]] = defaultdict(list)
-        # A producer outlives the task, and does not get the rows of other streams: messages name a row by its place in the task.
+        # Positions in the task, for messages: a producer outlives the task, and gets only the rows of its stream.
         positions: dict[BlockingProducer, list[int]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
             producer = self._by_name.get(stream) or self._producer(stream)
             if producer is not None:
-                # A record that was put without a key comes back with none, or an empty one, which cannot be written.
+                # A record that was put without a key is read with none or an empty one, which cannot be written.
                 rows[producer].append((data, key or None, hash_key or None))
                 positions[producer].append(self._rows)
             self._rows += 1
         for producer, its_rows in rows.items():
             producer.put_many(its_rows, positions[producer])
 
-    def finish(self) -> Written:
+    def finish(self) -> WriteCounts:
         """Wait until Kinesis has acknowledged every row, and return the producers to the pool."""
-        written = Written(0, 0, self._left_out)
+        written = WriteCounts(0, 0, self._left_out)
         for used in self._in_use.values():
             used.producer.flush()
             metrics = used.producer.metrics
@@ -272,12 +275,12 @@ class Producers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # After `finish` none is left. A failed task is retried as a whole, so waiting for its records would gain nothing.
+        # There are none after `finish`. A failed task is retried as a whole, so do not wait for its records.
         for used in self._in_use.values():
             used.producer.abort()
 
     def _producer(self, name: str | None) -> BlockingProducer | None:
-        """The producer for the rows that name a stream; None if such rows are left out."""
+        """The producer for rows with this stream; None if such rows are left out."""
         try:
             target = self._targets.target_of(name)
         except RecordRefusedError as error:
@@ -294,7 +297,7 @@ class Producers:
         return self._by_name[name]
 
 
-class KinesisBatchWriter(Writing, DataSourceArrowWriter):
+class KinesisBatchWriter(WriterBase, DataSourceArrowWriter):
     """The writer behind `df.write.format("kinesis-efo").mode("append")`."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -302,11 +305,11 @@ class KinesisBatchWriter(Writing, DataSourceArrowWriter):
         _log_written("batch write", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what had been written when some tasks failed for good."""
+        """Log what was written before some tasks failed for good."""
         _log_aborted("batch write", messages)
 
 
-class KinesisStreamWriter(Writing, DataSourceStreamWriter, DataSourceArrowWriter):
+class KinesisStreamWriter(WriterBase, DataSourceStreamWriter, DataSourceArrowWriter):
     """The writer behind `df.writeStream.format("kinesis-efo")`: an Arrow writer, too, so that Spark 4.0 passes Arrow batches."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
@@ -314,12 +317,12 @@ class KinesisStreamWriter(Writing, DataSourceStreamWriter, DataSourceArrowWriter
         _log_written(f"micro-batch {batchId}", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
-        """Log what had been written when some tasks of a micro-batch failed for good."""
+        """Log what was written before some tasks of a micro-batch failed for good."""
         _log_aborted(f"micro-batch {batchId}", messages)
 
 
 def _log_written(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    done = [message for message in messages if isinstance(message, Written)]
+    done = [message for message in messages if isinstance(message, WriteCounts)]
     records, size, refused = (
         sum(getattr(message, name) for message in done) for name in ("records", "bytes", "refused")
     )
@@ -329,7 +332,7 @@ def _log_written(what: str, messages: Sequence[WriterCommitMessage | None]) -> N
 
 
 def _log_aborted(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    done = [message for message in messages if isinstance(message, Written)]
+    done = [message for message in messages if isinstance(message, WriteCounts)]
     logger.warning(
         "%s failed: %d of %d tasks had written %d records, which stay in Kinesis; a retry writes them again",
         what,

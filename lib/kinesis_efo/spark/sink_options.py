@@ -49,7 +49,7 @@ def _bounded(setting: str, parse: Callable[[str], float]) -> Callable[[str], flo
 
 
 def _patience(text: str) -> float:
-    # Of these, people think in seconds: with less than one, the first throttle would end the task.
+    # A small number alone was probably meant as seconds: as milliseconds, the first throttle would end the task.
     return read.seconds(text, guess=999)
 
 

@@ -1,7 +1,7 @@
 """The data source `kinesis-efo`, as Spark discovers or registers it.
 
-It checks options and manifest in `schema()`: Spark calls it at `load()`, and there the user sees an error as it is. Spark imports
-this module in four processes before a query reads its first record, so each part is imported only if it is needed.
+It checks options and manifest in `schema()`, which Spark calls at `load()`, and whose errors the user sees unchanged. Spark imports this
+module in four processes before a query reads its first record, so each part is imported only if it is needed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SCHEMA = StructType(
 
 
 class KinesisEfoSource(DataSource):
-    """Reads Kinesis streams through their declared consumers, or stretches of them without, and writes to streams.
+    """Reads Kinesis streams: continuously through their declared consumers, or a part of them without; and writes to streams.
 
     ```python
     df = spark.readStream.format("kinesis-efo").option("manifest", "ssm:///kinesis-efo/dev/lake").load()
@@ -55,7 +55,7 @@ class KinesisEfoSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Spark makes the source at `load()` and hands this object to every planning of the DataFrame.
+        # Spark makes the source at `load()` and uses this object to plan each action on the DataFrame.
         self._loaded = time.time()
 
     @classmethod
@@ -77,7 +77,7 @@ class KinesisEfoSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of a stretch of the streams; see `kinesis_efo.spark.batch_reader`.
+        """Make the reader of a part of the streams; see `kinesis_efo.spark.batch_reader`.
 
         Raises:
             ConfigurationError: Columns, options or manifest are wrong.
@@ -95,7 +95,7 @@ class KinesisEfoSource(DataSource):
         """Make the reader of one query.
 
         Raises:
-            ConfigurationError: The query has a schema of its own that is not this source's.
+            ConfigurationError: The query's schema is not this source's.
         """
         _check_columns(schema)
         if is_sparks_process():
@@ -137,7 +137,7 @@ class KinesisEfoSource(DataSource):
 
 
 def _check_columns(schema: StructType) -> None:
-    # Spark accepts any schema that the user gives, and 4.0 then maps columns by position.
+    # Spark accepts any schema of the user, and 4.0 then maps columns by position.
     if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in SCHEMA]:
         raise ConfigurationError(
             f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "
@@ -156,7 +156,7 @@ def _patiently(options: SourceOptions) -> Manifest:
 
 
 class _Session:
-    """Clients for a manifest in SSM or S3; imports the SDK only when one is needed."""
+    """Makes clients for a manifest in SSM or S3, and imports the SDK only then."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

@@ -1,9 +1,8 @@
 """The stream reader: plans micro-batches on the driver and reads their partitions in tasks.
 
-Spark builds and pickles it more than once, so the constructor starts nothing; the fetcher starts with the first call that
-needs it, in the process that Spark keeps for the query. The order of Spark's calls differs between versions: 4.0 asks for
-the latest offset before the initial one, and after a crash it first passes the *end* of the uncommitted micro-batch, as
-`partitions(end, end)`: such a call only tells where the query is.
+Spark builds and pickles it more than once, so the constructor starts nothing; the run is joined with the first call that needs it, in
+the process that Spark keeps for the query. The order of Spark's calls differs between versions: 4.0 asks for the latest offset before
+the initial one, and after a crash it first passes the *end* of the uncommitted micro-batch, as `partitions(end, end)`.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ logger = logging.getLogger(__name__)
 
 _NO_LIMIT = 1 << 62
 _WORD_SECONDS = 2.0
-"""How long a reader that stops waits for word that its last micro-batch is done. The driver hears of that within milliseconds, of the
-first one of a session within half a second."""
+"""How long a stopping reader waits for the driver's report of its last micro-batch. It takes milliseconds, or half a second for the first
+micro-batch of a session."""
 
 
 class KinesisStreamReader(StreamReaderBase):
@@ -57,7 +56,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     Args:
         options: The query's options.
-        manifest: The application's, reduced to the streams that the query selects.
+        manifest: The application's manifest, reduced to the streams of the query.
     """
 
     def __init__(self, options: SourceOptions, manifest: Manifest) -> None:
@@ -69,7 +68,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._runtime: SharedRun | None = None
         self._streams = StreamSet(self._manifest, drop=self._options.drop_removed_streams)
         self._asked_to_end = threading.Event()
-        # For a checkpoint that has no mark yet. The same in every call: Spark compares offsets as text.
+        # For a checkpoint without a mark. It never changes, because Spark compares offsets as text.
         self._mark = Mark(secrets.token_hex(4))
         self._initial: Offset | None = None
         self._planned: Offset | None = None
@@ -101,13 +100,13 @@ class KinesisStreamReader(StreamReaderBase):
     # -- on the driver
 
     def initialOffset(self) -> dict[str, Any]:
-        """The offset that a new query starts from. Chosen once: Spark asks twice, or after the latest offset."""
+        """The start of a new query. Chosen once: Spark asks twice, or after the latest offset."""
         return self._data(self._initial_offset())
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The end of the next micro-batch; `start` itself if there is nothing to read.
 
-        That Spark asks tells that the micro-batch before is done: it has written its commit log.
+        Spark calls this only after it has written the commit log of the micro-batch before, so that is done.
 
         Args:
             start: The offset that the query has reached; Spark 4.0 passes none.
@@ -120,11 +119,11 @@ class KinesisStreamReader(StreamReaderBase):
         if position == self._running:
             self._done = position
         self._size = (0, 0)
-        # Another source of the query has rows: waiting for ours would hold them up in every trigger.
+        # If another source of the query has rows, waiting here would delay them in every trigger.
         hurry = self._others_run
         self._others_run = self._had_nothing = False
         self._begin(position)
-        # Short calls: between them it is seen that this process was asked to end.
+        # Short calls, to check in between whether this process has to end.
         while not self._asked_to_end.is_set():
             step = self._started().ask(
                 Next(position, self._options.poll_timeout, self._news(), hurry, once, self._available_now)
@@ -139,7 +138,7 @@ class KinesisStreamReader(StreamReaderBase):
         return self._data(position)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
-        """The tasks of a micro-batch. A call with `start == end` only tells where the query is."""
+        """The tasks of a micro-batch. A call with `start == end` only gives the query's position."""
         self._planned = self._offset(end)
         if start == end:
             return []
@@ -160,7 +159,7 @@ class KinesisStreamReader(StreamReaderBase):
                 runtime.planned(self._planned.mark)
         else:
             plan = runtime.ask(Plan(begin, self._planned, self._options.poll_timeout, first))
-        # Tasks that begin before all shards are read by somebody could take the cores that fetchers need.
+        # Tasks that start before all shards have a fetcher could take the cores that fetchers need.
         while not plan.all_served and not self._asked_to_end.is_set():
             plan = runtime.ask(Plan(begin, self._planned, self._options.poll_timeout))
         served = plan.served(begin.ranges_to(self._planned))
@@ -173,7 +172,7 @@ class KinesisStreamReader(StreamReaderBase):
             for group in coalesce(theirs, sizes, together=together)
         ]
         if not tasks and self._options.latency_hooks:
-            # Spark ends Python workers after a minute without a task; this one keeps them for the next record.
+            # Spark ends Python workers after a minute without a task; an empty task keeps them for the next record.
             tasks = [(None, [])]
         return [
             KinesisPartition(
@@ -189,17 +188,17 @@ class KinesisStreamReader(StreamReaderBase):
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note that everything up to `end` is processed.
+        """Everything up to `end` is processed.
 
-        Spark calls this when it has planned the next micro-batch, which may be much later: if no more records come, never.
-        Therefore asking for the next offset counts as well, see `latestOffset`.
+        Spark calls this when it has planned the next micro-batch: much later, or never if no more records arrive. So `latestOffset` does
+        the same.
         """
-        # The micro-batch that Spark has planned has rows of other sources only.
+        # If this source had nothing, the planned micro-batch has rows of other sources only.
         self._others_run = self._had_nothing
         self._done = self._offset(end)
 
     def stop(self) -> None:
-        """Stop fetching and release the leases."""
+        """Leave the run. The last query ends it and releases the leases."""
         self._lag_notes.clear()
         self._learn_last(_WORD_SECONDS)
         if self._runtime is not None:
@@ -211,11 +210,11 @@ class KinesisStreamReader(StreamReaderBase):
         return read_limit(self._options.max_bytes_per_trigger or _NO_LIMIT, self._options.max_records_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make the query end at the streams' present tips, or in front of them. The first `latestOffset` asks for them."""
+        """Let the query end at the streams' present tips, or at `endingPosition`. The first `latestOffset` asks for them."""
         self._available_now = True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the query's progress, the lag of each shard in milliseconds, and the micro-batch's bytes and data (Spark 4.2+)."""
+        """The lag of each shard in milliseconds, and the micro-batch's bytes and data, for the query's progress (Spark 4.2+)."""
         if not self._behind:
             return None
         report: dict[str, Any] = msgspec.to_builtins(self._report())
@@ -226,7 +225,7 @@ class KinesisStreamReader(StreamReaderBase):
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Read the rows of a partition as Arrow batches."""
         left_out = partial(LEFT_OUT.note, settings=self._options.metrics)
-        # A call that ended before a range is given up would begin its patience anew.
+        # A call must not end before a range is given up: the next call would begin to wait again.
         patience, query = self._options.patience, partition.query
         fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)
         reader = RangeReader(partition.secret, partition.planner, patience, query=query, fetcher_at=fetcher_at)
@@ -240,7 +239,7 @@ class KinesisStreamReader(StreamReaderBase):
     # -- inside
 
     def _news(self) -> Offset | None:
-        """Up to where everything is processed, if the run does not know it yet."""
+        """The end of what is processed, if the run does not know it yet."""
         return self._done if self._done != self._committed else None
 
     def _report(self) -> Report:
@@ -254,13 +253,13 @@ class KinesisStreamReader(StreamReaderBase):
             )
 
     def _begin(self, planned: Offset) -> None:
-        """Tell the planner, once, up to where Spark's log had planned when this query started; nothing if it is new."""
+        """Tell the run, once, the last planned offset in Spark's log when this query started, unless it is new."""
         if not self._begun:
             self._started().ask(Begin(mark=self._mark, resumed=planned))
         self._begun = True
 
     def _take_note(self, position: Offset, step: Step) -> None:
-        """Take note of what is told beside the offset."""
+        """Note the parts of a step other than its end."""
         self._size = step.bytes, step.data
         self._step = (position, step.end, step.plan) if step.end is not None and step.plan is not None else None
         self._behind.update(step.behind)
@@ -270,7 +269,7 @@ class KinesisStreamReader(StreamReaderBase):
             self._behind = {key: millis for key, millis in self._behind.items() if key in step.end}
 
     def _learn_last(self, at_most: float) -> None:
-        """Take note that the last micro-batch is done, where the driver says so. A fetcher that has failed need not know."""
+        """Commit the last micro-batch, if the driver reports it as done. Errors of the run are ignored."""
         last = self._running
         finished, mark = False, None if last is None else last.mark
         waits = self._options.listens and last is not None and last != self._committed
@@ -284,10 +283,10 @@ class KinesisStreamReader(StreamReaderBase):
         """Warn if Spark ended the query after one trigger that need not have read everything, as `Trigger.Once` does.
 
         Args:
-            finished: Whether the last micro-batch is done, as far as that is known.
-            known: Whether it is.
+            finished: Whether the last micro-batch is known to be done.
+            known: Whether that can be known.
         """
-        asked, self._asked = self._asked, 2  # a process may be asked to end twice
+        asked, self._asked = self._asked, 2  # this may be called twice
         if self._ends_known or asked > 1:
             return
         if asked == 0 and finished:
@@ -307,12 +306,12 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _started(self) -> SharedRun:
         if self._runtime is None:
-            # Tasks import this module, too, and need none of this.
+            # Imported here, because tasks import this module, too, and do not need these.
             with latency.without_collections():
                 from kinesis_efo.spark.run_process import end_ahead, run_of_program
 
             try:
-                # Who asks this process to end does not wait until AWS answers.
+                # Handle signals before `start`, which may wait for AWS.
                 self._runtime = run_of_program(self._manifest, self._options)
                 self._asked_to_end = end_with_spark(self._stop_when_quiet)
                 self._runtime.start()
@@ -324,11 +323,11 @@ class KinesisStreamReader(StreamReaderBase):
         return self._runtime
 
     def _stop_when_quiet(self) -> None:
-        """Stop the fetcher once no task has read for `leaseTimeout`; this releases the leases.
+        """Leave the run when no task has read for `leaseTimeout`.
 
-        If Spark closes the connection, as it does when a query stops, the reader is stopped at once; but Spark does not
-        always close it. If all processes got the signal, the driver may still finish its micro-batch, which may begin to
-        read again after a pause: `foreachBatch` with a second action.
+        If Spark closes the connection, as it does when a query stops, the reader is stopped at once; but Spark does not always close it.
+        If all processes got the signal, the driver may still finish its micro-batch, and tasks may read again after a pause, as with a
+        second action in `foreachBatch`.
         """
         read_at = time.monotonic()
         while time.monotonic() - read_at < self._options.lease_timeout and (runtime := self._runtime) is not None:
@@ -340,7 +339,7 @@ class KinesisStreamReader(StreamReaderBase):
             runtime.stop()
 
     def _offset(self, data: dict[str, Any]) -> Offset:
-        """The offset that Spark hands over. Spark says the same few again and again, and parsing thousands of shards takes its time."""
+        """The offset from Spark's data. The last few are kept: Spark passes them repeatedly, and parsing thousands of shards takes time."""
         for known, offset in self._offsets:
             if known == data:
                 return offset
@@ -349,7 +348,7 @@ class KinesisStreamReader(StreamReaderBase):
         return offset
 
     def _data(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
-        """An offset as Spark takes it; of the query's first micro-batch, with where that begins."""
+        """An offset as data for Spark. That of the query's first micro-batch says where the micro-batch begins."""
         for data, known in self._offsets:
             if known is offset:
                 return data
@@ -367,7 +366,7 @@ class KinesisStreamReader(StreamReaderBase):
 
 
 def _reads(runtime: SharedRun) -> bool:
-    # Of a run that has ended, nobody reads.
+    # No task reads from a run that has ended.
     with contextlib.suppress(KinesisEfoError):
         return runtime.ask(Reading())
     return False

@@ -1,4 +1,4 @@
-"""Runs fetchers as Spark jobs, in the driver's program: one supervisor for a session, and one job for each query that asks for it."""
+"""Runs fetchers as Spark jobs in the driver's program: one supervisor for each session, and one job for each run that needs fetchers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 _NO_CORE_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 2.0
-"""How often a supervisor looks whether Spark was stopped, which tells nobody."""
+"""How often a supervisor checks whether Spark was stopped, as Spark does not notify it."""
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
-"""Seconds before a job that failed is started again: the first time, and at most."""
+"""Longest pause before a failed job is started again; the first is `_FIRST_PAUSE`."""
 _numbers = count()
 _supervisors: Final[list[Supervisor]] = []
 _making: Final = threading.Lock()
@@ -42,10 +42,10 @@ def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
 
     Args:
         spark: A classic session.
-        fetchers: Number of tasks for each query of a DataFrame that is about to be made.
+        fetchers: Number of fetchers for each query of the next DataFrame.
 
     Raises:
-        ConfigurationError: As many fetchers would leave no core for micro-batches.
+        ConfigurationError: The fetchers would leave no core for micro-batches.
     """
     check_cores(spark.sparkContext.master or "", fetchers, spark.sparkContext.defaultParallelism)
     with _making:
@@ -60,22 +60,22 @@ def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
 def _is_running(spark: SparkSession) -> bool:
     try:
         return bool(spark.sparkContext.defaultParallelism)
-    except Exception:  # whatever Spark and py4j raise for one that was stopped
+    except Exception:  # any error of Spark or py4j, if it was stopped
         return False
 
 
 class Supervisor:
-    """Starts and ends the fetchers of the queries of one Spark, until that is stopped. Use `supervisor_of` to get it.
+    """Starts and ends the fetchers for one session, until Spark is stopped. Use `supervisor_of` to get it.
 
-    Planners reach it through a Unix socket in a directory that only this user can enter. A DataFrame may be started never, twice, or
-    again later, so it stays as long as Spark does.
+    Runs reach it through a Unix socket in a directory that only this user can enter. It lives as long as Spark, because a DataFrame may
+    be started any number of times.
 
     Args:
         spark: A classic session.
 
     Attributes:
         path: The socket.
-        ended: Whether Spark was stopped, and nothing is left here.
+        ended: Whether it has ended, after Spark was stopped.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -107,7 +107,7 @@ class Supervisor:
                     target=self._serve, args=(connection,), name="kinesis-efo fetchers", daemon=True
                 ).start()
         finally:
-            # Also if no more files can be opened: the next DataFrame gets another one.
+            # Also after an error, as if no more files can be opened: the next DataFrame gets a new supervisor.
             self.ended = True
             self._socket.close()
             self._remove()
@@ -125,13 +125,13 @@ class Supervisor:
             job = _Job(self._spark, plan, connection)
             try:
                 with suppress(OSError):
-                    connection.recv(1)  # returns when the planner has ended
+                    connection.recv(1)  # returns when the run has ended
             finally:
                 job.end()
 
 
 class _Job:
-    """The Spark job of one query's fetchers: started again where Spark gives it up."""
+    """The Spark job of one run's fetchers, started again if it fails."""
 
     def __init__(self, spark: SparkSession, plan: FetcherPlan, connection: socket.socket) -> None:
         assert plan.options.fetchers is not None
@@ -160,7 +160,7 @@ class _Job:
                 self._context.setJobGroup(self._group, f"kinesis-efo fetchers of application {application}")
                 places = self._spark.range(0, self._fetchers, 1, self._fetchers)
                 places.mapInArrow(fetcher_task(self._plan), RESULT).collect()
-                return  # the planner has ended them
+                return  # the run has ended
             except Exception as error:
                 if self._ended.is_set():
                     return
@@ -177,7 +177,7 @@ class _Job:
                 self._ended.wait(pause)
 
     def _watch(self) -> None:
-        """Warn where fetchers have taken all cores, so that micro-batches wait for ever."""
+        """Warn if fetchers have taken all cores, so that micro-batches wait for ever."""
         tracker = self._context.statusTracker()
         waited = 0.0
         while not self._ended.wait(_NO_CORE_SECONDS / 3):

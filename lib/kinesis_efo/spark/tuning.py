@@ -1,6 +1,6 @@
-"""`kinesis_efo.low_latency`: Spark's settings for micro-batches that end soon, as far as the place of checkpoints allows.
+"""`kinesis_efo.low_latency`: Spark's settings for short micro-batches, depending on where checkpoints are.
 
-Only what was measured to help is here; docs/how-to/latency.md has the figures, and what each setting costs.
+Each setting was measured to help; docs/how-to/latency.md has the figures, and the cost of each.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FILE: Final = "file"
 
 @dataclass(frozen=True, slots=True)
 class LowLatency:
-    """What `low_latency` found, and did; `print` shows it.
+    """The result of `low_latency`, for `print`.
 
     Attributes:
-        settings: Settings that the session has now, for queries that are started from now on.
-        at_start: Settings that a session takes only when it starts, and that this one has not.
-        left: Why other settings stay as they are, by name.
+        settings: Settings that the session now has, for queries that are started from now on.
+        at_start: Settings that this session lacks, and that can only be given when a session starts.
+        left: The reasons why other settings were not changed, by name.
     """
 
     settings: dict[str, str] = field(default_factory=dict)
@@ -44,17 +44,17 @@ class LowLatency:
 
 
 def low_latency(spark: SparkSession, *, checkpoint: str | os.PathLike[str]) -> LowLatency:
-    """Make micro-batches of a session's queries end sooner. Call it before queries are started; a second call changes nothing.
+    """Shorten the micro-batches of a session's queries. Call it before queries are started; a second call changes nothing.
 
-    What you have set yourself is left alone. No setting weakens what a checkpoint promises: if that would be so, or if
-    nothing is gained, it is left, and the answer says why.
+    Your own settings are not changed. A setting that would make checkpoints less safe, or gain nothing, is left, with the reason in the
+    result.
 
     Args:
         spark: The session, classic or of Spark Connect.
         checkpoint: The `checkpointLocation` of the queries: what is fast on a local disk is not safe on an object store.
 
     Returns:
-        What was set, and what has to be given to `spark-submit`.
+        The changed settings, and those to give to `spark-submit`.
 
     Raises:
         ConfigurationError: `checkpoint` is empty.
@@ -78,7 +78,7 @@ def low_latency(spark: SparkSession, *, checkpoint: str | os.PathLike[str]) -> L
 
 
 def _set_manager(spark: SparkSession, place: str, done: LowLatency) -> None:
-    """Spark's way to write checkpoints starts a process for each file on local disks; its older one does not."""
+    """Choose Spark's older writer of checkpoints on local disks: the present one starts a process for each file there."""
     scheme = _scheme(spark, place)
     fast = manager_class(spark.version)
     present = spark.conf.get(MANAGER, None)

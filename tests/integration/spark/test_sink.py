@@ -20,7 +20,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError, RecordRefusedError, StreamNotFoundError
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.spark.facade import register
-from kinesis_efo.spark.sink import KinesisBatchWriter, ProducerPool, Written
+from kinesis_efo.spark.sink import KinesisBatchWriter, ProducerPool, WriteCounts
 from tests.support.world import World
 
 MakeWorld = Callable[..., World]
@@ -274,7 +274,7 @@ def test_rows_without_a_key_are_copied_with_a_random_one(aws: LocalAws) -> None:
 def test_a_task_returns_when_everything_is_acknowledged_also_at_the_limit(aws: LocalAws) -> None:
     message = task().write(batches(*[[str(number) for number in range(500)]] * 4))
     assert count(aws) == 2_000
-    assert message == Written(2_000, 2_000 * 16 + 4 * (10 + 2 * 90 + 3 * 400), 0)
+    assert message == WriteCounts(2_000, 2_000 * 16 + 4 * (10 + 2 * 90 + 3 * 400), 0)
 
 
 def test_the_next_task_of_a_worker_finds_its_producer_open(aws: LocalAws) -> None:
@@ -308,7 +308,7 @@ def test_records_that_can_never_be_written_fail_the_task_or_are_left_out(aws: Lo
     with pytest.raises(RecordRefusedError, match="larger than the 1048576 bytes that the stream takes"):
         task().write(batches(*rows))
     before = count(aws)
-    assert task(failOnError="false").write(batches(*rows)) == Written(2, 2 * (4 + 16), 1)
+    assert task(failOnError="false").write(batches(*rows)) == WriteCounts(2, 2 * (4 + 16), 1)
     assert count(aws) == before + 2
 
 

@@ -168,7 +168,7 @@ class Connection:
             body = msgspec.json.encode(request)
             _, frame = self.call(Request(name), body, seconds)
             if frame.kind is not Kind.ANSWER:
-                raise LostError(f"what comes is no answer: {frame.kind.name}")
+                raise LostError(f"a frame without a reply: {frame.kind.name}")
             return msgspec.json.decode(frame.head, type=answer)
 
     def call(self, request: Request, body: bytes, seconds: float) -> tuple[Wire, Frame]:

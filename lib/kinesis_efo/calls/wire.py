@@ -213,7 +213,9 @@ class Wire:
         """
         kind, head, body = _PREFIX.unpack(self._fill(bytearray(_PREFIX.size), seconds))
         if kind not in list(Kind) or head > most_head or body > most_body:
-            raise LostError(f"what comes is no frame: {kind}, with a head of {head} bytes and a body of {body}")
+            raise LostError(
+                f"what was received is not a frame: {kind}, with a head of {head} bytes and a body of {body}"
+            )
         message = bytes(self._fill(bytearray(head), seconds))
         data = memoryview(self._fill(self._allocate(body), seconds)).toreadonly() if body else memoryview(b"")
         return Frame(Kind(kind), message, data)

@@ -1,1 +1,1 @@
-"""Subscriptions and buffers put together, served to tasks."""
+"""The fetcher: subscribes to shards, buffers their events, and serves them to tasks."""

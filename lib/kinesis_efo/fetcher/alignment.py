@@ -165,8 +165,8 @@ class Alignment:
                 slowest = front.at
         if new := unheard - self._unheard:
             logger.warning(
-                "nothing new was heard of shard %s, and %d others, for %.0f s: the rest waits for them no longer. Rows of theirs may come "
-                "behind the watermark, where stateful operators drop them",
+                "shard %s and %d others have had no event for %.0f s: no shard waits for them any more. Their rows may be older than the "
+                "watermark, and stateful operators drop such rows",
                 min(new),
                 len(unheard) - 1,
                 UNHEARD_SECONDS,
@@ -182,9 +182,9 @@ class Alignment:
             return
         self._said_at = now
         key, front = min(self._fronts.items(), key=lambda each: each[1])
-        come = "nothing was heard of yet" if front.at == -inf else f"has come to {_text(front.at)}"
+        come = "has had no event yet" if front.at == -inf else f"was read up to {_text(front.at)}"
         logger.warning(
-            "for %.0f s, %d shards wait, so that none is more than maxShardSkew, %g s, ahead of the slowest: %s, which %s",
+            "for %.0f s, %d shards have waited, because none may be more than maxShardSkew, %g s, ahead of the slowest: %s, which %s",
             now - self._held_since,
             waiting,
             self._most / 1000,

@@ -112,7 +112,7 @@ class FetcherClient(Connection):
                 raise TimeoutError
             frame = self.checked(wire.receive(min(left, self._silent_seconds)))
         if frame.kind is not Kind.END:
-            raise LostError(f"what comes is no event: {frame.kind.name}")
+            raise LostError(f"a frame without events: {frame.kind.name}")
 
     def _limiting(self, payloads: Iterator[memoryview], give_up_at: float) -> Iterator[memoryview]:
         with self._limited(give_up_at):

@@ -165,7 +165,7 @@ class RangeReader:
 
     def _note(self, error: FetcherUnreachableError | FetcherRefusedError) -> None:
         self._error = error
-        again = "asking again" if self._planner is None else "asking the planner who reads it now"
+        again = "asking again" if self._planner is None else "asking the planner for its present fetcher"
         if self._planner is not None or isinstance(error, CallEndedError):
             logger.warning("shard %s: %s; %s", self._left[0].key, error, again)
 

@@ -157,7 +157,7 @@ class RemoteFetcher:
                 case "standby":
                     await self._clock.sleep(_WAIT_SECONDS)
                 case "unknown":
-                    logger.warning("the planner has given this fetcher's shards to others; beginning anew")
+                    logger.warning("this fetcher counted as dead, and others may have its shards; starting over")
                     await self._begin_anew()
                     self._name = self._new_name()
                     done = 0
@@ -213,7 +213,7 @@ class RemoteFetcher:
                 await within(self._clock, min(left, 3600.0), self._following.wait())
             elif expired := self._assignment.expired():
                 logger.warning(
-                    "nothing was heard of the planner for as long as its lease lasts: %d shards closed", len(expired)
+                    "the planner has not answered for as long as the run's lease lasts: %d shards closed", len(expired)
                 )
                 await self._begin_anew()
             else:

@@ -52,9 +52,7 @@ class Shortfall:
         """
         self._astray_since = now if self._astray_since is None else self._astray_since
         seconds = now - self._astray_since
-        return seconds >= self._timeout and self._gone(
-            position, seconds, "what lies behind it came without it, each time"
-        )
+        return seconds >= self._timeout and self._gone(position, seconds, "later records came without it, each time")
 
     def heard(self, position: Position, quiet: Quiet) -> bool:
         """Check the newest events, which have no records.

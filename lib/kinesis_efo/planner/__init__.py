@@ -1,1 +1,1 @@
-"""The planner: holds the run's lease, and tells Spark how far each micro-batch may go."""
+"""The run and its queries: holds the leases, and plans micro-batches for the clients of Spark."""

@@ -57,8 +57,8 @@ class GapWatch:
         if self._grows(now):
             self._said_at = now
             logger.warning(
-                "%s of this program reads %d shards apart from the others, and its gap grows: %.0f s behind now, %.0f s ten minutes ago. "
-                "If Kinesis has the rate to spare, set kinesis-efo option 'apartRate' higher; with 'slowQueries=hold' the others wait for it",
+                "%s of this program catches up in %d shards, and falls behind: %.0f s behind now, %.0f s ten minutes ago. If Kinesis has "
+                "the rate to spare, set kinesis-efo option 'apartRate' higher; with 'slowQueries=hold' the other queries wait for it",
                 query.label,
                 query.apart,
                 self._gaps[-1][1],

@@ -390,9 +390,8 @@ class QueryFetching:
             position.kind in (PositionKind.AT_TIMESTAMP, PositionKind.INSIDE)
         ):
             raise ConfigurationError(
-                f"shard {key}: a query begins at {position}, and other queries of this program read on from somewhere else. Kinesis lets "
-                "none of them read apart: grant kinesis:GetRecords and kinesis:GetShardIterator on the stream, or start it at LATEST or "
-                "TRIM_HORIZON"
+                f"shard {key}: a query begins at {position}, and other queries of this program read elsewhere. Kinesis lets none of them "
+                "catch up: grant kinesis:GetRecords and kinesis:GetShardIterator on the stream, or start it at LATEST or TRIM_HORIZON"
             )
         if self._shared.is_read(key):
             return None

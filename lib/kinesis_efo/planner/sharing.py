@@ -195,7 +195,7 @@ class Sharing:
             return
         self._apart = None
         logger.warning(
-            "queries of one program that read the same stream wait for the slowest of them, because none may read apart: %s",
+            "queries of one program that read the same stream wait for the slowest of them, because none may catch up by itself: %s",
             why,
         )
         for query in self.queries:
@@ -224,8 +224,8 @@ class Sharing:
             return
         if shards := lags[slowest]:
             logger.warning(
-                "%d bytes are buffered that one query of this program has not read yet, and another one finds no room: the slow one goes on "
-                "apart, with GetRecords, in %d shards",
+                "%d bytes are buffered that one query of this program has not read yet, and another one finds no room: the slow one catches "
+                "up with GetRecords in %d shards",
                 sum(shards.values()),
                 len(shards),
             )

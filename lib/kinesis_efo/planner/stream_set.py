@@ -68,7 +68,7 @@ class StreamSet:
             offset = Offset.from_dict(data)
         except ValueError as error:
             raise ConfigurationError(
-                f"the query's checkpoint cannot be gone on with: {error}. A checkpoint belongs to one query and its sources: give this query "
+                f"the query cannot continue from its checkpoint: {error}. A checkpoint belongs to one query and its sources: give this query "
                 f"a checkpointLocation of its own{_UNION}"
             ) from None
         for fault in self.faults(offset, sources_of(data)):

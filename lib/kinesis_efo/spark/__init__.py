@@ -1,1 +1,1 @@
-"""The Spark side: the data source, its stream reader, and what differs between Spark versions."""
+"""The data source for Spark, its stream reader, and the differences between Spark versions."""

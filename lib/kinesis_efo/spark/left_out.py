@@ -64,8 +64,8 @@ class LeftOut:
         if number:
             logger.warning(
                 "stream %s: %d KPL aggregates were left out here within a minute, the last in shard %s, as option 'deaggregate' with value "
-                "'strict' asks: hash keys of their records belong to other shards, to which the KPL sends them again. Where another "
-                "producer wrote them, nobody does: 'true' delivers them",
+                "'strict' asks: hash keys of their records belong to other shards, to which the KPL sends them again. Another producer may "
+                "not do so: 'true' delivers them",
                 stream,
                 number,
                 key.shard,

@@ -99,11 +99,11 @@ def test_a_shard_that_nothing_was_heard_of_holds_the_others_for_a_bounded_time(
     assert query.plan()[key(0)] == Portion(TRIM_HORIZON, 0, 0)
     assert caplog.text == ""
     assert query.plan(now=11)[key(0)] == Portion(TRIM_HORIZON, 0, 0)
-    assert "for 11 s, 1 shards wait" in caplog.text
-    assert "orders:shardId-000000000001, which nothing was heard of yet" in caplog.text
+    assert "for 11 s, 1 shards have waited" in caplog.text
+    assert "orders:shardId-000000000001, which has had no event yet" in caplog.text
     assert query.plan(now=UNHEARD_SECONDS)[key(0)].records == 0
     assert query.plan(now=UNHEARD_SECONDS + 1)[key(0)].records == 2
-    assert "nothing new was heard of shard orders:shardId-000000000001, and 0 others" in caplog.text
+    assert "shard orders:shardId-000000000001 and 0 others have had no event" in caplog.text
 
 
 def test_an_idle_shard_holds_others_back_no_further_than_it_has_come() -> None:

@@ -55,7 +55,7 @@ def test_what_comes_without_the_record_is_asked_for_again_until_the_same_time() 
     missing.progressed(159.95)
     assert not missing.went_astray(AT, 160.0), "counted anew"
     assert not missing.went_astray(AT, 219.9)
-    with pytest.raises(DataLossError, match="for 60 s: what lies behind it came without it, each time"):
+    with pytest.raises(DataLossError, match="for 60 s: later records came without it, each time"):
         missing.went_astray(AT, 220.0)
 
 

@@ -90,7 +90,7 @@ def test_a_frame_is_whole_wherever_it_is_cut(pair: tuple[Wire, socket.socket]) -
 def test_what_is_no_frame_is_not_taken_for_one(pair: tuple[Wire, socket.socket], said: bytes) -> None:
     wire, other = pair
     other.sendall(said)
-    with pytest.raises(LostError, match="what comes is no frame"):
+    with pytest.raises(LostError, match="what was received is not a frame"):
         wire.receive(10)
 
 

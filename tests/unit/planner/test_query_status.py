@@ -238,7 +238,7 @@ def test_a_gap_that_grows_for_ten_minutes_is_told_with_what_to_do(caplog: pytest
     query = Watched(caplog)
     assert query.passes(10, 12) == []
     (said,) = query.passes(2, 12)
-    assert said.startswith("query 2 (checkpoint 7c1f09ab) of this program reads 1 shards apart")
+    assert said.startswith("query 2 (checkpoint 7c1f09ab) of this program catches up in 1 shards, and falls behind")
     assert "132 s behind now, 12 s ten minutes ago" in said
     assert "'apartRate'" in said
     assert "'slowQueries=hold'" in said
@@ -292,7 +292,7 @@ async def test_a_query_that_is_written_for_faster_than_it_may_read_apart_is_told
             await asyncio.sleep(1)
         logging.getLogger("kinesis_efo.planner.gap").removeHandler(handler)
         (said,) = messages
-        assert said.startswith("query 2 of this program reads 1 shards apart")
+        assert said.startswith("query 2 of this program catches up in 1 shards, and falls behind")
         assert 600 <= program.clock.monotonic() - began < 800
 
 

@@ -63,7 +63,7 @@ class FetcherAddress(msgspec.Struct, frozen=True):
 
 @cache
 def network_namespace(proc: Path = Path("/proc")) -> str:
-    """A unique id of this process' network namespace: the boot id of the machine, and the namespace on it.
+    """A unique id of this process's network namespace: the boot id of the machine, and the namespace on it.
 
     On a system without /proc, which has no namespaces, it is the host name.
     """

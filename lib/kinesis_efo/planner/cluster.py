@@ -211,7 +211,7 @@ class Cluster:
         return self.assignments.reading or self.sharing.reading
 
     async def where(self, request: WhereRequest) -> WhereReply:
-        """The address from which a task reads each range: its fetcher's, or this process' if the query catches up there."""
+        """The address from which a task reads each range: its fetcher's, or this process's if the query catches up there."""
         reply = await self.sessions.where(request)
         if not self.assignments.shared:
             return reply

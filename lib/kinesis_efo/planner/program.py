@@ -234,7 +234,7 @@ class Program:
         """The secret of all runs of the program. Tasks keep it when a run is replaced. Only within `deciding`.
 
         Args:
-            known: The secret of this process' last run; empty if it has had none.
+            known: The secret of this process's last run; empty if it has had none.
 
         Raises:
             OSError: The secret cannot be stored.
@@ -303,7 +303,7 @@ def _is_free(file: int) -> bool:
 
 
 def _pid_namespace() -> str:
-    """The id of this process' pid namespace. Containers that share the directory have different ones."""
+    """The id of this process's pid namespace. Containers that share the directory have different ones."""
     try:
         return Path("/proc/self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
     except OSError:

@@ -52,7 +52,7 @@ class Resumption:
             self._continued |= set(streams)
 
     def processed(self, streams: Collection[str]) -> None:
-        """After the first micro-batch, warn if the query is new and the rows of its streams are continued by no query of the run.
+        """After the first micro-batch, warn if the query is new, its streams have rows, and no query of the run continues from them.
 
         Not earlier: another query that starts at the same time may continue them.
 

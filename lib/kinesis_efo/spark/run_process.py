@@ -119,7 +119,7 @@ def end_ahead() -> None:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    # Until it has its order, it writes to this process' stderr.
+    # Until it has its order, it writes to this process's stderr.
     process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     with contextlib.suppress(OSError):

@@ -252,5 +252,5 @@ class _SingleQuery:
         self._rules = rules
 
     def reads_shared(self, key: ShardKey, position: Position) -> bool:  # noqa: ARG002
-        """Whether to continue here."""
+        """Whether catching up is still allowed."""
         return self._rules.may_read_apart

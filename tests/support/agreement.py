@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from kinesis_efo.errors import FrameError, KinesisEfoError
 from kinesis_efo.kinesis import core
-from kinesis_efo.kinesis.events import Answer, EventHead, read_answer, read_head
+from kinesis_efo.kinesis.events import EventHead, GetRecordsAnswer, read_answer, read_head
 from kinesis_efo.kinesis.frames import Frame, FrameDecoder
 from kinesis_efo.kinesis.records import Decoder
 from kinesis_efo.positions import ShardRange
@@ -102,7 +102,7 @@ def agree_on_head(payload: bytes) -> EventHead | None:
     return _same(lambda: read_head(payload))[0]
 
 
-def agree_on_answer(body: bytes, asked: str | None = None) -> Answer | None:
+def agree_on_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer | None:
     """Check that both read the same answer of GetRecords, or refuse it alike; returns the answer."""
     return _same(lambda: read_answer(body, asked))[0]
 

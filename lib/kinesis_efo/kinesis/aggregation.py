@@ -1,9 +1,8 @@
-"""Takes KPL aggregates apart: Kinesis records that hold many user records.
+"""Splits KPL aggregates, which are Kinesis records that hold many user records.
 
 Format: magic, a protobuf message, its MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). The parser below reads only
-this message: for three fields, the `protobuf` package would bring generated code and a version that PySpark and its users have
-to agree on. Nothing is trusted: lengths are checked, and keys must keep to Kinesis' limit, so that the output stays in
-proportion to the input.
+this message: the `protobuf` package would bring generated code and a version that PySpark and its users have to agree on. Lengths
+are checked, and keys must keep to Kinesis' limit, so that the output stays in proportion to the input.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ class _Corrupt(ValueError):
 
 
 def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRecord] | None:
-    """The user records of an aggregate, in order: their index is the sub-sequence number.
+    """Return the user records of an aggregate, in order. Their index is the sub-sequence number.
 
-    After a reshard an aggregate may hold a record whose hash key belongs to another shard. The KPL sends such an aggregate
-    again, split up, and the KCL (AggregatorUtil.deaggregate) drops all of it. Other producers mix keys, or Kinesis itself
-    distributes the records, and nobody sends anything again: who must not lose records gives no `hash_range`.
+    After a reshard an aggregate may hold a record with a hash key of another shard. The KPL sends such an aggregate again, split
+    up, and the KCL (AggregatorUtil.deaggregate) drops all of it. Other producers do not send it again: if no record may be lost,
+    give no `hash_range`.
 
     Args:
         data: Data of a Kinesis record.
         hash_range: First and last hash key of the shard, to drop what the KCL drops; None keeps everything.
 
     Returns:
-        The records; an empty list where the aggregate belongs to another shard; None if the data is no aggregate or a
-        corrupt one, and so a record like any other.
+        The records; an empty list if the aggregate belongs to another shard; None if the data is not an aggregate, or a corrupt
+        one, which counts as an ordinary record.
     """
     if len(data) <= len(MAGIC) + _DIGEST or not data.startswith(MAGIC):
         return None
@@ -122,7 +121,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    # Nearly all of them have one byte.
+    # Most have one byte.
     value = message[at]
     if value < 0x80:
         return value, at + 1

@@ -1,4 +1,4 @@
-"""The time limits of one open subscription: how long the next event may take, and how long the sink may have no room for it."""
+"""Closes a subscription if the next event takes too long, or if the sink has no room for too long."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from kinesis_efo.kinesis.transport import EventStream
 
 
 class Alarm:
-    """Closes a connection when what is expected takes too long.
+    """Closes a connection on timeout.
 
-    One timer per subscription, which is set anew when it goes off, is cheaper than one per event. It never comes too late: no
-    limit is shorter than its naps, so nothing that began during a nap is overdue at its end.
+    There is one timer per subscription, restarted when it fires: cheaper than one per event. No limit is shorter than the
+    timer's interval, so it is never late.
 
     Args:
         stream: The connection.
         clock: Time.
         limits: Kinesis' times.
-        stats: Learns that it is closed.
+        stats: Gets the new state when the connection is closed.
 
     Attributes:
-        rang: Whether it took too long, and the connection is closed.
+        rang: Whether a limit was exceeded and the connection closed.
     """
 
     __slots__ = ("_clock", "_deadline", "_heard", "_limits", "_reads", "_stats", "_stream", "_timer", "rang")
@@ -40,28 +40,28 @@ class Alarm:
         self._look()
 
     def expect_event(self) -> None:
-        """From now on, silence counts."""
+        """Start the limit for the next event."""
         self._reads = True
         self._heard = self._stream.received
         self._deadline = self._clock.monotonic() + self._limits.silence
 
     def expect_room(self) -> None:
-        """From now on, nothing is read: the sink takes an event."""
+        """Start the limit for the sink to take an event."""
         self._reads = False
         self._deadline = self._clock.monotonic() + self._limits.full
 
     def pause(self) -> None:
-        """Expect nothing."""
+        """Suspend both limits."""
         self._deadline = inf
 
     def stop(self) -> None:
-        """Never go off any more."""
+        """Cancel the timer."""
         self._timer.cancel()
 
     def _look(self) -> None:
         left = self._deadline - self._clock.monotonic()
         if left <= 0 and self._reads and self._stream.received != self._heard:
-            # Slow, not dead: a large event is on its way.
+            # Bytes of a large event are still arriving.
             self._heard = self._stream.received
             self._deadline += self._limits.silence
             left += self._limits.silence

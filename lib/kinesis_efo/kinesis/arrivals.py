@@ -1,4 +1,4 @@
-"""Reads when the records of an event arrived: in a few marks, enough to end a micro-batch at a time, or the last one alone."""
+"""Reads the arrival times of an event's records, so that a micro-batch can end at a given time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _ARRIVAL: Final = re.compile(rb'"ApproximateArrivalTimestamp"\s*:\s*([-+0-9.eE]+
 
 
 class Mark(NamedTuple):
-    """Records of an event, one behind the other, that arrived at about the same time.
+    """Consecutive records of an event that arrived at about the same time.
 
     Attributes:
-        earliest: When the earliest of them arrived, epoch milliseconds.
-        latest: When the latest of them arrived, epoch milliseconds.
-        through: The sequence number of the last one.
-        records: How many they are.
+        earliest: The earliest arrival, epoch milliseconds.
+        latest: The latest arrival, epoch milliseconds.
+        through: The sequence number of the last record.
+        records: The number of records.
     """
 
     earliest: int
@@ -29,28 +29,28 @@ class Mark(NamedTuple):
     records: int
 
 
-class _Record(msgspec.Struct, rename="pascal", gc=False):
+class _Arrival(msgspec.Struct, rename="pascal", gc=False):
     sequence_number: str
     approximate_arrival_timestamp: float | None = None
 
 
-class _Payload(msgspec.Struct, rename="pascal"):
-    records: list[_Record] = []
+class _Arrivals(msgspec.Struct, rename="pascal"):
+    records: list[_Arrival] = []
 
 
-_DECODER = msgspec.json.Decoder(_Payload)
+_DECODER = msgspec.json.Decoder(_Arrivals)
 
 
 def read_marks(payload: bytes, step: int) -> tuple[Mark, ...]:
-    """Read when the records of an event arrived.
+    """Read the arrival times of an event's records.
 
     Args:
         payload: JSON as it came in the frame.
-        step: Milliseconds that the records of one mark may be apart.
+        step: Most milliseconds between the arrivals of one mark.
 
     Returns:
-        The marks, in the order of the records. None if a record does not say when it arrived, or cannot be read: whoever
-        decodes the event says so.
+        The marks, in the order of the records; empty if a record has no arrival time or cannot be read. (The error is raised
+        where the event is decoded.)
 
     >>> payload = b'{"Records":[%b,%b,%b]}' % tuple(
     ...     b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%d,"Data":""}' % each for each in ((1, 10), (2, 11), (3, 60))
@@ -83,7 +83,7 @@ def read_marks(payload: bytes, step: int) -> tuple[Mark, ...]:
 
 
 def last_arrival(payload: bytes) -> float | None:
-    """When the last record of an event arrived, epoch milliseconds; None if it does not say.
+    """Return the arrival time of an event's last record, epoch milliseconds; None if it has none.
 
     >>> last_arrival(b'{"Records":[{"ApproximateArrivalTimestamp":1.7E9,"Data":""}]}')
     1700000000000.0

@@ -1,4 +1,4 @@
-"""Backs off from a failing shard: how long to wait before the next try, and when to give up. Pure."""
+"""Decides how long to wait before a failing shard is tried again, and when to give up. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import jitter
 
 _LONGEST_TRY: Final = 120.0
-"""Seconds. A try that fails later than this after it was due began later: nobody read meanwhile, as without a lease or room."""
+"""Seconds. If a failure comes later than this after its try was due, the try began late (no lease, or no room), and the timeout
+starts again."""
 
 
 class Backoff:
-    """Counts failures in a row, and the time for which there is nothing else. Any progress resets both.
+    """Counts failures in a row and their duration. Any progress resets both.
 
     Args:
         settings: How often and for how long to retry, and how long to wait.
-        random: Gives numbers in `[0, 1)`.
+        random: Returns numbers in `[0, 1)`.
 
     Attributes:
         failures: Failures in a row.
         first: The first of them; later ones may only be its consequences.
-        seconds: How long it has only failed.
+        seconds: Time from the first to the last of them.
     """
 
     def __init__(self, settings: RetrySettings, random: Callable[[], float]) -> None:
@@ -42,7 +43,7 @@ class Backoff:
             now: Monotonic time, seconds.
 
         Returns:
-            Seconds to wait before the next try; None when there were more than `max_retries` in a row, or for so long as `timeout`.
+            Seconds to wait before the next try; None after more than `max_retries` failures in a row, or after `timeout`.
         """
         if self.first is None or now - self._due > _LONGEST_TRY:
             self._since = now

@@ -1,4 +1,4 @@
-"""Builds the Arrow batches of the source's columns from records, of several shards where they have few each."""
+"""Builds Arrow batches with the source's columns from records. Shards with few records share a batch."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ SCHEMA: Final = pa.schema(
 """The columns of the source, in this order."""
 
 MAX_ROWS: Final = 10_000
-"""Most rows in a batch. Events are combined up to here: a batch of a few rows costs Spark as much as one of thousands."""
+"""Most rows in a batch. Events are combined up to here, because a batch of few rows costs Spark as much as one of thousands."""
 
 MIN_ROWS: Final = 100
-"""Fewest rows in a batch, where the range has so many and `MAX_BYTES` allows them."""
+"""Fewest rows in a batch, if the range has so many and `MAX_BYTES` allows them."""
 
 CACHE_BYTES: Final = 2 << 20
-"""A batch with at least `MIN_ROWS` is complete once its payloads have so many bytes: what fits into the processor's cache is
-built a fifth faster."""
+"""A batch of at least `MIN_ROWS` is complete at this size of its payloads: one that fits into the processor's cache is built a fifth
+faster."""
 
 MAX_BYTES: Final = 8 << 20
-"""A batch is complete once its payloads have so many bytes, however few its rows."""
+"""A batch is complete at this size of its payloads, whatever its rows."""
 
 T = TypeVar("T")
 Data = TypeVar("Data", bytes, str)
 
 
-class Record(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
-    """A Kinesis record as it came, its data as base64 or decoded."""
+class KinesisRecord(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
+    """A Kinesis record as it came, with its data as base64 or decoded."""
 
     data: Data
     sequence_number: str
@@ -59,29 +59,29 @@ class Record(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
     partition_key: str | None = None
 
 
-class Run(NamedTuple):
+class ShardRows(NamedTuple):
     """Records of one shard, in order.
 
     Attributes:
         key: The shard.
-        hash_range: Its first and last hash key, where aggregates with records of other shards are left out.
-        records: The records; one for each row, once aggregates are taken apart.
+        hash_range: Its first and last hash key, if aggregates with records of other shards are to be left out.
+        records: The records; one for each row, once aggregates are split.
         data: Their data.
     """
 
     key: ShardKey
     hash_range: tuple[int, int] | None
-    records: list[Record[Any]]
+    records: list[KinesisRecord[Any]]
     data: list[bytes]
 
 
 def is_full(rows: int, size: int) -> bool:
-    """Whether rows, from payloads of `size` bytes, are enough for a batch."""
+    """Whether so many rows, from payloads of `size` bytes, complete a batch."""
     return rows >= MAX_ROWS or size >= (CACHE_BYTES if rows >= MIN_ROWS else MAX_BYTES)
 
 
 def even_parts(rows: int) -> Iterator[tuple[int, int]]:
-    """The first row of each batch, and the one behind its last. They are of one size: 10,001 rows make 5,000 and 5,001.
+    """Split rows into batches of about equal size: yields the first row of each, and the row after its last.
 
     >>> list(even_parts(10_001))
     [(0, 5000), (5000, 10001)]
@@ -92,26 +92,26 @@ def even_parts(rows: int) -> Iterator[tuple[int, int]]:
 
 
 class BatchBuilder:
-    """Gathers records until they fill a batch, takes aggregates apart and builds the columns.
+    """Gathers records until they fill a batch, splits aggregates and builds the columns.
 
-    Counts what the user should know of and says it once, in `report`.
+    Counts corrupt aggregates and those left out; `report` logs the counts.
     """
 
     def __init__(self, *, deaggregate: bool) -> None:
         self._deaggregate = deaggregate
-        self._runs: list[Run] = []
-        self._run: Run
+        self._runs: list[ShardRows] = []
+        self._run: ShardRows
         self._rows = 0
         self._size = 0
         self._corrupt: Counter[ShardKey] = Counter()
         self._foreign: Counter[ShardKey] = Counter()
 
     def begin(self, key: ShardKey, hash_range: tuple[int, int] | None) -> None:
-        """Take records of this shard from now on."""
-        self._run = Run(key, hash_range, [], [])
+        """Begin a range: the records that follow are of this shard."""
+        self._run = ShardRows(key, hash_range, [], [])
 
-    def add(self, records: list[Record[Any]], data: list[bytes], size: int) -> None:
-        """Take records, their data, and the size of the payload they came in."""
+    def add(self, records: list[KinesisRecord[Any]], data: list[bytes], size: int) -> None:
+        """Add records, their data, and the size of their payload."""
         if not self._run.records:
             self._runs.append(self._run)
         self._run.records.extend(records)
@@ -130,7 +130,7 @@ class BatchBuilder:
         return not self._runs
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """The batches of all records taken so far."""
+        """Build the batches of all records added so far."""
         runs = self._runs
         if not runs:
             return
@@ -144,30 +144,32 @@ class BatchBuilder:
         else:
             yield from _built(runs, column, None)
 
-    def rest(self, record: Record[Any], body: bytes, done: int) -> Iterator[pa.RecordBatch]:
-        """What is left of a record whose user records were delivered up to `done`.
+    def rest(self, record: KinesisRecord[Any], body: bytes, done: int) -> Iterator[pa.RecordBatch]:
+        """Build the rows of an aggregate after sub-sequence number `done`.
 
-        Nothing is left of a record that is no aggregate: the KCL numbers it 0. With aggregates left whole, the whole record
-        is delivered while any of it is left.
+        A record that is not an aggregate has only number 0 (as in the KCL), so nothing of it is left. If aggregates are left
+        whole, the whole record is delivered while any of it is left.
         """
         whole = self._run._replace(records=[record], data=[body])
         (key, hash_range, rows, bodies), subs = self._take_apart(whole)
         left = done + 1
         if self._deaggregate or not rows[left:]:
-            yield from _built([Run(key, hash_range, rows[left:], bodies[left:])], _binary(bodies[left:]), subs[left:])
+            yield from _built(
+                [ShardRows(key, hash_range, rows[left:], bodies[left:])], _binary(bodies[left:]), subs[left:]
+            )
         else:
             yield from _built([whole], _binary([body]), None)
 
     def report(self, left_out: Callable[[ShardKey, int], None]) -> None:
-        """Say what was met."""
+        """Log corrupt aggregates, and call `left_out` with the number of those left out, by shard."""
         for key, corrupt in self._corrupt.items():
             logger.warning("%s: %d records begin like KPL aggregates but are none; passed on as they are", key, corrupt)
         for key, foreign in self._foreign.items():
             left_out(key, foreign)
 
-    def _take_apart(self, run: Run) -> tuple[Run, list[int]]:
-        """A run with aggregates replaced by what is in them: one record and its data per row. And each row's sub-sequence number."""
-        rows: list[Record[Any]] = []
+    def _take_apart(self, run: ShardRows) -> tuple[ShardRows, list[int]]:
+        """Replace aggregates by their user records. Returns one record per row, and the sub-sequence number of each."""
+        rows: list[KinesisRecord[Any]] = []
         bodies: list[bytes] = []
         subs: list[int] = []
         for record, body in zip(run.records, run.data, strict=True):
@@ -182,14 +184,14 @@ class BatchBuilder:
             if not inside and run.hash_range:
                 self._foreign[run.key] += 1
             number, time = record.sequence_number, record.approximate_arrival_timestamp
-            rows += [Record(b"", number, time, user_record.partition_key) for user_record in inside]
+            rows += [KinesisRecord(b"", number, time, user_record.partition_key) for user_record in inside]
             bodies += [user_record.data for user_record in inside]
             subs += range(len(inside))
-        return Run(run.key, run.hash_range, rows, bodies), subs
+        return ShardRows(run.key, run.hash_range, rows, bodies), subs
 
 
-def _built(runs: list[Run], data: pa.Array, subs: list[int] | None) -> Iterator[pa.RecordBatch]:
-    """The batches of some runs.
+def _built(runs: list[ShardRows], data: pa.Array, subs: list[int] | None) -> Iterator[pa.RecordBatch]:
+    """Build batches.
 
     Args:
         runs: The records.
@@ -216,8 +218,8 @@ def _built(runs: list[Run], data: pa.Array, subs: list[int] | None) -> Iterator[
         yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _shards(runs: list[Run]) -> tuple[pa.Array, pa.Array]:
-    """The columns with the names of streams and shards."""
+def _shards(runs: list[ShardRows]) -> tuple[pa.Array, pa.Array]:
+    """Build the columns with the names of streams and shards."""
     streams, shards = _strings([run.key.stream for run in runs]), _strings([run.key.shard for run in runs])
     if len(runs) == 1:
         rows = len(runs[0].records)
@@ -226,8 +228,8 @@ def _shards(runs: list[Run]) -> tuple[pa.Array, pa.Array]:
     return streams.take(of_rows), shards.take(of_rows)
 
 
-def _culprit(runs: list[Run]) -> ShardKey:
-    """The shard of which a record cannot be in a row."""
+def _culprit(runs: list[ShardRows]) -> ShardKey:
+    """Find the shard with the record of which no row can be built."""
     for run in runs[:-1]:
         try:
             list(_built([run], _binary(run.data), None))
@@ -241,11 +243,11 @@ def _joined_lists(lists: list[list[T]]) -> list[T]:
 
 
 def undecodable(key: ShardKey, error: Exception) -> FrameError:
-    """What is raised where an event of a shard cannot be decoded."""
+    """Make the error for an event that cannot be decoded."""
     return FrameError(f"an event of shard {key} cannot be decoded: {error}")
 
 
-# pa.array() and pa.scalar() would import pandas where it is installed, which delays the first row of each worker by half a second.
+# pa.array() and pa.scalar() would import an installed pandas, which delays the first row of each worker by half a second.
 
 
 def _binary(values: list[bytes]) -> pa.Array:
@@ -257,7 +259,7 @@ def _strings(values: list[Any]) -> pa.Array:
         return pa.array(values, pa.string())
     text = "".join(values)
     data = text.encode()
-    # Nearly all are ASCII, with a byte per character.
+    # Most are ASCII, one byte per character.
     lengths = map(len, values if len(data) == len(text) else map(str.encode, values))
     return _joined(pa.string(), lengths, len(values), data)
 
@@ -277,7 +279,7 @@ def _numbers(code: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
 
 def _timestamps(seconds: list[float | None]) -> pa.Array:
     given = pa.array(seconds, pa.float64()) if None in seconds else _numbers("d", pa.float64(), seconds)
-    # Kinesis sends milliseconds as decimals of a second; rounding removes the error of floating point.
+    # Kinesis sends seconds with three decimals; rounding removes the error of floating point.
     microseconds = pc.round(pc.multiply(given, _MILLION[0]))
     return microseconds.cast(pa.int64()).cast(SCHEMA.field("approximateArrivalTimestamp").type)
 

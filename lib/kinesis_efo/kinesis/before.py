@@ -1,4 +1,4 @@
-"""Finds where a shard stood at a time: in front of its first record that arrived then or later."""
+"""Finds the position of a shard at a given time: just before its first record that arrived then or later."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kinesis_efo.kinesis.transport import EventStream
 from kinesis_efo.positions import Position, PositionKind
 
 LOOK_BACK_SECONDS: Final = (30.0, 600.0)
-"""From so long before the time on, a record is looked for behind which the shard can be left. Then from where the query is."""
+"""How long before the given time the search for the last record begins, at first and at second; then it begins at the query's position."""
 
 
-class Found(NamedTuple):
-    """What one subscription has told.
+class LookResult(NamedTuple):
+    """What one subscription found.
 
     Attributes:
-        position: Behind the last record before the time; None if there was none.
-        complete: Whether nothing else lies before the time. If not, the subscription ended too soon: go on behind `position`.
+        position: After the last record before the time; None if there was none.
+        complete: Whether nothing else lies before the time. If not, the subscription ended too soon: continue at `position`.
         record: The number of that last record; None if none was seen.
     """
 
@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where a shard is to be left.
+    """Where a read of a shard ends.
 
     Attributes:
         position: The position.
@@ -43,11 +43,11 @@ class End(NamedTuple):
 
 
 def look_from(epoch_ms: int, position: Position) -> list[Position]:
-    """Where to look for the last record before a time, one after the other; nowhere if the query has passed it.
+    """Return the positions at which to look for the last record before a time, in order; none if the query has passed the time.
 
     Args:
         epoch_ms: The time, epoch milliseconds.
-        position: How far the query has come.
+        position: The query's position.
 
     >>> [str(each) for each in look_from(1_000_000, Position.after(42))]
     ['AT_TIMESTAMP:970000', 'AT_TIMESTAMP:400000', 'AFTER:42']
@@ -61,17 +61,19 @@ def look_from(epoch_ms: int, position: Position) -> list[Position]:
     return [*(Position.at_timestamp(time) for time in times if time > begins), position]
 
 
-async def last_before(events: EventStream, epoch_ms: int, now: Callable[[], float], *, timed: bool = True) -> Found:
+async def last_before(
+    events: EventStream, epoch_ms: int, now: Callable[[], float], *, timed: bool = True
+) -> LookResult:
     """Read events up to the first record that arrived at a time or later, or to the tip.
 
     Args:
         events: The events of a shard; closed when this returns.
         epoch_ms: The time, epoch milliseconds.
         now: Monotonic time, seconds.
-        timed: Whether each record has to say when it arrived. If not, those that do not say it count as earlier.
+        timed: Whether each record must have an arrival time. If not, records without one count as earlier.
 
     Raises:
-        FrameError: A record does not say when it arrived.
+        FrameError: A record has no arrival time.
         Exception: The transport's.
     """
     last: Position | None = None
@@ -90,17 +92,17 @@ async def last_before(events: EventStream, epoch_ms: int, now: Callable[[], floa
                     )
                 for mark in marks:
                     if mark.latest >= epoch_ms:
-                        return Found(last, complete=True, record=record)
+                        return LookResult(last, complete=True, record=record)
                     record, last = mark.through, Position.after(mark.through)
                 if not marks:
-                    # That of an earlier event would say that what comes here need not be read.
+                    # Keeping the number of an earlier event would leave out the records of this one.
                     known = last_record(event.payload)
                     record = None if known is None else known.number
             if not head.still:
                 last = event.through
-            # One event is believed that nothing is left: an end that is too early loses nothing.
+            # One event without lag is enough: an end that is too early loses nothing.
             if head.continuation is None or not head.millis_behind or quiet.believed():
-                return Found(last, complete=True, record=record)
+                return LookResult(last, complete=True, record=record)
     finally:
         events.close()
-    return Found(last, complete=False, record=record)
+    return LookResult(last, complete=False, record=record)

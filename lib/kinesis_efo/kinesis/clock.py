@@ -1,6 +1,6 @@
-"""Kinesis' clock, as the header `Date` of its answers tells it: whatever is compared with a time in a stream is measured by it.
+"""Reads Kinesis' clock from the header `Date` of its responses. All times that are compared with times in a stream come from it.
 
-This machine's clock may be minutes off, and AWS accepts its signatures up to five minutes. The header has whole seconds.
+This machine's clock may be off: AWS accepts signatures up to five minutes off. The header has whole seconds.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from kinesis_efo.clock import Clock
 logger = logging.getLogger(__name__)
 
 MOST_SKEW_SECONDS: Final = 2.0
-"""A machine whose clock is certainly further off than that is told so."""
+"""If this machine's clock is certainly further off, a warning is logged."""
 
 _SENT: Final = "kinesis_efo.sent"
 
 
 class KinesisClock:
-    """A clock that tells Kinesis' time, by the answers that its clients get; implements `Clock`.
+    """Kinesis' clock, set by the responses that its clients get; implements `Clock`.
 
     Args:
-        clock: This machine's. Its time stands for Kinesis' until the first answer, and where a server does not tell the time.
-        warns: Whether it logs, once, that this machine's clock is off.
+        clock: This machine's clock, used until the first response with a time.
+        warns: Whether to log, once, that this machine's clock is off.
 
     Attributes:
-        skew: Seconds by which this machine's clock was certainly ahead of Kinesis' at the last answer, negative where it was behind.
+        skew: Seconds by which this machine's clock was certainly ahead of Kinesis' at the last response; negative if it was behind.
     """
 
     def __init__(self, clock: Clock, *, warns: bool = True) -> None:
@@ -35,22 +35,22 @@ class KinesisClock:
         self._clock = clock
         self._answered: float | None = None
         self._warns = warns
-        # How far Kinesis' clock is ahead of the monotonic one, at least and at most.
+        # Kinesis' time minus monotonic time, at least and at most.
         self._bounds: tuple[float, float] | None = None
 
     def watch(self, client: Any, service: str = "kinesis") -> None:
-        """Follow the answers that a client gets, refusals included.
+        """Read the time from a client's responses, errors included.
 
         Args:
             client: A client of botocore or aiobotocore.
-            service: Its service. Another than Kinesis is good for ages that people read, not for positions.
+            service: Its service. The time of a service other than Kinesis is good for ages on display, not for positions.
         """
         client.meta.events.register(f"request-created.{service}", self._note_sent)
         client.meta.events.register(f"after-call.{service}", self._note_answer)
 
     @property
     def knows(self) -> bool:
-        """Whether an answer has told the time."""
+        """Whether a response has told the time."""
         return self._bounds is not None
 
     def monotonic(self) -> float:
@@ -60,12 +60,12 @@ class KinesisClock:
         await self._clock.sleep(seconds)
 
     def time(self) -> float:
-        """Kinesis' time, epoch seconds: up to a second early, with what the last answer took on its way, and never late."""
+        """Kinesis' time in epoch seconds. At most one second plus the network delay too early; never too late."""
         return self._clock.time() if self._bounds is None else self._clock.monotonic() + self._bounds[0]
 
     @property
     def latest(self) -> float:
-        """Kinesis' time, epoch seconds: up to a second late, with what the last call took, and never early."""
+        """Kinesis' time in epoch seconds. At most one second plus the duration of the last call too late; never too early."""
         return self._clock.time() if self._bounds is None else self._clock.monotonic() + self._bounds[1]
 
     @property
@@ -75,11 +75,11 @@ class KinesisClock:
 
     @property
     def answered(self) -> float:
-        """When the last answer was given, epoch seconds: up to a second early, and never late. This machine's time where it did not say."""
+        """The time of the last response, epoch seconds: at most one second too early. This machine's time if the response had none."""
         return self._clock.time() if self._answered is None else self._answered
 
     def _note_sent(self, request: Any, **_: Any) -> None:
-        # Made anew for each attempt of the SDK, and it shares this with `after-call`.
+        # The SDK makes a request for each attempt; `after-call` gets the context of the last one.
         request.context[_SENT] = self._clock.monotonic()
 
     def _note_answer(self, parsed: dict[str, Any], context: dict[str, Any] | None = None, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Chooses who reads what Kinesis sends: the native core, if its distribution is installed, or Python, which reads everything."""
+"""Chooses what decodes Kinesis' data: the native core, if it is installed, or Python, which can decode everything."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from typing import Any, Final, NamedTuple, Protocol
 logger = logging.getLogger(__name__)
 
 MODULE: Final = "kinesis_efo_core"
-"""What the distribution kinesis-efo-core installs."""
+"""The module of the distribution kinesis-efo-core."""
 
 SWITCH: Final = "KINESIS_EFO_CORE"
-"""With `off` in this environment variable, the core is not used."""
+"""If this environment variable is `off`, the core is not used."""
 
 _INTERFACE: Final = 1
 
 
 class CoreBatch(Protocol):
-    """Rows that the core has decoded for one batch. It declines what is unusual, whole payloads at a time."""
+    """Rows that the core has decoded for one batch. It declines whole payloads with something unusual."""
 
     @property
     def floor(self) -> str | None:
-        """Number of the last record taken, or where the range began; None if there is neither."""
+        """Number of the last record taken, or of the start of the range; None if there is neither."""
 
     def begin(self, stream: str, shard: str, floor: str | None, ceiling: str | None) -> bool:
-        """Take records of a shard from now on, behind one number and up to another; returns whether it can."""
+        """Begin a shard's range: records after `floor`, up to `ceiling`. Returns whether the core can decode it."""
 
     def add(self, payload: bytes | memoryview) -> tuple[int, int, bool] | None:
-        """Take a payload's records: how many lie in the range, how many there are, and whether they reach its end. None: declined."""
+        """Decode a payload. Returns the numbers of records in the range and in all, and whether they reach its end; None: declined."""
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Discard all rows."""
 
     def take(self) -> Any:
-        """The rows, with Arrow's C data interface; the next batch goes on with the same range."""
+        """Return the rows, with Arrow's C data interface. The next batch continues in the same range."""
 
 
 class CoreFrames(Protocol):
-    """Frames of an event stream, whose bytes come in chunks that are cut anywhere."""
+    """Decodes the frames of an event stream from chunks that may be cut anywhere."""
 
     @property
     def awaited(self) -> int:
-        """Length of the frame that is under way, bytes; 0 if its first bytes have not arrived."""
+        """Length of the incomplete frame, bytes; 0 if its first bytes have not arrived."""
 
     @property
     def missing(self) -> int:
         """Bytes of that frame that have not arrived."""
 
     def feed(self, chunk: bytes) -> tuple[list[tuple[dict[str, str | bytes | bool], bytes]], bytes | None]:
-        """Headers and payloads of the frames that these bytes complete; and, if what follows is declined, all bytes behind them, which
-        are forgotten."""
+        """Return headers and payloads of the frames that the chunk completes; and, if the next frame is declined, all bytes from there
+        on, which the core then discards."""
 
     def rest(self) -> bytes:
-        """What has arrived of the frame that is under way, which is forgotten."""
+        """Return the bytes of the incomplete frame and discard them."""
 
 
 class EventReaders(NamedTuple):
-    """What reads events in the core.
+    """The core's functions that read events.
 
     Attributes:
-        new_frames: Makes what reads the frames of one stream.
-        read_head: Reads an event's continuation, lag in milliseconds, number of records, and the number of the last one. None: declined.
-        read_answer: Reads the iterator of GetRecords' answer, its lag in milliseconds, number of records, the number of the last one, and
-            the bytes of data and keys. None: declined.
+        new_frames: Makes a decoder of the frames of one stream.
+        read_head: Reads an event's continuation, lag in milliseconds, number of records, and last sequence number. None: declined.
+        read_answer: Reads the iterator of a GetRecords response, its lag in milliseconds, number of records, last sequence number, and
+            bytes of data and keys. None: declined.
     """
 
     new_frames: Callable[[], CoreFrames]
@@ -75,13 +75,13 @@ class EventReaders(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Who decodes, and why.
+    """The decoder of this process, and the reason.
 
     Attributes:
-        new_batch: Makes a batch of the core, given whether KPL aggregates are to be taken apart; None: Python decodes.
-        detail: Who decodes, in words.
-        fix: What to do about a core that is there and cannot be used; empty if there is nothing.
-        events: What reads events in the core; None: Python reads them.
+        new_batch: Makes a batch of the core, given whether to split KPL aggregates; None: Python decodes.
+        detail: Which decoder is used, for the log.
+        fix: What to do about an installed core that cannot be used; empty if it can, or is not installed.
+        events: The core's functions that read events; None: Python reads them.
     """
 
     new_batch: Callable[[bool], CoreBatch] | None
@@ -91,7 +91,7 @@ class Choice(NamedTuple):
 
 
 def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_module) -> Choice:
-    """Choose who decodes in this process.
+    """Choose the decoder.
 
     Args:
         environment: Environment variables.
@@ -127,12 +127,12 @@ CHOSEN: Final = choose(os.environ)
 
 
 def event_readers() -> EventReaders | None:
-    """What reads events in the core; None if Python reads them."""
+    """Return the core's functions that read events; None if Python reads them."""
     return CHOSEN.events
 
 
 def new_batch(*, deaggregate: bool) -> CoreBatch | None:
-    """A batch of the core; None if Python decodes. The log says once which of them it is."""
+    """Make a batch of the core; None if Python decodes. Logs the choice once."""
     _say(CHOSEN.detail, CHOSEN.fix)
     return None if CHOSEN.new_batch is None else CHOSEN.new_batch(deaggregate)
 

@@ -1,7 +1,7 @@
-"""Reads the head of an event: what the fetcher must know before Spark's tasks decode the records (`records`).
+"""Reads the head of an event: the facts that the fetcher needs before Spark's tasks decode the records (`records`).
 
-An event is what SubscribeToShard sends or GetRecords answers: both hold records in the same form. The payload stays raw JSON. If the
-native core is installed, it reads what is usual, with the same result.
+An event is a message of SubscribeToShard, or a response of GetRecords, which holds records in the same form. The payload stays raw
+JSON. If the native core is installed, it reads the usual events, with the same result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class ChildShard(NamedTuple):
-    """A child that the last event of a shard announces.
+    """A child shard, as the last event of its parent announces it.
 
     Attributes:
         shard_id: Its id.
@@ -40,16 +40,16 @@ class ChildShard(NamedTuple):
 
 
 class EventHead(NamedTuple):
-    """What the fetcher needs to know of an event.
+    """The facts about an event that the fetcher needs.
 
     Attributes:
-        continuation: Sequence number behind which reading goes on; None if the shard ends.
+        continuation: Sequence number after which reading continues; None if the shard ends.
         millis_behind: How far the event lags behind the shard's tip, in milliseconds.
         records: Number of Kinesis records in it; aggregated ones count once.
         children: The children of the shard; only if it ends.
-        still: Whether the position stays: an answer of GetRecords without records does not say up to where there are none.
-        last: The number of its last record; None if it has none, or that cannot be read.
-        stuck: Whether GetRecords gave back the iterator that it was asked with.
+        still: Whether the position stays the same: a GetRecords response without records names no new one.
+        last: The number of its last record; None if it has none, or it cannot be read.
+        stuck: Whether GetRecords returned the iterator of the request.
     """
 
     continuation: int | None
@@ -62,7 +62,7 @@ class EventHead(NamedTuple):
 
     @property
     def brings_nothing(self) -> bool:
-        """Whether it has neither records nor the end of the shard."""
+        """Whether it has neither records nor the shard's end."""
         return not self.records and (self.still or self.continuation is not None)
 
 
@@ -79,7 +79,7 @@ class Event(NamedTuple):
 
     @property
     def through(self) -> Position:
-        """How far the shard has been read once this event has; undefined for one that is `still`."""
+        """The position after this event; undefined if it is `still`."""
         return SHARD_END if self.head.continuation is None else Position.after(self.head.continuation)
 
 
@@ -94,25 +94,25 @@ class _Child(msgspec.Struct, rename="pascal"):
     hash_key_range: _HashKeyRange
 
 
-class _Record(msgspec.Struct, gc=False):
+class _CountedRecord(msgspec.Struct, gc=False):
     """No fields: records are counted, not read."""
 
 
-class _Polled(msgspec.Struct, rename="pascal", gc=False):
+class _PolledRecord(msgspec.Struct, rename="pascal", gc=False):
     data: msgspec.Raw
     sequence_number: msgspec.Raw
     partition_key: msgspec.Raw = msgspec.Raw(b'""')
 
 
-class _Payload(msgspec.Struct, rename="pascal"):
+class _EventBody(msgspec.Struct, rename="pascal"):
     continuation_sequence_number: str | None = None
     millis_behind_latest: _Long = 0
-    records: list[_Record] = []
+    records: list[_CountedRecord] = []
     child_shards: list[_Child] | None = None
 
 
-class _Answer(msgspec.Struct, rename="pascal"):
-    records: list[_Polled]
+class _GetRecordsBody(msgspec.Struct, rename="pascal"):
+    records: list[_PolledRecord]
     next_shard_iterator: str | None = None
     millis_behind_latest: _Long = 0
     child_shards: list[_Child] | None = None
@@ -123,18 +123,18 @@ class _StoredRecord(msgspec.Struct, rename="pascal", gc=False):
     data: bytes
 
 
-class _Stored(msgspec.Struct, rename="pascal"):
+class _StoredRecords(msgspec.Struct, rename="pascal"):
     records: list[_StoredRecord]
 
 
-class Answer(NamedTuple):
-    """An answer of GetRecords.
+class GetRecordsAnswer(NamedTuple):
+    """A response of GetRecords.
 
     Attributes:
-        events: The answer as events: two where it holds the last records and the end.
-        iterator: Where to go on; None at the shard's end.
-        millis_behind: How far the answer lags behind the shard's tip, in milliseconds.
-        bytes: Bytes of data and partition keys, which Kinesis counts against the shard's throughput; to a few bytes per record.
+        events: The response as events: two if it holds the last records and the end.
+        iterator: The iterator of the next call; None at the shard's end.
+        millis_behind: How far the response lags behind the shard's tip, in milliseconds.
+        bytes: Bytes of data and partition keys, which Kinesis counts against the shard's throughput; exact to a few bytes per record.
         records: Kinesis records in it.
     """
 
@@ -145,9 +145,9 @@ class Answer(NamedTuple):
     records: int
 
 
-_DECODER: Final = msgspec.json.Decoder(_Payload)
-_ANSWER: Final = msgspec.json.Decoder(_Answer)
-_STORED: Final = msgspec.json.Decoder(_Stored)
+_DECODER: Final = msgspec.json.Decoder(_EventBody)
+_ANSWER: Final = msgspec.json.Decoder(_GetRecordsBody)
+_STORED: Final = msgspec.json.Decoder(_StoredRecords)
 _STILL: Final = 0
 _DATA_NAME: Final = b'"Data"'
 _DATA: Final = re.compile(rb'"Data"\s*:\s*"')
@@ -159,14 +159,13 @@ _NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d{1,%d})"' % _MOST_DIGI
 
 
 def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
-    """An event's last record; None if it has none.
+    """Return an event's last record; None if it has none.
 
-    Numbers are found in the text, so that the records need not be decoded: quotes within keys and data are escaped. The last record's
-    stands last. Only if it seems to be a KPL aggregate, it is decoded.
+    Searches the text for the number (quotes within keys and data are escaped). Decodes only a payload that seems to hold an aggregate.
 
     Args:
         payload: JSON as it came in the frame.
-        through: Only records up to this number count; None for all.
+        through: Ignore records after this number; None for no limit.
 
     >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
     LastRecord(number=42, sub=0)
@@ -184,10 +183,10 @@ def last_record(payload: bytes, through: int | None = None) -> LastRecord | None
 
 
 def _is_begun_as_aggregate(payload: bytes, number: re.Match[bytes]) -> bool:
-    """Whether the data of the last record, which has that number, may begin like an aggregate. Looks at no more than it must."""
+    """Whether the data of the last record may begin like an aggregate. `number` is the match of its sequence number."""
     at = payload.find(_DATA_NAME, number.end())
     if at < 0:
-        at = max(payload.rfind(_DATA_NAME, 0, number.start()), 0)  # it stands before the number
+        at = max(payload.rfind(_DATA_NAME, 0, number.start()), 0)  # the data comes before the number
     data = _DATA.match(payload, at)
     return _AGGREGATED in payload if data is None else payload.startswith(_AGGREGATED, data.end())
 
@@ -196,22 +195,22 @@ def _last_index(payload: bytes, number: int) -> int:
     try:
         records = _STORED.decode(payload).records
     except (msgspec.MsgspecError, RecursionError):
-        return 0  # it is refused elsewhere
+        return 0  # decoding raises the error
     data = next((record.data for record in reversed(records) if record.sequence_number == str(number)), b"")
     users = deaggregate(data, None)
     return len(users) - 1 if users else 0
 
 
 def sequence_number(name: str, text: str) -> int:
-    """A sequence number as it came from Kinesis.
+    """Parse a sequence number of Kinesis.
 
     Args:
         name: The name of its field, for messages.
         text: The number.
 
     Raises:
-        SequenceNumberError: It has leading zeros: as a number, it would go back without them.
-        FrameError: It is no number.
+        SequenceNumberError: It has leading zeros, which would be lost in later requests.
+        FrameError: It is not a number.
 
     >>> sequence_number("SequenceNumber", "42")
     42
@@ -232,9 +231,8 @@ def read_head(payload: bytes) -> EventHead:
         payload: JSON as it came in the frame.
 
     Raises:
-        FrameError: It is not JSON or not an event, or it is one that can neither continue nor end: with neither a
-            continuation nor children, or with both. Or its continuation lies before its last record, which would come twice,
-            or never.
+        FrameError: It is not JSON or not an event; or it has neither a continuation nor children, or both; or its continuation
+            lies before its last record.
         SequenceNumberError: A sequence number has leading zeros.
 
     >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"SequenceNumber":"41"}]}')
@@ -261,16 +259,15 @@ def read_head(payload: bytes) -> EventHead:
     return EventHead(number, event.millis_behind_latest, len(event.records), children, last=last)
 
 
-def read_answer(body: bytes, asked: str | None = None) -> Answer:
-    """Read an answer of GetRecords.
+def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
+    """Read a response of GetRecords.
 
     Args:
         body: JSON as it came.
-        asked: The iterator that was asked with, where that matters.
+        asked: The iterator of the request, to set `EventHead.stuck`.
 
     Raises:
-        FrameError: It is not JSON or not an answer, or one that can neither go on nor end: with neither an iterator nor
-            children, or with both.
+        FrameError: It is not JSON or not such a response; or it has neither an iterator nor children, or both.
         SequenceNumberError: A sequence number has leading zeros.
 
     >>> answer = read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}')
@@ -282,7 +279,7 @@ def read_answer(body: bytes, asked: str | None = None) -> Answer:
         event = (
             _still(behind, stuck=iterator == asked) if digits is None else _brought(body, behind, count, int(digits))
         )
-        return Answer((event,), iterator, behind, size, count)
+        return GetRecordsAnswer((event,), iterator, behind, size, count)
     answer = _decode(_ANSWER, body, "an answer")
     behind, records, following = answer.millis_behind_latest, answer.records, _given(answer.next_shard_iterator)
     if (following is None) != bool(answer.child_shards):
@@ -299,21 +296,21 @@ def read_answer(body: bytes, asked: str | None = None) -> Answer:
     elif not records:
         events.append(_still(behind, stuck=following == asked))
     size = sum(len(bytes(record.data)) * 3 // 4 + len(bytes(record.partition_key)) - 2 for record in records)
-    return Answer(tuple(events), following, behind, size, len(records))
+    return GetRecordsAnswer(tuple(events), following, behind, size, len(records))
 
 
 def first_number(payload: bytes) -> int | None:
-    """The number of an event's first record; None if it has none."""
+    """Return the number of an event's first record; None if it has none."""
     found = _NUMBER.search(payload)
     return int(found[1]) if found else None
 
 
 def has_record(payload: bytes, number: int) -> bool:
-    """Whether an event has the record with a number. Quotes within keys and data are escaped, so that it is found in the text."""
-    # An expression with the number in it would have to be compiled for each call, which takes longer than the search.
+    """Whether an event has the record with a number. Searches the text: quotes within keys and data are escaped."""
+    # Compiling a regular expression for each number would take longer than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:
-        # Without a name in front, this looks at the beginning of the event, where none stands either.
+        # If no name precedes the number, rfind's -1 stands for the start of the event, where there is no name either.
         if _UP_TO_NUMBER.fullmatch(payload, payload.rfind(_NUMBER_NAME, behind, at), at):
             return True
         behind = at + 1
@@ -321,7 +318,7 @@ def has_record(payload: bytes, number: int) -> bool:
 
 
 def reached(payload: bytes) -> Position:
-    """How far a shard has been read once an event, or an answer of GetRecords with records, has.
+    """Return the position after an event, or after a GetRecords response with records.
 
     Raises:
         FrameError, SequenceNumberError: As `read_head` and `read_answer`.
@@ -341,7 +338,7 @@ def _still(behind: int, *, stuck: bool) -> Event:
 
 
 def _given(text: str | None) -> str | None:
-    """A position that a server gives, or None: at the end of a shard, some write an empty string in its place."""
+    """Treat an empty string as None: at the end of a shard, some servers send one instead of leaving out the position."""
     return text or None
 
 

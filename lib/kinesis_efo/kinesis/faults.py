@@ -1,4 +1,4 @@
-"""Classifies errors of SubscribeToShard and GetRecords by what a reader does about them, and words the fatal ones."""
+"""Classifies errors of SubscribeToShard and GetRecords by what a reader does about them, and words the messages of fatal ones."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Verdict(Enum):
     KEY = auto()
     """The KMS key cannot be used: back off, counted; the fatal error names the key."""
     EXPIRED = auto()
-    """Credentials expired: one more try, signed anew, then fatal."""
+    """Credentials expired: one more try with a new signature, then fatal."""
     TOO_SOON = auto()
-    """Someone subscribed to the shard less than 5 s ago: wait, not counted."""
+    """The consumer subscribed to the shard less than 5 s ago: wait, not counted."""
     NOT_ACTIVE = auto()
     """The consumer is not ACTIVE (yet): back off, for up to 5 minutes."""
     TAKEN_OVER = auto()
-    """Someone else subscribed to the shard with our consumer: back off; fatal if it happens often."""
+    """Another program subscribed to the shard with the same consumer: back off; fatal if it happens often."""
     MISSING = auto()
     """Stream, shard or consumer does not exist: ask ListShards which."""
     REFUSED = auto()
@@ -47,7 +47,7 @@ class Verdict(Enum):
     INVALID = auto()
     """Kinesis, or the SDK, calls the request invalid: fatal."""
     FOREIGN = auto()
-    """The server is not Kinesis, and writes what would be misread: fatal."""
+    """The server is not Kinesis, and its sequence numbers would be misread: fatal."""
     UNEXPECTED = auto()
     """An error that this library does not know: fatal, so that it is seen."""
 
@@ -72,7 +72,7 @@ class Fault(NamedTuple):
 _VERDICTS: Final = {
     Cause.PASSING: Verdict.RETRY,
     Cause.CREDENTIALS_UNREACHABLE: Verdict.RETRY,
-    # A reader loses nothing by waiting, and goes on once the key or its policy is repaired. A writer fails at once instead.
+    # A reader loses nothing by waiting until the key or its policy is repaired. A writer fails at once instead.
     Cause.KEY: Verdict.KEY,
     Cause.EXPIRED: Verdict.EXPIRED,
     Cause.MISSING: Verdict.MISSING,
@@ -85,7 +85,7 @@ _VERDICTS: Final = {
 
 
 def classify(error: Exception) -> Fault:
-    """What to do about an error of the transport.
+    """Decide what to do about an error of the transport.
 
     >>> classify(TimeoutError("no event for 35 s")).verdict.name
     'RETRY'
@@ -100,25 +100,24 @@ def _verdict(error: Exception) -> Verdict:
     if cause is Cause.IN_USE:
         if isinstance(error, EventStreamError):
             return Verdict.TAKEN_OVER
-        # Kinesis has one code for both, and tells them apart by the message; the other one is "Consumer ... is not in ACTIVE
-        # status.". An unknown message counts as that one: both are waited out for up to 5 minutes.
+        # Kinesis has one code for both; only the message differs. The other one is "Consumer ... is not in ACTIVE status.". An unknown
+        # message counts as NOT_ACTIVE: both are waited out for up to 5 minutes.
         return Verdict.TOO_SOON if "another active subscription" in message_of(error).lower() else Verdict.NOT_ACTIVE
     if cause is Cause.UNKNOWN:
-        # An unknown code of the service may pass, and asking again does no harm: retries are bounded. Any other unknown error
-        # is a bug and should be seen.
+        # An unknown code of the service may pass, and retries are bounded. Any other unknown error is a bug and should be seen.
         return Verdict.RETRY if isinstance(error, ClientError) else Verdict.UNEXPECTED
     return _VERDICTS[cause]
 
 
 def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Backoff | None = None) -> StreamError:
-    """Make the exception that tells the user why a shard cannot be read any more.
+    """Make the exception for a shard that cannot be read any more.
 
     Args:
         fault: The last error.
-        stream: What was read.
-        shard_id: Which shard of it.
+        stream: The stream.
+        shard_id: The shard.
         source: Where the ARNs came from: the manifest's location.
-        row: The row of failures that it ends, where it does.
+        row: The failures in a row that ended with this error; None if it is fatal by itself.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"
@@ -163,11 +162,11 @@ def _operation(error: Exception, stream: StreamRef) -> str:
 
 
 def replaced(stream: StreamRef, shard_id: str, position: Position, source: str) -> StreamReplacedError:
-    """Make the exception that tells the user that a position belongs to a former stream of the same name.
+    """Make the exception for a position that belongs to a former stream of the same name.
 
     Args:
-        stream: What should be read.
-        shard_id: Which shard of it.
+        stream: The stream.
+        shard_id: The shard.
         position: The position, from the checkpoint.
         source: Where the ARNs came from: the manifest's location.
     """

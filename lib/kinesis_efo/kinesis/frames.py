@@ -3,8 +3,7 @@
 A frame is: total length, length of the headers, CRC of these two; headers; payload; CRC of everything before it. All
 numbers are big-endian (https://smithy.io/2.0/aws/amazon-eventstream.html).
 
-If the native core is installed, it reads frames of a usual length in which nothing is wrong. Whatever else comes is read here, and errors
-are raised here.
+If the native core is installed, it reads valid frames of usual length. All others are read here, and errors are raised here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.core import event_readers
 
 try:
-    # The same function ten times as fast: with zlib's, the checksum is a third of a fetcher's work.
+    # Ten times as fast as zlib's, with which the checksum is a third of a fetcher's work.
     from isal.isal_zlib import crc32
 except ImportError:
     from zlib import crc32
@@ -39,8 +38,8 @@ class Frame(NamedTuple):
     """One frame; its checksums were right.
 
     Attributes:
-        headers: By name, for example `:message-type` and `:event-type`. Numbers, times and UUIDs stay raw bytes: this library
-            reads no header that has one.
+        headers: By name, for example `:message-type` and `:event-type`. Numbers, times and UUIDs stay raw bytes: no header that
+            this library reads has one.
         payload: The body; JSON in a SubscribeToShard stream.
     """
 
@@ -95,7 +94,7 @@ class FrameDecoder:
 
     @property
     def _begun(self) -> bool:
-        """Whether Python is at a frame, because the core has declined it or one before it in the same chunk."""
+        """Whether Python is decoding a frame, because the core declined it or an earlier one of the same chunk."""
         return bool(self._prelude or self._have or self._fault)
 
     def _feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
@@ -121,7 +120,7 @@ class FrameDecoder:
 
     @property
     def awaited(self) -> int:
-        """Length of the frame that is on its way, bytes; 0 if its first bytes have not arrived."""
+        """Length of the incomplete frame, bytes; 0 if its first bytes have not arrived."""
         if self._core is not None and not self._begun:
             return self._core.awaited
         return self._prelude[0] if self._prelude else 0
@@ -136,10 +135,9 @@ class FrameDecoder:
         return self._prelude[0] - _PRELUDE.size - self._have - self._filled
 
     def collect(self) -> None:
-        """Make room for the frame that is on its way, and collect it there.
+        """Allocate the memory of the incomplete frame and collect its bytes there.
 
-        For large frames: pieces of many at a time, and then the copies in one piece, would take twice the memory. The core collects every
-        frame, and no large ones.
+        For large frames of many shards: pieces that are joined at the end would take twice the memory.
         """
         if self._prelude and self._large is None:
             self._large = bytearray(self._prelude[0] - _PRELUDE.size)
@@ -189,7 +187,7 @@ class FrameDecoder:
         return Frame(_headers(headers), payload)
 
     def _fill(self, chunk: memoryview) -> memoryview:
-        """Copy what belongs to the large frame under way; returns the rest."""
+        """Copy the bytes that belong to the large frame; returns the rest."""
         assert self._large is not None
         part = chunk[: len(self._large) - self._filled]
         self._large[self._filled : self._filled + len(part)] = part
@@ -197,7 +195,7 @@ class FrameDecoder:
         return chunk[len(part) :]
 
     def _take(self, count: int) -> bytes:
-        """The next `count` bytes, copied once. The caller has checked that they are there."""
+        """Remove and return the next `count` bytes, copied once. The caller has checked that so many have arrived."""
         self._sweep()
         self._have -= count
         taken: list[memoryview] = []
@@ -213,14 +211,14 @@ class FrameDecoder:
         return b"".join(taken)
 
     def _sweep(self) -> None:
-        """Combine the tiny chunks into one piece: each piece has its price, whatever its size."""
+        """Combine the tiny chunks into one piece, because each piece has a cost whatever its size."""
         if self._crumbs:
             self._pieces.append(memoryview(self._crumbs))
             self._crumbs = bytearray()
 
 
 def _check_prelude(prelude: bytes) -> tuple[int, int, int]:
-    """Total length, length of the headers, and the checksum of the frame so far."""
+    """Return the total length, the length of the headers, and the checksum of the frame so far."""
     total, headers_length, checksum = _PRELUDE.unpack(prelude)
     running = crc32(prelude[:8])
     if running != checksum:

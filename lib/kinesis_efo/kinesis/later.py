@@ -1,4 +1,4 @@
-"""A transport whose client is opened with its first call: what is seldom needed costs nothing until then."""
+"""A transport that opens its client at its first call."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kinesis_efo.positions import Position
 
 
 class OpenedLater:
-    """Opens a transport once somebody subscribes; implements `Transport`.
+    """Opens a transport at its first call; implements `Transport`.
 
     Args:
-        opening: Opens it. Called again if it has failed or was cancelled.
+        opening: Opens it. Called again if it failed or was cancelled.
     """
 
     def __init__(self, opening: Callable[[], Awaitable[Transport]]) -> None:
@@ -31,7 +31,7 @@ class OpenedLater:
         return await (await self._transport()).latest_tip(stream, shard_id, position, opened)
 
     async def _transport(self) -> Transport:
-        # Shards begin to be read at the same time: all of them use one client, and so one pace for each shard.
+        # Several shards may call this at the same time; they must share one client, and with it one pace per shard.
         async with self._lock:
             if self._opened is None:
                 self._opened = await self._opening()

@@ -1,7 +1,7 @@
 """Decides which shards to read when: parents before children, each exactly once, across splits and merges. Pure.
 
-A shard in an offset was started; its ancestors were read, or skipped on purpose where the query began. A shard that is neither
-listed nor in the offset was trimmed, with all its records.
+A shard in an offset was started; its ancestors were read, or skipped on purpose at the query's start. A shard that is neither listed
+nor in the offset was trimmed, with all its records.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ class Shard:
 
     Attributes:
         shard_id: Its id.
-        parents: Ids of its parents, also of those that Kinesis does not list any more: none, one (after a split) or two
-            (after a merge).
+        parents: Ids of its parents, listed or not: none, one (after a split) or two (after a merge).
         hash_range: First and last hash key it takes.
         first: Sequence number with which it begins.
         last: Sequence number with which it ends, or None while it is open.
@@ -34,12 +33,12 @@ class Shard:
 
 
 def announced(children: Iterable[Shard]) -> tuple[ChildShard, ...]:
-    """Children in the form in which their parent's last event announces them."""
+    """Convert shards to the form in which their parent's last event announces them."""
     return tuple(ChildShard(shard.shard_id, shard.parents, *shard.hash_range) for shard in children)
 
 
 class Lineage:
-    """The shards of one stream and how they descend from each other.
+    """The shards of one stream and their descent.
 
     Args:
         shards: As ListShards returned them, in any order.
@@ -77,7 +76,7 @@ class Lineage:
             parent: The shard that ended.
         """
         for child in children:
-            # The event does not tell a child's first sequence number; ListShards will soon.
+            # The event does not have a child's first sequence number; ListShards will, soon.
             if child.shard_id not in self._shards:
                 self._announced.add(child.shard_id)
             hashes = (child.starting_hash, child.ending_hash)
@@ -85,24 +84,24 @@ class Lineage:
 
     @property
     def outdated(self) -> bool:
-        """Whether an announced shard has an unknown parent: the other one of a merge, younger than the list of shards."""
+        """Whether an announced shard has an unknown parent: the second one of a merge, newer than the list of shards."""
         return any(parent not in self._shards for child in self._announced for parent in self._shards[child].parents)
 
     def children(self, shard_id: str) -> list[str]:
-        """The children of a shard, as far as known."""
+        """Return the known children of a shard."""
         return sorted(self._children.get(shard_id, ()))
 
     def roots(self) -> list[str]:
-        """The oldest shards: where reading everything starts."""
+        """Return the oldest shards: reading everything starts with these."""
         return sorted(
             shard.shard_id for shard in self._shards.values() if self._shards.keys().isdisjoint(shard.parents)
         )
 
     def startable(self, positions: Mapping[str, Position]) -> list[str]:
-        """Shards that may be started now, at the trim horizon. If nothing was started yet, these are the roots.
+        """Return the shards that may be started now, at the trim horizon. With an empty offset, these are the roots.
 
-        A shard may start once all its parents, two after a merge, were read to their end. Parents that ListShards does not
-        know any more were trimmed, and count as read. Nothing starts twice: no shard of the offset, and no ancestor of one.
+        A shard may start once all its parents were read to their end. Parents that ListShards does not list any more were trimmed,
+        and count as read. A shard of the offset, or an ancestor of one, does not start again.
 
         Args:
             positions: The offset of this stream, by shard id.
@@ -117,7 +116,7 @@ class Lineage:
         )
 
     def appeared(self, positions: Mapping[str, Position]) -> list[str]:
-        """Shards without parents that are younger than all of the offset: of a server that reshards without telling descent.
+        """Return shards without parents that are newer than every shard in the offset (some emulators reshard without naming parents).
 
         Args:
             positions: The offset of this stream, by shard id.
@@ -130,12 +129,12 @@ class Lineage:
         )
 
     def vanished(self, positions: Mapping[str, Position]) -> list[str]:
-        """Shards of the offset that were not read to their end, and are not listed any more.
+        """Return shards of the offset that were not read to their end and are not listed any more.
 
         Args:
             positions: The offset of this stream, by shard id.
         """
-        # Shard ids grow, and are never reused. One above all listed ids is so new that ListShards does not know it yet.
+        # Shard ids grow and are never reused. An id above all listed ones is too new for ListShards.
         newest = max(self._shards, default="")
         return sorted(
             shard_id
@@ -144,7 +143,7 @@ class Lineage:
         )
 
     def droppable(self, positions: Mapping[str, Position]) -> list[str]:
-        """Ended shards that can leave the offset: all their children are in it, or were.
+        """Return ended shards that can leave the offset, because all their children are in it or were.
 
         Args:
             positions: The offset of this stream, by shard id.
@@ -159,10 +158,10 @@ class Lineage:
         )
 
     def lost(self, positions: Mapping[str, Position]) -> list[str]:
-        """Shards that were trimmed before they were read to their end.
+        """Return shards that were trimmed before they were read to their end.
 
-        These are shards of the offset, and unread descendants of them, that are not listed any more. Empty for an empty
-        offset: a new query loses nothing.
+        These are shards of the offset, and unread descendants of them, that are not listed any more. Empty for an empty offset: a new
+        query loses nothing.
 
         Args:
             positions: The offset of this stream, by shard id.
@@ -187,11 +186,11 @@ class Lineage:
             return position.is_end
         if parent in passed:
             return True
-        # The other parent of an announced merge may be too new to be listed, and not read at all.
+        # The second parent of an announced merge may be too new to be listed; then it has not been read at all.
         return parent not in self._shards and child.shard_id not in self._announced
 
     def ancestors(self, shard_ids: Iterable[str]) -> set[str]:
-        """The parents of some shards, their parents, and so on, as far as known."""
+        """Return all known ancestors of some shards."""
         found: set[str] = set()
         ahead = list(shard_ids)
         while ahead:

@@ -1,8 +1,8 @@
 """Reads shards with GetRecords: the transport of `readMode=polling`, with the same events, positions and errors.
 
-Kinesis allows five calls and 2 MB per second and shard, shared by all who poll the shard, and answers of up to 10 MB
-(https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Answers stay raw, as events do: botocore would
-decode every record.
+Kinesis allows five calls and 2 MB per second and shard, shared by all programs that poll it, and responses of up to 10 MB
+(https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Responses stay raw, because botocore would decode
+every record.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError
 
 from kinesis_efo.aws_errors import code_of
 from kinesis_efo.clock import Clock
-from kinesis_efo.kinesis.events import Answer, Event, read_answer
+from kinesis_efo.kinesis.events import Event, GetRecordsAnswer, read_answer
 from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.transport import EventStream, Quota, Unlimited, as_time, starting_position
@@ -38,16 +38,16 @@ CALL_SECONDS: Final = 0.2
 """Least time between two calls for a shard: five per second."""
 
 BYTES_PER_SECOND: Final = 2 << 20
-"""Bytes that may be read of a shard in a second; after a larger answer, the next call has to wait."""
+"""Bytes that may be read of a shard in a second; after a larger response, the next call has to wait."""
 
 MOST_RECORDS: Final = 10_000
-"""The largest `Limit` there is."""
+"""The largest `Limit` that Kinesis allows."""
 
 ANSWER_BYTES: Final = 1 << 20
-"""Bytes that an answer should hold, as an event does: more would not come sooner, and would wait in memory."""
+"""Bytes that a response should hold. More would not come sooner, and would wait in memory."""
 
 CALLS_FOR_NOTHING: Final = 500
-"""Calls a second, all shards together, to shards that had no more records: each takes some 0.7 ms of a core."""
+"""Most calls a second to shards that had no more records, all shards together: each takes some 0.7 ms of a core."""
 
 _LARGEST_ANSWER: Final = 10 << 20
 _FIRST_RECORDS: Final = 1_000
@@ -57,7 +57,7 @@ _LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
 
 
 async def iterator_at(client: Any, stream_arn: str, shard_id: str, start: dict[str, Any]) -> str:
-    """Ask for the iterator of a shard at a position as `starting_position` writes it.
+    """Get a shard's iterator at a position in the form of `starting_position`.
 
     Raises:
         ClientError: Kinesis refused; botocore's exception.
@@ -69,11 +69,11 @@ async def iterator_at(client: Any, stream_arn: str, shard_id: str, start: dict[s
 
 
 def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
-    """The limits for polling: only the five calls per second keep two openings apart.
+    """Return the limits for polling: only the five calls per second limit how soon a shard is opened again.
 
     Args:
         limits: Kinesis' times.
-        rate: Bytes a second, if they are fewer than Kinesis allows: after a large answer, that makes for a pause, which is no silence.
+        rate: Bytes a second, if fewer than Kinesis allows: the pause after a large response must not count as silence.
     """
     return replace(
         limits,
@@ -89,17 +89,17 @@ class Pace:
 
     Attributes:
         next_call: Seconds on the monotonic clock.
-        limit: Most records of the next answer.
-        size: Bytes that the next answer probably has at most, data in base64: all that GetRecords may return at first, later
-            what `limit` aims at.
+        limit: Most records of the next response.
+        size: Most bytes to expect of the next response, data in base64: at first the maximum of GetRecords, later about what `limit`
+            aims at.
         call_seconds: Least time between two calls.
         bytes_per_second: Bytes that may be read in a second.
-        answer_bytes: Bytes that an answer should hold.
+        answer_bytes: Bytes that a response should hold.
 
     >>> pace = Pace()
     >>> pace.asking(now=100.0), pace.next_call
     (1000, 100.2)
-    >>> pace.answered(Answer((), "next", 5_000, bytes=10 << 20, records=100), now=101.0, interval=1.0)
+    >>> pace.answered(GetRecordsAnswer((), "next", 5_000, bytes=10 << 20, records=100), now=101.0, interval=1.0)
     >>> pace.next_call, pace.limit
     (106.0, 10)
     """
@@ -112,20 +112,20 @@ class Pace:
     answer_bytes: int = ANSWER_BYTES
 
     def asking(self, now: float) -> int:
-        """Note a call, and return how many records it may ask for."""
+        """Note a call; returns how many records it may ask for."""
         asked = self.limit
         self.next_call = now + self.call_seconds
-        # Lower until an answer comes: a slow line must not be asked again for what was too much.
+        # Lower until a response comes: if the call fails, the line may be too slow for so much.
         self.limit = max(1, asked // 4)
         return asked
 
-    def answered(self, answer: Answer, now: float, interval: float) -> None:
-        """Note an answer.
+    def answered(self, answer: GetRecordsAnswer, now: float, interval: float) -> None:
+        """Note a response.
 
         Args:
-            answer: The answer.
-            now: When, seconds on the monotonic clock.
-            interval: Seconds to the next call if there was no more.
+            answer: The response.
+            now: When it came, seconds on the monotonic clock.
+            interval: Seconds to the next call if the shard has no more records.
         """
         wait = max(self.call_seconds, answer.bytes / self.bytes_per_second, 0.0 if answer.millis_behind else interval)
         self.next_call = now + wait
@@ -135,7 +135,7 @@ class Pace:
 
 
 def apart_pace(rate: int) -> Pace:
-    """The pace of a query that reads a shard apart: others poll it, too, so that it is asked once a second if that is enough.
+    """Make the pace of a query that catches up on a shard: one call a second if that is enough, since other programs poll it, too.
 
     Args:
         rate: Bytes a second.
@@ -152,9 +152,9 @@ class PollingTransport:
     Args:
         client: An aiobotocore `kinesis` client made with `POLLING_CONFIG`, used for nothing else. The caller closes it.
         clock: Time.
-        interval: Seconds between two calls to a shard that had no more. Where more than `CALLS_FOR_NOTHING` shards a second would be
-            asked so, it is longer.
-        pace: Makes the pace of a shard that was not read before.
+        interval: Seconds between two calls to a shard that had no more records; longer if there would be more than `CALLS_FOR_NOTHING`
+            a second.
+        pace: Makes the pace of a shard at its first call.
     """
 
     def __init__(self, client: Any, clock: Clock, interval: float, pace: Callable[[], Pace] = Pace) -> None:
@@ -163,7 +163,7 @@ class PollingTransport:
         self._least_interval = interval
         self._pace = pace
         self._open_events: WeakSet[PolledEvents] = WeakSet()
-        # One per shard, whichever subscription asks: a new one must not come too soon after the former.
+        # One per shard, so that a new subscription does not call too soon after the former one.
         self._paces: dict[tuple[str, str], Pace] = {}
         keep_answers(client, "GetRecords")
 
@@ -173,13 +173,13 @@ class PollingTransport:
     async def latest_tip(
         self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
     ) -> Position:
-        """See `Transport`. GetRecords gives no position if there are no records, so this looks for the last record."""
+        """Look for the last record: GetRecords names no position if there are no records."""
         for seconds in _LOOK_BACK_SECONDS:
             since = {"Type": "AT_TIMESTAMP", "Timestamp": as_time(round((self._clock.time() - seconds) * 1000))}
             try:
                 events = await self._open(stream, shard_id, since, Unlimited())
             except ClientError as error:
-                # Our clock is fast: its past is the future to Kinesis.
+                # The clock is so fast that this time is in Kinesis' future.
                 if code_of(error) != "InvalidArgumentException":
                     raise
             else:
@@ -202,17 +202,17 @@ class PollingTransport:
 class PolledEvents:
     """The events of one shard from an iterator on; implements `EventStream`.
 
-    Ends at the shard's end, and when the iterator expires because nobody asked for five minutes. The subscription is then opened
-    again behind the last event, as after the five minutes of SubscribeToShard.
+    Ends at the shard's end, or when the iterator expires after five minutes without a call. The subscription is then opened again
+    after the last event, as after the five minutes of SubscribeToShard.
 
     Args:
-        client: As `PollingTransport`.
+        client: The client of `PollingTransport`.
         stream_arn: The stream.
         iterator: Where to begin.
         pace: The pace of the shard.
         clock: Time.
-        interval: Returns the seconds between two calls if there was no more.
-        room: Quota for the answers.
+        interval: Returns the seconds between two calls if the shard has no more records.
+        room: Quota for the responses.
 
     Attributes:
         received: Bytes received so far.
@@ -285,7 +285,7 @@ class PolledEvents:
 
 
 async def _last(events: PolledEvents) -> Position | None:
-    """The position behind the last event right now; None if there is none."""
+    """Read to the tip; returns the position after the last event, or None if there is none."""
     last: Position | None = None
     quiet = Quiet()
     try:
@@ -293,7 +293,7 @@ async def _last(events: PolledEvents) -> Position | None:
             quiet.heard(event.head, events._clock.monotonic())
             if not event.head.still:
                 last = event.through
-            # One answer is believed that nothing is left: an end that is too early loses nothing.
+            # One response without lag is enough: an end that is too early loses nothing.
             if (not event.head.millis_behind and not events._events) or quiet.believed():
                 break
     finally:

@@ -1,6 +1,6 @@
-"""Asks Kinesis which shards and which consumer of a stream exist: once for all subscriptions that miss something at a time.
+"""Checks which shards and which consumer of a stream exist, with one call for all subscriptions that ask at the same time.
 
-A fault may hit a thousand shards at once, and Kinesis allows few such calls in a second, for all of an account.
+A fault may hit a thousand shards at once, and Kinesis allows an account few such calls a second.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from kinesis_efo.manifest import StreamRef
 T = TypeVar("T")
 
 FRESH_SECONDS: Final = 5.0
-"""For so long an answer counts for the next one who asks. An error counts for those only who wait for it."""
+"""How long a reply is reused. An error is raised only to the callers that wait for it."""
 
 
 class Presence:
-    """What exists of one stream, by answers of the last seconds.
+    """The shards and the consumer of one stream, as of the last seconds.
 
     Args:
         stream: The stream and its consumer.
-        lister: Asks Kinesis.
+        lister: Calls Kinesis.
         clock: Time.
     """
 
     def __init__(self, stream: StreamRef, lister: ShardLister, clock: Clock) -> None:
-        self._shards = _Shared(lambda: lister.shards(stream.stream_arn), clock)
-        self._consumer = _Shared(lambda: lister.consumer_exists(stream.consumer_arn or ""), clock)
+        self._shards = _SharedCall(lambda: lister.shards(stream.stream_arn), clock)
+        self._consumer = _SharedCall(lambda: lister.consumer_exists(stream.consumer_arn or ""), clock)
 
     async def shards(self) -> list[Shard]:
-        """The stream's shards.
+        """List the stream's shards.
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.
@@ -43,7 +43,7 @@ class Presence:
         return await self._shards.get()
 
     async def end(self, shard_id: str) -> tuple[int, tuple[ChildShard, ...]] | None:
-        """The last number of a shard and its children; None if it is open, or not listed.
+        """Return the last number of a shard and its children; None if it is open or not listed.
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.
@@ -61,8 +61,8 @@ class Presence:
         return await self._consumer.get()
 
 
-class _Shared(Generic[T]):
-    """A question with one answer for all who ask at the same time, or soon after."""
+class _SharedCall(Generic[T]):
+    """A call whose reply is shared by callers at the same time or soon after."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock) -> None:
         self._ask = ask
@@ -76,7 +76,7 @@ class _Shared(Generic[T]):
         if self._asking is None:
             self._asking = asyncio.create_task(self._answer())
             self._asking.add_done_callback(self._done)
-        # Who is cancelled leaves the others their answer.
+        # One cancelled caller must not cancel the call of the others.
         return await asyncio.shield(self._asking)
 
     async def _answer(self) -> T:
@@ -87,4 +87,4 @@ class _Shared(Generic[T]):
     def _done(self, task: asyncio.Task[T]) -> None:
         self._asking = None
         if not task.cancelled():
-            task.exception()  # whoever waits has it
+            task.exception()  # retrieved, so that asyncio does not log it: the callers raise it

@@ -1,7 +1,6 @@
-"""Decides when it is believed that a shard has no more records for now: not when one answer says so. Pure.
+"""Decides whether a shard has no more records for now. One empty response is not enough. Pure.
 
-Servers answer without records although there are some (AWS allows it: a GetRecords may return none while the shard has more), and
-go on saying that a reader is behind although nothing is left.
+GetRecords may return no records while the shard has more, and some servers report a lag although nothing is left.
 """
 
 from __future__ import annotations
@@ -13,27 +12,27 @@ from typing import Final
 from kinesis_efo.kinesis.events import EventHead
 
 QUIET_ANSWERS: Final = 3
-"""Answers of GetRecords in a row that must bring no record."""
+"""How many empty GetRecords responses in a row are needed."""
 
 QUIET_EVENTS: Final = 2
-"""The same for events of SubscribeToShard, which come every five seconds."""
+"""How many empty events of SubscribeToShard in a row are needed; they come every five seconds."""
 
 QUIET_SECONDS: Final = 2.0
-"""So much time must lie between the first of them and the last."""
+"""Least time between the first of them and the last."""
 
 _REMEMBERED: Final = 64
 _STEP_SECONDS: Final = QUIET_SECONDS / 16
-"""Of answers that come faster, one is remembered for each step. So those that are remembered reach back for longer than they have to."""
+"""Of responses that come faster, one is remembered per step, so that `_REMEMBERED` of them reach back far enough."""
 
 
 class Quiet:
-    """The answers in a row that brought no record.
+    """Counts responses in a row without records.
 
-    They are believed if they say that nothing is left, or if the lag that they tell does not shrink although the iterator moves.
-    One that shrinks is progress, and begins the row anew: the reader goes through a time without records.
+    The shard has no more if they report no lag, or a lag that does not shrink although the iterator moves. A smaller lag is progress
+    through a time without records, and starts the row again.
 
     Attributes:
-        answers: How many they are.
+        answers: The number of responses in the row.
         since: When the first of them came, monotonic seconds.
         heard_at: When the last of them came, monotonic seconds.
 
@@ -54,7 +53,7 @@ class Quiet:
         self._needed = QUIET_ANSWERS
 
     def heard(self, head: EventHead, now: float) -> None:
-        """Take note of an answer, or an event.
+        """Note an event or a response.
 
         Args:
             head: Its head.
@@ -76,19 +75,19 @@ class Quiet:
         self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
 
     def believed(self, asked_at: float = -inf) -> bool:
-        """Whether there is nothing more for now.
+        """Whether the shard has no more records for now.
 
         Args:
-            asked_at: Answers before this do not count: they do not tell of what came since. Monotonic seconds.
+            asked_at: Responses before this do not count, since records may have come later. Monotonic seconds.
         """
         counted = [at for at in self._counted if at >= asked_at]
         return len(counted) >= self._needed and counted[-1] - counted[0] >= QUIET_SECONDS
 
     def lasts(self, since: float) -> float:
-        """For how long there were such answers alone, seconds.
+        """Return how long the row has lasted, seconds.
 
         Args:
-            since: Those before do not count, monotonic seconds.
+            since: Do not count time before this, monotonic seconds.
         """
         return self.heard_at - max(self.since, since) if self.answers else 0.0
 

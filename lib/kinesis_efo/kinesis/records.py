@@ -1,7 +1,7 @@
 """Decodes raw event payloads into Arrow batches of the source's columns. Runs in Spark's tasks.
 
 msgspec decodes the JSON into one small struct per Kinesis record; everything after that works on columns. If the native core is
-installed, it decodes the batches in which nothing is unusual, with the same rows.
+installed, it decodes the usual batches, with the same rows.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import msgspec
 import pyarrow as pa
 from pybase64 import b64decode
 
-from kinesis_efo.kinesis.batches import BatchBuilder, Data, Record, even_parts, is_full, undecodable
+from kinesis_efo.kinesis.batches import BatchBuilder, Data, KinesisRecord, even_parts, is_full, undecodable
 from kinesis_efo.kinesis.core import CoreBatch, new_batch
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 logger = logging.getLogger(__name__)
 
 _PAYS_OFF: Final = 512
-"""Bytes of JSON per record above which pybase64 is faster than msgspec's own base64, although each record takes a call."""
+"""Bytes of JSON per record above which pybase64, with a call per record, is faster than msgspec's own base64."""
 
 
-class _Payload(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
-    records: list[Record[Data]] = []
+class _EventRecords(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
+    records: list[KinesisRecord[Data]] = []
 
 
-_SMALL: Final = msgspec.json.Decoder(_Payload[bytes])
-_LARGE: Final = msgspec.json.Decoder(_Payload[str])
+_SMALL: Final = msgspec.json.Decoder(_EventRecords[bytes])
+_LARGE: Final = msgspec.json.Decoder(_EventRecords[str])
 
 
 def decode(
@@ -44,22 +44,21 @@ def decode(
     hash_range: tuple[int, int] | None = None,
     left_out: Callable[[ShardKey, int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Decode the rows of one shard's range, as `Decoder` does with several."""
+    """Decode the rows of one shard's range. The arguments are those of `Decoder`."""
     decoder = Decoder(deaggregate=deaggregate, left_out=left_out)
     yield from decoder.add(payloads, key, after, through, hash_range)
     yield from decoder.finish()
 
 
 class Decoder:
-    """Decodes the rows of ranges, one range after the other. If they have few rows each, they share batches.
+    """Decodes the rows of ranges, one range after the other. Ranges with few rows share batches.
 
-    Batches are of `SCHEMA` and have 1 to `MAX_ROWS` rows. Rows of a shard ascend by sequence number; where an event was delivered
-    twice, its records come once.
+    Batches are of `SCHEMA` and have 1 to `MAX_ROWS` rows. Rows of a shard ascend by sequence number; records of an event that was
+    delivered twice come once.
 
     Args:
-        deaggregate: Take KPL aggregates apart.
-        left_out: Called with a shard and the number of its aggregates that were left out, if there were some; None: they are
-            only logged.
+        deaggregate: Split KPL aggregates.
+        left_out: Called with a shard and the number of its aggregates that were left out, unless 0; None: they are only logged.
     """
 
     def __init__(self, *, deaggregate: bool, left_out: Callable[[ShardKey, int], None] | None = None) -> None:
@@ -76,16 +75,16 @@ class Decoder:
         through: Position,
         hash_range: tuple[int, int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Decode a range; the batches that are full. Every range is to be added before `finish`.
+        """Decode a range and yield the batches that are full.
 
         Args:
             payloads: Raw events of the shard, in order, that cover the range.
             key: The shard.
-            after: Where the range starts, exclusive. What lies before is dropped; a start (`TRIM_HORIZON`, `AT_TIMESTAMP`)
-                drops nothing. `INSIDE` drops the part of an aggregate that was done.
-            through: Where it ends, inclusive. `SHARD_END` drops nothing. Reading stops at the first record behind it.
-            hash_range: First and last hash key of the shard, to leave out aggregates with records that belong to another one;
-                None leaves out nothing.
+            after: Where the range starts, exclusive. Earlier records are dropped. A start (`TRIM_HORIZON`, `AT_TIMESTAMP`) drops
+                nothing; `INSIDE` drops the delivered part of an aggregate.
+            through: Where it ends, inclusive. `SHARD_END` drops nothing. Reading stops at the first record after it.
+            hash_range: First and last hash key of the shard, to leave out aggregates with records of another shard; None leaves
+                out nothing.
 
         Raises:
             FrameError: A payload is not an event with records.
@@ -107,7 +106,7 @@ class Decoder:
                 core.hand_over(builder)
             records, data = cutter.cut(payload)
             if begun and records:
-                # Reading starts at the record that was begun: it is the first one, if it is still there.
+                # Reading starts at the partly delivered aggregate: it is the first record, unless it was trimmed.
                 if int(records[0].sequence_number) == begun.value:
                     yield from builder.rest(records.pop(0), data.pop(0), begun.sub)
                 begun = None
@@ -119,7 +118,7 @@ class Decoder:
                 break
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """The batches of what is left, and a word on what was met.
+        """Yield the batches of the remaining rows, and log corrupt aggregates.
 
         Raises:
             FrameError: A record has a value that no row can have.
@@ -131,12 +130,12 @@ class Decoder:
 
 
 class _Cutter:
-    """Decodes events and keeps the records that lie in a range, ascending, each of them once.
+    """Decodes events and keeps the records of a range, ascending, each once.
 
     Attributes:
         key: The shard.
-        floor: Number up to which nothing is taken; -1 for none.
-        ceiling: Number up to which records are taken; None for no end.
+        floor: Records up to this number are dropped; -1 for none.
+        ceiling: Records after this number are dropped; None for no end.
         large: Whether the last event had large records.
         done: Whether the last event reached the end of the range.
     """
@@ -149,15 +148,15 @@ class _Cutter:
         self.ceiling = through.value if through.kind is PositionKind.AFTER else None
         self.large = False
 
-    def cut(self, payload: bytes | memoryview) -> tuple[list[Record[Any]], list[bytes]]:
-        """The records of an event that lie in the range, and their data.
+    def cut(self, payload: bytes | memoryview) -> tuple[list[KinesisRecord[Any]], list[bytes]]:
+        """Return the event's records in the range, and their data.
 
         Raises:
             FrameError: The payload is not an event with records.
         """
         large, ceiling = self.large, self.ceiling
         try:
-            records: list[Record[Any]] = (_LARGE if large else _SMALL).decode(payload).records
+            records: list[KinesisRecord[Any]] = (_LARGE if large else _SMALL).decode(payload).records
             if not records:
                 return [], []
             self.large = len(payload) / len(records) > _PAYS_OFF
@@ -167,7 +166,7 @@ class _Cutter:
             else:
                 records, self.floor = _cut(records, self.floor, ceiling)
             self.done = ceiling is not None and last >= ceiling
-            # Positional: naming the arguments costs as much as decoding 500 bytes.
+            # Keyword arguments would cost as much as decoding 500 bytes.
             if large:
                 return records, [b64decode(record.data, None, True) for record in records]
             return records, [record.data for record in records]
@@ -175,13 +174,13 @@ class _Cutter:
             raise undecodable(self.key, error) from None
 
 
-class _Stretch(NamedTuple):
+class _RangePayloads(NamedTuple):
     """Payloads of one range in the batch that the core decodes.
 
     Attributes:
-        cutter: Cuts the range; its floor is where these payloads begin.
-        hash_range: See `Decoder.add`.
-        payloads: Those with rows.
+        cutter: Cuts the range; its floor is the start of these payloads.
+        hash_range: As in `Decoder.add`.
+        payloads: The payloads with rows.
     """
 
     cutter: _Cutter
@@ -190,21 +189,21 @@ class _Stretch(NamedTuple):
 
 
 class _CoreDecoder:
-    """Has the core decode the batch under way, and keeps its payloads: if the core declines one, Python decodes all of them.
+    """Decodes a batch with the core and keeps its payloads: if the core declines one, Python decodes all of them.
 
-    So a batch begins and ends where it would if Python decoded everything, and its errors are Python's.
+    So batches have the same bounds as if Python decoded everything, and errors come from Python.
     """
 
     def __init__(self, core: CoreBatch) -> None:
         self._core = core
-        self._stretches: list[_Stretch] = []
+        self._stretches: list[_RangePayloads] = []
         self._ready = False
         self._rows = 0
         self._size = 0
 
     def begin(self, cutter: _Cutter, hash_range: tuple[int, int] | None) -> None:
-        """Go on with another range."""
-        self._stretches.append(_Stretch(cutter, hash_range, []))
+        """Begin another range."""
+        self._stretches.append(_RangePayloads(cutter, hash_range, []))
         self._ready = False
 
     def take(self, payload: bytes | memoryview) -> bool:
@@ -232,20 +231,20 @@ class _CoreDecoder:
         return is_full(self._rows, self._size)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """The batches of all rows taken so far."""
+        """Yield the batches of all rows taken so far."""
         if not self._rows:
             return
         batch = pa.record_batch(self._core.take())
         cutter, hash_range, _ = self._stretches[-1]
         if self._ready and (floor := self._core.floor) is not None:
             cutter.floor = int(floor)
-        self._stretches = [_Stretch(cutter, hash_range, [])]
+        self._stretches = [_RangePayloads(cutter, hash_range, [])]
         self._rows = self._size = 0
         for start, stop in even_parts(batch.num_rows):
             yield batch.slice(start, stop - start)
 
     def hand_over(self, builder: BatchBuilder) -> None:
-        """Decode the batch so far in Python, and leave the rest of it to Python, too."""
+        """Decode the batch so far in Python, which also decodes the rest of it."""
         self._ready = False
         if not self._rows:
             return
@@ -254,15 +253,15 @@ class _CoreDecoder:
             large = cutter.large
             for payload in payloads:
                 builder.add(*cutter.cut(payload), len(payload))
-            # That of the last event, although its records may all have been left out.
+            # The value of the last event, which may not be among the payloads kept.
             cutter.large = large
-        self._stretches = [_Stretch(cutter, hash_range, [])]
+        self._stretches = [_RangePayloads(cutter, hash_range, [])]
         self._core.clear()
         self._rows = self._size = 0
 
 
-def _is_straight(records: list[Record[Any]], floor: int) -> bool:
-    """Whether all records lie behind `floor` and ascend. Compares text, which is right for numbers of the same length."""
+def _is_straight(records: list[KinesisRecord[Any]], floor: int) -> bool:
+    """Whether all records come after `floor` and ascend. Compares text, which is right for numbers of the same length."""
     numbers = [record.sequence_number for record in records]
     return (
         int(numbers[0]) > floor
@@ -271,7 +270,7 @@ def _is_straight(records: list[Record[Any]], floor: int) -> bool:
     )
 
 
-def _cut(records: list[Record[Any]], floor: int, ceiling: int | None) -> tuple[list[Record[Any]], int]:
+def _cut(records: list[KinesisRecord[Any]], floor: int, ceiling: int | None) -> tuple[list[KinesisRecord[Any]], int]:
     kept = []
     for record in records:
         number = int(record.sequence_number)

@@ -1,7 +1,4 @@
-"""Decides what a shard's subscription does about an error: how long it waits, or with which message it gives up.
-
-Keeps the state for that: which failures count, which are waited out, and for how long.
-"""
+"""Decides how long a shard's subscription waits after an error, or with which message it gives up."""
 
 from __future__ import annotations
 
@@ -32,18 +29,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds that Kinesis sets, or that follow from it. Tests shorten them; users cannot.
+    """Times in seconds that follow from Kinesis' limits. Tests shorten them; users cannot.
 
     Attributes:
         between_calls: Least time between two calls for a shard: Kinesis allows one per second.
         after_success: Least time from a successful call to the next: Kinesis refuses an earlier one.
-        opening: Longest time for a call; one that takes longer hangs, for example because no connection is free.
+        opening: Longest time for a call; a longer one hangs, for example because no connection is free.
         silence: A connection without an event for this long is dead: Kinesis sends one every 5 s even if a shard is idle.
-        full: How long a sink may be full. Then the subscription is closed on purpose, before it breaks.
-        too_short: A subscription that ends sooner, without an event, did not simply expire.
+        full: How long a sink may be full before the subscription is closed on purpose.
+        too_short: A subscription that ends sooner, without an event, has failed rather than expired.
         patience: How long a consumer may take to become ACTIVE; also the window in which take-overs are counted.
-        takeovers: So many of them in that window are fatal.
-        shortest_retention: Every stream keeps its records for at least this long: nothing behind a younger position is gone.
+        takeovers: This many take-overs in that window are fatal.
+        shortest_retention: Every stream keeps its records for at least this long.
     """
 
     between_calls: float = 1.0
@@ -62,18 +59,18 @@ KINESIS_LIMITS: Final = Limits()
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """What all subscriptions to one stream share.
+    """The settings and services that all subscriptions to one stream share.
 
     Attributes:
         stream: The stream and the consumer that reads it.
         source: Where the consumer's ARN came from, for messages: the manifest's location.
-        transport: How Kinesis is reached.
-        topology: Tells what exists when something does not.
+        transport: Subscribes to shards.
+        topology: Lists the stream's shards and its consumer, to find out what is missing.
         retry: How often a failure is retried, and how long apart.
         limits: Kinesis' times.
         clock: Time.
-        random: Numbers in `[0, 1)`, for jitter.
-        presence: Tells all these subscriptions what exists.
+        random: Returns numbers in `[0, 1)`, for jitter.
+        presence: Shares these listings between the subscriptions.
     """
 
     stream: StreamRef
@@ -113,19 +110,19 @@ class Recovery:
         self._expired = False
 
     def opened(self) -> None:
-        """Note that Kinesis accepted a subscription: earlier refusals do not count any more."""
+        """Note that Kinesis accepted a subscription, and reset the count of refusals."""
         self._refusals.clear()
         self._expired = False
 
     def progressed(self) -> None:
-        """Note that an event came: earlier failures do not count any more."""
+        """Note that an event came, and reset the count of failures."""
         self._backoff.reset()
 
     async def delay(self, fault: Fault, position: Position) -> float:
-        """How long to wait before the next try, in seconds.
+        """Return how long to wait before the next try, in seconds.
 
         Args:
-            fault: What went wrong.
+            fault: The error.
             position: How far the shard has been read.
 
         Raises:
@@ -140,7 +137,7 @@ class Recovery:
                 return self._count(fault)
             case Verdict.TOO_SOON:
                 self._count_refusal(fault)
-                # Counted from an opening that this process may not know of, as that of the run before.
+                # Kinesis counts from the last subscription, which may be one of an earlier run.
                 return self._limits.between_calls
             case Verdict.NOT_ACTIVE:
                 self._count_refusal(fault)
@@ -164,7 +161,7 @@ class Recovery:
     def _count_refusal(self, fault: Fault) -> None:
         now = self._clock.monotonic()
         if self._refusals and now - self._refusals[-1] > 2 * self._limits.opening:
-            # Nobody asked in between, for example while the lease was lost: the time begins anew.
+            # There were no tries in between, for example while the lease was lost, so the time starts again.
             self._refusals.clear()
         self._refusals.append(now)
         if now - self._refusals[0] >= self._limits.patience:
@@ -172,7 +169,7 @@ class Recovery:
         logger.info("%s: %s; waiting", self._name, fault)
 
     def _may_be_ahead(self, position: Position) -> bool:
-        """Whether a position is a time that Kinesis' clock may not have reached: `LATEST` is the time of a clock that may be fast."""
+        """Whether a position is a time that Kinesis' clock may not have reached. (`LATEST` is resolved by a clock that may be fast.)"""
         return position.kind is PositionKind.AT_TIMESTAMP and position.value / 1000 >= self._clock.time() - SKEW_SECONDS
 
     def _count_takeover(self, fault: Fault) -> float:
@@ -186,9 +183,9 @@ class Recovery:
         return jitter(self._retry, len(self._takeovers), self._random)
 
     async def _find_missing(self, fault: Fault, position: Position) -> float:
-        """Find out whether stream, shard or consumer is missing, or none of them: Kinesis reports all three alike.
+        """Find out whether stream, shard or consumer is missing, or none of them.
 
-        Right after a reshard, or if a part of Kinesis lags behind, it reports so although all of them exist.
+        Kinesis has one error for all three, and reports it right after a reshard even if all of them exist.
         """
         where = f"stream {self._stream.name!r}, shard {self._shard_id}"
         try:
@@ -207,11 +204,11 @@ class Recovery:
                 ) from fault.error
             return self._count(found)
         if self._shard_id not in listed:
-            # Shard ids grow, and a stream never reuses one.
+            # Shard ids grow and are never reused.
             if self._shard_id > max(listed, default=""):
                 if position.sequence_number is not None:
                     raise replaced(self._stream, self._shard_id, position, self._source) from fault.error
-                return self._count(fault)  # so new that not all of Kinesis knows it yet
+                return self._count(fault)  # too new to be listed
             raise DataLossError(
                 f"{where}: the shard does not exist any more and was read up to {position} only: what lay behind that is "
                 "gone (retention). Set kinesis-efo option 'failOnDataLoss' to false to go on without it"

@@ -1,8 +1,8 @@
-"""Tells which records of a shard were trimmed before they were read, by the time that a position stands for.
+"""Detects records that were trimmed before they were read, by the time of a position.
 
-If the trim horizon has passed a position, Kinesis silently begins at the horizon. A sequence number holds the second in which
-it was given out, and the second of its shard's creation. AWS does not promise that layout, but the KCL reads it, too
-(SequenceNumberValidator). A number that does not fit the layout is taken for recent. Times are compared with Kinesis' clock.
+If the trim horizon has passed a position, Kinesis silently begins at the horizon. A sequence number contains the second in which it
+was assigned, and the second of its shard's creation. AWS does not promise that layout, but the KCL reads it, too
+(SequenceNumberValidator). A number with another layout counts as recent. Times are compared with Kinesis' clock.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _ASK_AGAIN: Final = 60.0
 
 
 class Retention:
-    """Tells whether records behind a position of one stream may be gone, and raises or warns.
+    """Checks whether records after a position may be gone, and raises or warns.
 
-    It reports every loss that sequence numbers and the stream's present retention show. It may also report one if the shard was
-    idle all the while: Kinesis does not tell whether there were records.
+    It reports every loss that sequence numbers and the stream's present retention show. It may also report one of a shard that was
+    idle all the while: Kinesis does not say whether there were records.
 
     Args:
         stream: The stream.
-        lister: Knows the stream's retention; only asked for positions older than `shortest`.
-        clock: Kinesis'.
-        fail: Whether a loss fails the query; else it is logged, once per shard.
+        lister: Gets the stream's retention; only called for positions older than `shortest`.
+        clock: Kinesis' clock.
+        fail: Whether a loss raises an error; if not, it is logged, once per shard.
         shortest: Every stream keeps its records for at least this long; seconds.
     """
 
@@ -59,29 +59,29 @@ class Retention:
     async def check(
         self, shard_id: str, position: Position, read_until: float | None = None, grace: float = 0.0
     ) -> bool:
-        """Whether the trim horizon has passed a position, so that reading can only go on at the horizon.
+        """Whether the trim horizon has passed a position, so that reading can only continue at the horizon.
 
         Args:
             shard_id: The shard.
             position: How far it was read.
-            read_until: What arrived before this time was read, epoch seconds, if that is known. Where it is later than the
-                position's time, it counts instead: an idle shard's position may stand still.
+            read_until: All records that arrived before this time were read, epoch seconds; None: not known. It counts if it is
+                later than the position's time, because the position of an idle shard may not move.
             grace: Seconds by which the horizon may have passed the position without counting as a loss.
 
         Raises:
-            DataLossError: It has, and losses fail the query.
-            ClientError: The stream's retention cannot be asked for; botocore's exception.
+            DataLossError: It has, and `fail` is set.
+            ClientError: The stream's retention cannot be read; botocore's exception.
         """
         now = self._clock.time()
         if read_until is not None and now - read_until <= self._shortest:
-            return False  # asked about every event, so quickly
+            return False  # the fast path: this runs for every event
         since = _time_of(shard_id, position, now + SKEW_SECONDS)
         if read_until is not None and (since is None or read_until > since):
             since = read_until
         return since is not None and await self._has_passed(shard_id, since, f"was read up to {position} only", grace)
 
     async def is_past(self, shard_id: str, number: int) -> bool:
-        """Whether the stream does not keep records any more that are as old as one with this number.
+        """Whether a record with this number is older than the stream's retention.
 
         Raises:
             ClientError: As `check`.
@@ -90,7 +90,10 @@ class Retention:
         return written is not None and not await self.reaches_back_to(round(written * 1000))
 
     async def reaches_back_to(self, epoch_ms: int) -> bool:
-        """Whether the stream still keeps what arrived at a time, in epoch milliseconds.
+        """Whether records that arrived at a time are within retention.
+
+        Args:
+            epoch_ms: The time, epoch milliseconds.
 
         Raises:
             ClientError: As `check`.
@@ -99,17 +102,17 @@ class Retention:
         return age <= self._shortest or age <= await self._retention()
 
     async def check_begun(self, shard: Shard) -> None:
-        """Report records that are gone from the beginning of a shard whose parents were read to their end.
+        """Report records that were trimmed from the beginning of a shard whose parents were read to their end.
 
         Raises:
             DataLossError, ClientError: As `check`.
         """
-        # A shard's first number holds no second of its own, only that of the shard's creation.
+        # A shard's first number contains only the second of the shard's creation.
         if (born := _born(shard)) is not None:
             await self._has_passed(shard.shard_id, born, "has not been read yet, although its parents have")
 
     async def check_range(self, shard: Shard, through: Position) -> None:
-        """Report records that are gone because the trim horizon has passed the end of a range that begins with its shard.
+        """Report records that are gone because the trim horizon has passed the end of a range that begins with the shard.
 
         Raises:
             DataLossError, ClientError: As `check`.
@@ -151,12 +154,12 @@ class Retention:
 
 
 def written_at(number: int, shard_id: str, latest: float) -> float | None:
-    """The time at which a sequence number was given out, in epoch seconds; None if the number does not fit the layout.
+    """Return the time at which a sequence number was assigned, in epoch seconds; None if the number has another layout.
 
     Args:
         number: Sequence number of a record or a continuation.
         shard_id: The shard it belongs to.
-        latest: No number can have been given out after this time yet; epoch seconds.
+        latest: The latest possible time, epoch seconds.
 
     >>> written_at(49590338271490256608559692538361571095921575989136588898, "shardId-000000000006", 2e9)
     1545084650.0
@@ -175,13 +178,13 @@ def predates(position: Position, shard: Shard) -> bool:
 
 
 def _is_version_2(number: int) -> bool:
-    """Whether a number is laid out in 186 bits, from the highest: 2, the second of the shard's creation (36), the shard's index
+    """Whether a number has the layout of 186 bits, from the highest: 2, the second of the shard's creation (36), the shard's index
     modulo 16 (4), a counter (64), a byte, the second (36), the shard's index (32), and 2 (4)."""
     return number.bit_length() == 186 and number & 0xF == 2
 
 
 def _born(shard: Shard) -> float | None:
-    """The second of a shard's creation, where its first number tells."""
+    """Return the second of a shard's creation, from its first number; None if that has another layout."""
     return float(shard.first >> 148 & _36_BITS) if _is_version_2(shard.first) else None
 
 

@@ -1,4 +1,4 @@
-"""What happened to the subscriptions of a shard, and how far behind its tip that leaves it: plain numbers, for metrics and tools."""
+"""Statistics of a shard's subscriptions and its lag, for metrics and tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUIET_SECONDS: Final = 10.0
 
 
 class State(Enum):
-    """What a subscription is doing right now."""
+    """What a subscription is doing."""
 
     CLOSED = "closed"
     WAITING = "waiting"
@@ -25,13 +25,13 @@ class State(Enum):
 
 @dataclass(slots=True)
 class SubscriptionStats:
-    """Counts what happened to a shard's subscriptions, for metrics: plain numbers, read from other threads.
+    """Statistics of a shard's subscriptions: plain numbers, read from other threads.
 
     Attributes:
-        state: What it is doing.
+        state: What the subscription is doing.
         opened: Successful SubscribeToShard calls.
-        renewed: Clean ends, after which the subscription was opened again.
-        paused: How often it was closed on purpose because the sink was full.
+        renewed: Normal ends, after which the subscription was opened again.
+        paused: How often it was closed because the sink was full.
         failures: Errors by code.
         events: Events delivered.
         records: Kinesis records in them.
@@ -52,13 +52,13 @@ class SubscriptionStats:
     last_event: float | None = None
 
     def silence(self, now: float) -> float | None:
-        """Seconds since the last event; 0 for a shard that has ended, None before the first."""
+        """Return the seconds since the last event; 0 for a shard that has ended, None before the first event."""
         if self.last_event is None:
             return None
         return 0.0 if self.state is State.ENDED else max(0.0, now - self.last_event)
 
     def describe(self, now: float) -> str:
-        """What the subscription does, for messages.
+        """Describe the subscription, for messages.
 
         Args:
             now: Monotonic time, seconds.
@@ -74,7 +74,7 @@ class SubscriptionStats:
         )
 
     def lag(self, now: float) -> int | None:
-        """How far behind the tip the shard is, in milliseconds, a longer silence included; None before the first event.
+        """Return how far the reader is behind the shard's tip, in milliseconds. A long silence counts, too. None before the first event.
 
         Args:
             now: Monotonic time, seconds.

@@ -1,7 +1,4 @@
-"""One stream for its readers: lists its shards, keeps their lineage, and makes subscriptions to them.
-
-Remembers per shard, across subscriptions, when Kinesis allows the next SubscribeToShard.
-"""
+"""Lists the shards of one stream, keeps their lineage, and makes subscriptions to them."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.backoff import Backoff
-from kinesis_efo.kinesis.before import End, Found, last_before, look_from
+from kinesis_efo.kinesis.before import End, LookResult, last_before, look_from
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal, replaced
 from kinesis_efo.kinesis.lineage import Lineage, Shard, announced
@@ -37,8 +34,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TIP_MILLIS: Final = 5_000
-"""A shard's tip is looked for up to so long after now, as exactly as Kinesis' time is known, and no further: whoever reads more slowly than
-records arrive would never come to it."""
+"""The search for a shard's tip ends at this time after now, for the error of the clock. Without an end, a read that is slower than the
+records arrive would never stop."""
 
 
 class Stream:
@@ -56,9 +53,9 @@ class Stream:
 
     Attributes:
         listings: How often its shards were listed.
-        subscriptions: Those to its shards.
-        apart: The same with GetRecords, for queries that read apart from the others of their run; None if none may.
-        identity: Which stream it is; see `identify`.
+        subscriptions: The subscriptions to its shards.
+        apart: The same with GetRecords, for queries that catch up; None if that is not allowed.
+        identity: The ARN and, after `identify`, the time of creation.
     """
 
     def __init__(
@@ -92,15 +89,15 @@ class Stream:
 
     @property
     def stats(self) -> dict[str, SubscriptionStats]:
-        """What happened to the subscriptions of each shard, by shard id."""
+        """Statistics of each shard's subscriptions, by shard id."""
         return self.subscriptions.stats
 
     def allow_apart(self, transport: Transport, limits: Limits) -> None:
-        """Let queries read apart from the others of their run.
+        """Let queries catch up with GetRecords.
 
         Args:
             transport: Reads with GetRecords.
-            limits: Kinesis' times for it.
+            limits: Kinesis' times for GetRecords.
         """
         context = replace(
             self.subscriptions.context, stream=replace(self.ref, consumer_arn=None), transport=transport, limits=limits
@@ -113,10 +110,10 @@ class Stream:
         return self.ref.polled
 
     async def refresh(self, *, patient: bool = False) -> None:
-        """List the stream's shards anew.
+        """List the stream's shards again.
 
         Args:
-            patient: Whether to wait out what passes.
+            patient: Whether to retry transient errors.
 
         Raises:
             StreamError: They cannot be listed; the message says why and what to do.
@@ -131,16 +128,16 @@ class Stream:
                 self.lineage.merge(children, parent)
 
     async def identify(self) -> None:
-        """Find out when the stream was created, which tells it from an earlier one of its name. Not every role may ask."""
+        """Find out when the stream was created, to tell it from an earlier stream of its name. Without permission, that stays unknown."""
         if self.identity.created is None:
             self.identity = await identified(self._lister, self.ref.stream_arn)
 
     async def distribution(self) -> Distribution:
-        """Who decides on the shard of records that are put now, as far as that can be told."""
+        """Return how Kinesis distributes new records over the shards; `UNKNOWN` if that cannot be found out."""
         return await told_distribution(self._lister, self.ref)
 
     async def starting_positions(self, start: Position) -> dict[str, Position]:
-        """Where a new query starts, by shard id. The children of these shards come after them.
+        """Return the start positions of a new query, by shard id. The children of these shards come after them.
 
         Args:
             start: `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention becomes the horizon, which loses nothing.
@@ -156,46 +153,46 @@ class Stream:
         return await self._waited("ListShards", ask)
 
     def shard(self, shard_id: str) -> Shard | None:
-        """A shard as ListShards returned it; None if it is not listed yet, or not any more."""
+        """Return a shard as ListShards returned it; None if it is not listed yet, or not any more."""
         return self._shards.get(shard_id)
 
     def describe(self, shard_id: str) -> str:
-        """What the subscription to a shard does, for messages."""
+        """Describe the subscription to a shard, for messages."""
         return self.subscriptions.describe(shard_id)
 
     def hash_range(self, shard_id: str) -> tuple[int, int] | None:
-        """The hash keys of a shard, also of a child that only its parent's last event announced; None if they are not known."""
+        """Return the hash keys of a shard, listed or announced by its parent's last event; None if they are not known."""
         return self.lineage[shard_id].hash_range if shard_id in self.lineage else None
 
     def with_descendants(self, shard_ids: Iterable[str]) -> list[Shard]:
-        """These shards and all their descendants, as far as listed."""
+        """Return these shards and all their listed descendants."""
         found = set(shard_ids)
-        # A child is created after its parents, so its sequence numbers begin behind theirs.
+        # A child is created after its parents, so its first sequence number is higher.
         for shard in sorted(self._shards.values(), key=lambda shard: shard.first):
             if found.intersection(shard.parents):
                 found.add(shard.shard_id)
         return [shard for shard in self._shards.values() if shard.shard_id in found]
 
     def learn(self, shard_id: str, children: Sequence[ChildShard]) -> None:
-        """Take note of the children that a shard's last event announced."""
+        """Note the children that a shard's last event announced."""
         self._learned[shard_id] = tuple(children)
         self.lineage.merge(children, shard_id)
 
     def children(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """The children of a shard, in the form in which its last event announces them."""
+        """Return the children of a shard, in the form in which its last event announces them."""
         return announced(self.lineage[child] for child in self.lineage.children(shard_id))
 
     async def check_loss(self, positions: Mapping[str, Position], *, resumed: bool) -> None:
-        """Report shards that are gone before they were read, wholly or from their beginning, and those of an earlier stream.
+        """Report shards of which all or the first records were trimmed before they were read, and positions of an earlier stream.
 
         Args:
             positions: The offset of this stream, by shard id.
-            resumed: Whether the query may have stood still before this offset.
+            resumed: Whether the query may have been stopped before this offset.
 
         Raises:
             DataLossError: Such a shard was found, and losses fail the query.
             StreamReplacedError: The stream was deleted and created again since.
-            StreamError: The shards cannot be listed, or the retention is not known.
+            StreamError: The shards or the retention cannot be read.
         """
         ended = any(position.is_end for position in positions.values())
         if lost := set(self._missing(positions, ended)) - self._lost:
@@ -210,12 +207,12 @@ class Stream:
                 await self._listed(self._retention.check_begun(shard))
 
     async def check_position(self, shard_id: str, position: Position, read_until: float | None = None) -> None:
-        """Report what is gone behind a position, as a subscription from there on does.
+        """Report records after a position that are gone, as a subscription from there does.
 
         Args:
             shard_id: The shard.
             position: How far it was read.
-            read_until: What arrived before this time was read, epoch seconds, if that is known.
+            read_until: All records that arrived before this time were read, epoch seconds; None: not known.
 
         Raises:
             DataLossError, StreamError: As `check_loss`.
@@ -223,7 +220,7 @@ class Stream:
         await self._listed(self._retention.check(shard_id, position, read_until))
 
     async def is_past(self, shard_id: str, number: int) -> bool:
-        """Whether retention has taken a record; False if that is not known.
+        """Whether a record is older than the retention; False if that is not known.
 
         Args:
             shard_id: The shard.
@@ -236,7 +233,7 @@ class Stream:
             return False
 
     async def check_replay(self, shard_id: str, through: Position, positions: Mapping[str, Position]) -> None:
-        """Report what is gone of a range from a shard's trim horizon on that was planned before: its end says what it held.
+        """Report records that are gone from a planned range that begins at a shard's trim horizon.
 
         Args:
             shard_id: The shard.
@@ -248,9 +245,9 @@ class Stream:
         """
         shard = self.shard(shard_id)
         if shard is None:
-            return  # reading it fails
+            return  # the read itself will fail
         if shard_id not in positions or self._follows(shard, positions):
-            # A child: it was to be read from its first record on.
+            # The range began with the shard's first record.
             await self._waited("DescribeStreamSummary", partial(self._retention.check_begun, shard))
         await self._waited("DescribeStreamSummary", partial(self._retention.check_range, shard, through))
 
@@ -288,12 +285,12 @@ class Stream:
             shard_id: The shard.
             start: Where to begin.
             sink: Receives the events.
-            read_until: What arrived before this time lies at or before `start`, epoch seconds, if that is known.
-            may_open: Awaited before each SubscribeToShard; None: this reader always may open one.
-            apart: Whether it reads with GetRecords, apart from the others of the run.
+            read_until: Records that arrived before this time lie at or before `start`, epoch seconds; None: not known.
+            may_open: Awaited before each SubscribeToShard, and returns once it is allowed; None: always allowed.
+            apart: Whether it reads with GetRecords, for a query that catches up.
 
         Raises:
-            StreamReplacedError: The shard is younger than the position, and so is its stream.
+            StreamReplacedError: The position is older than the shard, and so belongs to an earlier stream.
         """
         shard = self.shard(shard_id)
         if shard is not None and predates(start, shard):
@@ -304,12 +301,12 @@ class Stream:
         return self.apart if apart and self.apart is not None else self.subscriptions
 
     async def tip(self, shard_id: str, position: Position, *, apart: bool = False) -> End:
-        """Where a shard ends right now: after its last records, if they came so lately that the last one is known.
+        """Find the tip of a shard. The last record is known only if it arrived lately.
 
         Args:
             shard_id: The shard.
             position: How far it has been read.
-            apart: Whether to ask with GetRecords: a subscription would end the one that others of the run read by.
+            apart: Whether to use GetRecords, because a subscription would end the one of the run.
 
         Raises:
             StreamError: It cannot be subscribed to.
@@ -327,12 +324,12 @@ class Stream:
         return End(tip, tip.sequence_number if polled and tip != position else None)
 
     async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, apart: bool = False) -> End:
-        """The position in front of the first record of a shard that arrived at a time or later; `SHARD_END` if none did.
+        """Find the position just before the first record that arrived at a time or later; `SHARD_END` if there is none.
 
         Args:
             shard_id: The shard.
             epoch_ms: The time, epoch milliseconds; not in the future.
-            position: How far it has been read. Returned if nothing is left before the time.
+            position: How far the shard has been read. Returned if nothing is left before the time.
             apart: As `tip`.
 
         Raises:
@@ -346,9 +343,9 @@ class Stream:
     async def _look(
         self, by: Subscriptions, shard_id: str, start: Position, epoch_ms: int, *, timed: bool = True
     ) -> End | None:
-        """The end of a shard at a time, as it is read from a position on; None if nothing lies between."""
+        """Find the end of a shard at a time, searching from a position on; None if there are no records between."""
 
-        async def look(start: Position, opened: Callable[[], None]) -> Found:
+        async def look(start: Position, opened: Callable[[], None]) -> LookResult:
             events = await by.context.transport.subscribe(by.context.stream, shard_id, start, Unlimited())
             opened()
             return await last_before(events, epoch_ms, self._clock.monotonic, timed=timed)
@@ -363,7 +360,7 @@ class Stream:
                 return end
 
     async def _asked(self, by: Subscriptions, shard_id: str, ask: Callable[[Callable[[], None]], Awaitable[T]]) -> T:
-        """Ask by a subscription of its own, as often as it takes. `ask` says when that is open: the next one counts from then."""
+        """Call `ask`, which opens a subscription, and retry it. `ask` calls its argument once the subscription is open."""
         context, history = by.context, by.history(shard_id)
         backoff = Backoff(context.retry, context.random)
 
@@ -383,7 +380,7 @@ class Stream:
                 await self._clock.sleep(delay)
 
     async def _waited(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """`_listed`, but what passes is waited out: for a start, which has nothing else to do."""
+        """Do the same as `_listed`, but retry transient errors: for a start, which can wait."""
         return await self._listed(self._patience.call(f"{operation} of stream {self.ref.name!r}", ask))
 
     async def _listed(self, listing: Awaitable[T]) -> T:

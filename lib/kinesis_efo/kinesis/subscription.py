@@ -1,6 +1,6 @@
-"""Reads one shard: opens, renews and reopens its subscription until the shard ends or cannot be read.
+"""Reads one shard: opens and renews its subscription until the shard ends or cannot be read.
 
-Delivers every event once and in order to a sink, which may make it wait. `recovery` decides what to do about errors.
+Delivers every event once and in order to a sink, which may block. `recovery` decides what to do about errors.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 logger = logging.getLogger(__name__)
 
 AT_HORIZON_SECONDS: Final = 600.0
-"""A reader that begins at the trim horizon reads records that are about to go. It may be this many seconds late, until it has
-got away from there."""
+"""A reader that begins at the trim horizon reads records that are about to be trimmed. While it is near the horizon, the horizon may be
+this many seconds ahead without counting as a loss."""
 
 _LOOK_SECONDS: Final = 10.0
-"""How often Kinesis' clock is asked while a time is waited for: each answer tells more of it."""
+"""Longest sleep while a future position is waited for, since Kinesis' clock becomes more exact with each response."""
 
 
 class EventSink(Protocol):
-    """Receives the events of a shard, and has the room that they need. A full one is the back-pressure."""
+    """Receives the events of a shard and grants the room for them. A full sink is the back-pressure."""
 
     @property
     def room(self) -> Room:
-        """Where the transport asks for the room of the next event."""
+        """The quota from which the transport takes room for the next event."""
         ...
 
     async def admit(self, event: Event) -> None:
-        """Take the next event, with the room that was taken for it. Waits for room if there was none."""
+        """Take the next event and its room. Waits for room if none was taken for it."""
         ...
 
 
@@ -50,8 +50,8 @@ class _Outcome(NamedTuple):
     """How one subscription ended.
 
     Attributes:
-        why: For the log.
-        error: What broke it, of the transport or of a question about the stream; None: it ended as it may.
+        why: The reason, for the log.
+        error: The error that ended it; None: a normal end.
     """
 
     why: str
@@ -63,9 +63,9 @@ _CLOSED: Final = _Outcome("the shard is closed")
 
 
 class ShardHistory:
-    """What outlives each subscription of a shard: the pace that Kinesis asks for, the failures in a row, and the statistics.
+    """State that the subscriptions of a shard share: the time of the next call, the failures in a row, and the statistics.
 
-    It holds no sink, and so no records: a shard that is closed keeps nothing else.
+    It holds no sink, and so no records.
 
     Args:
         context: How the stream is read.
@@ -73,7 +73,7 @@ class ShardHistory:
 
     Attributes:
         recovery: Decides what to do after each error.
-        stats: What happened so far.
+        stats: Statistics of all of them.
         next_call: When Kinesis allows the next call for this shard, seconds on the monotonic clock.
     """
 
@@ -93,15 +93,15 @@ class ShardSubscription:
         shard_id: The shard.
         start: Where to begin.
         sink: Receives the events.
-        retention: Tells whether records behind a position may be gone; None: not checked.
-        read_until: What arrived before this time lies at or before `start`, epoch seconds, where that is known.
-        history: What is left of the shard's former subscriptions, which have ended; None: there were none.
-        may_open: Awaited before each SubscribeToShard: returns once this reader may open one; None: it always may.
+        retention: Checks whether records after a position may be gone; None: not checked.
+        read_until: Records that arrived before this time lie at or before `start`, epoch seconds; None: not known.
+        history: State of the shard's former subscriptions, which have ended; None: there were none.
+        may_open: Awaited before each SubscribeToShard, and returns once it is allowed; None: always allowed.
 
     Attributes:
-        position: Behind the last event that the sink admitted.
-        read_until: What arrived before this time lies at or before `position`, epoch seconds; None where that is not known.
-        stats: What happened so far, also in former subscriptions.
+        position: The position after the last event that the sink admitted.
+        read_until: Records that arrived before this time lie at or before `position`, epoch seconds; None: not known.
+        stats: Statistics of this and the former subscriptions.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ShardSubscription:
         self._in_line: asyncio.Future[None] | None = None
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
-        """Note that ListShards calls the shard closed: the safety net for an end that Kinesis does not announce.
+        """Note that ListShards shows the shard as closed, in case Kinesis does not announce its end.
 
         Once the position has reached `last`, the end is delivered as if Kinesis had announced it.
 
@@ -190,7 +190,7 @@ class ShardSubscription:
 
     async def _wait_for_turn(self) -> None:
         while (ahead := self._seconds_ahead()) > 0:
-            # Kinesis refuses a position that it has not come to.
+            # Kinesis refuses a position in its future.
             self.stats.state = State.WAITING
             await self._clock.sleep(min(ahead, _LOOK_SECONDS))
         delay = self._history.next_call - self._clock.monotonic()
@@ -201,12 +201,12 @@ class ShardSubscription:
             await self._may_open()
 
     def _seconds_ahead(self) -> float:
-        """How far the position lies in the future; at most 0 where it does not."""
+        """Return how far the position is in the future; 0 or less if it is not."""
         timed = self.position.kind is PositionKind.AT_TIMESTAMP
         return self.position.value / 1000 - self._clock.time() if timed else 0.0
 
     async def _subscribe_once(self) -> _Outcome:
-        """Open a subscription and read until it ends. Errors of the sink are raised, and losses."""
+        """Open a subscription and read until it ends. Raises errors of the sink, and DataLossError."""
         if await self._deliver_known_end():
             return _CLOSED
         self.stats.state = State.OPENING
@@ -261,7 +261,7 @@ class ShardSubscription:
             try:
                 event = await self._next(events)
                 if event is not None and event.head.records and self.read_until is not None:
-                    await self._is_passed()  # the trim horizon may pass us while we read
+                    await self._is_passed()  # the trim horizon may overtake a slow reader
             except DataLossError:
                 raise
             except NoRoom:
@@ -291,7 +291,7 @@ class ShardSubscription:
         else:
             if not self._alarm.rang:
                 return event
-        # Whatever its closed connection says.
+        # The alarm closed the connection; its own error would mislead.
         raise TimeoutError(f"no event for {self._limits.silence:g} s")
 
     async def _is_passed(self) -> bool:
@@ -329,7 +329,7 @@ class ShardSubscription:
         return True
 
     async def _is_closed(self) -> bool:
-        """Find out whether nothing came because the shard is closed and read, and deliver its end then."""
+        """If nothing came because the shard is closed and read, deliver its end. Returns whether it did."""
         try:
             end = await self._presence.end(self._shard_id)
         except Exception as error:
@@ -356,7 +356,7 @@ class ShardSubscription:
         return self._room.take(size)
 
     async def wait(self, size: int) -> None:
-        """See `Quota`. Waiting for room is no silence. After a while the subscription is closed, and keeps its place in line."""
+        """Wait for room, which does not count as silence. After `Limits.full` it raises NoRoom and keeps its place in line."""
         self._alarm.pause()
         self._in_line = asyncio.ensure_future(self._room.wait(size))
         await within(self._clock, self._limits.full, asyncio.wait((self._in_line,)))

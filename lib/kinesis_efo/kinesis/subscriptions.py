@@ -1,4 +1,4 @@
-"""The subscriptions to the shards of one stream, by one transport: what outlives each of them, and what happened."""
+"""Makes the subscriptions to the shards of one stream by one transport, and keeps their statistics."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Subscriptions:
 
     Args:
         context: How the stream is read.
-        retention: Tells whether records behind a position may be gone.
+        retention: Checks whether records after a position may be gone.
 
     Attributes:
-        context: The same.
-        stats: What happened to the subscriptions of each shard, by shard id.
+        context: How the stream is read.
+        stats: Statistics of each shard's subscriptions, by shard id.
     """
 
     def __init__(self, context: ReadContext, retention: Retention) -> None:
@@ -38,7 +38,7 @@ class Subscriptions:
         read_until: float | None,
         may_open: Callable[[], Awaitable[None]] | None,
     ) -> ShardSubscription:
-        """Make a subscription to one shard; see `Stream.subscribe`."""
+        """Make a subscription to one shard. The arguments are those of `Stream.subscribe`."""
         subscription = ShardSubscription(
             self.context,
             shard_id,
@@ -53,11 +53,11 @@ class Subscriptions:
         return subscription
 
     def history(self, shard_id: str) -> ShardHistory:
-        """What is left of a shard's former subscriptions."""
+        """Return the state that a shard's subscriptions share."""
         if shard_id not in self._histories:
             self._histories[shard_id] = ShardHistory(self.context, shard_id)
         return self._histories[shard_id]
 
     def describe(self, shard_id: str) -> str:
-        """What the subscription to a shard does, for messages."""
+        """Describe the subscription to a shard, for messages."""
         return self.stats.get(shard_id, SubscriptionStats()).describe(self.context.clock.monotonic())

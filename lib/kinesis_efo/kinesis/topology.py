@@ -1,4 +1,4 @@
-"""Asks Kinesis for the shards of a stream, its retention and its consumer. I/O only: `lineage` decides what follows from the shards."""
+"""Gets a stream's shards, retention and consumer from Kinesis. I/O only: `lineage` decides what to read."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAGE: Final = 1_000
-"""Shards per call: the default of the API, given so that it is certain."""
+"""Shards per call: the default of the API, given explicitly."""
 
 SKEW_SECONDS: Final = 300.0
-"""AWS refuses signatures of a clock that is further off."""
+"""AWS refuses signatures if the clock is further off."""
 
 
 class ShardLister(Protocol):
-    """Knows the shards and the retention of streams."""
+    """Gets the shards, the retention and the consumer of streams."""
 
     async def shards(self, stream_arn: str) -> list[Shard]:
-        """All shards within retention, open and closed.
+        """List all shards within retention, open and closed.
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.
-            ResponseParserError: Kinesis names no shard; botocore's exception.
+            ResponseParserError: Kinesis listed no shard; botocore's exception.
         """
         ...
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
-        """The shards that were open at a time; None if that is before retention, or before the stream.
+        """List the shards that were open at a time; None if the time is before retention, or before the stream.
 
         Args:
             stream_arn: The stream.
@@ -63,7 +63,7 @@ class ShardLister(Protocol):
         ...
 
     async def retention(self, stream_arn: str) -> float:
-        """How long the stream keeps its records, in seconds.
+        """Return how long the stream keeps its records, in seconds.
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.
@@ -71,7 +71,7 @@ class ShardLister(Protocol):
         ...
 
     async def created(self, stream_arn: str) -> int:
-        """When the stream was created, in whole epoch seconds.
+        """Return when the stream was created, in whole epoch seconds.
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.
@@ -79,7 +79,7 @@ class ShardLister(Protocol):
         ...
 
     async def distribution(self, stream_arn: str) -> Distribution:
-        """Who decides on the shard of records that are put now.
+        """Return how Kinesis distributes new records over the shards.
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.
@@ -87,7 +87,7 @@ class ShardLister(Protocol):
         ...
 
     async def consumer_exists(self, consumer_arn: str) -> bool:
-        """Whether there is a consumer with that ARN, and it is not being deleted. One that is registered again has another.
+        """Whether a consumer has this ARN and is not being deleted. A consumer that is registered again has another ARN.
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.
@@ -100,7 +100,7 @@ class Topology:
 
     Args:
         client: An aiobotocore `kinesis` client whose retries cover throttling. The caller closes it.
-        clock: Tells a time that is too new from one that is too old.
+        clock: Distinguishes a time that is too new from one that is too old.
     """
 
     def __init__(self, client: Any, clock: Clock | None = None) -> None:
@@ -109,32 +109,32 @@ class Topology:
         self._impossible: set[tuple[str, str]] = set()
 
     async def shards(self, stream_arn: str) -> list[Shard]:
-        """All shards within retention.
+        """List all shards within retention.
 
         Raises:
-            ResponseParserError: No shard is named, as some servers answer right after a stream was created. It passes: every stream
-                has a shard that is open. A new query that believed the answer would read nothing, for ever.
+            ResponseParserError: No shard is listed, as by some servers right after a stream was created. It passes: every stream has an
+                open shard. A new query that accepted an empty list would never read anything.
         """
         return await self._list_some(stream_arn)
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
-        """The shards that were open at a time.
+        """List the shards that were open at a time.
 
         Raises:
-            ResponseParserError: As by `shards`: at that time, the stream existed.
+            ResponseParserError: No shard is listed, although the stream existed at that time.
         """
         time = as_time(epoch_ms)
         try:
             if listed := await self._list(stream_arn, {"Type": "AT_TIMESTAMP", "Timestamp": time}):
                 return listed
             created = (await identified(self, stream_arn)).created
-            if created is not None and epoch_ms / 1000 > created + 1:  # it is told in whole seconds
+            if created is not None and epoch_ms / 1000 > created + 1:  # `created` has whole seconds
                 raise _no_shard(stream_arn)
             return None
         except ClientError as error:
             if code_of(error) != "InvalidArgumentException":
                 raise
-        # Kinesis answers alike for a time before retention and for one in the future, as "now" is where our clock is fast.
+        # Kinesis has the same error for a time before retention and for one in the future, such as "now" by a fast clock.
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
             return await self._list_some(stream_arn, {"Type": "AT_LATEST"})
         return None
@@ -174,7 +174,7 @@ class Topology:
             shards += [self._shard(stream_arn, data) for data in page["Shards"]]
             if not (token := page.get("NextToken")):
                 return shards
-            # The token stands for stream and filter, which must not be sent with it.
+            # The token includes stream and filter, which must not be sent with it.
             request = {"NextToken": token}
 
     def _shard(self, stream_arn: str, data: dict[str, Any]) -> Shard:
@@ -189,7 +189,7 @@ class Topology:
             raise SequenceNumberError(f"{where} cannot be read: {error}") from None
         assert first is not None, "Kinesis always names it"
         if last is not None and last < first:
-            # Some servers write a placeholder. A reader who believed it would take the shard for read, wherever it stands.
+            # Some servers send a placeholder, with which the shard would count as read at any position.
             if (stream_arn, shard_id) not in self._impossible:
                 self._impossible.add((stream_arn, shard_id))
                 logger.warning(
@@ -215,10 +215,10 @@ def _no_shard(stream_arn: str) -> ResponseParserError:
 
 
 async def starting_positions(lister: ShardLister, stream_arn: str, start: Position) -> dict[str, Position]:
-    """Where a new query starts reading a stream, by shard id.
+    """Return where a new query starts reading a stream, by shard id.
 
     Args:
-        lister: Knows the shards.
+        lister: Lists the shards.
         stream_arn: The stream.
         start: `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention becomes the horizon.
 
@@ -235,10 +235,10 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
 
 
 async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
-    """Which stream an ARN names now. If Kinesis does not tell when it was created, as without a permission, that is left out.
+    """Identify the stream that has an ARN now. If its time of creation cannot be read, for example without permission, it is left out.
 
     Args:
-        lister: Knows the streams.
+        lister: Reads the time.
         stream_arn: The stream.
     """
     try:
@@ -249,10 +249,10 @@ async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
 
 
 async def told_distribution(lister: ShardLister, ref: StreamRef) -> Distribution:
-    """Who decides on the shard of records that are put now; `UNKNOWN`, with a word in the log, where Kinesis does not tell.
+    """Return how Kinesis distributes new records over the shards; `UNKNOWN`, with a log line, if that cannot be read.
 
     Args:
-        lister: Knows the streams.
+        lister: Reads it.
         ref: The stream.
     """
     try:
@@ -263,11 +263,11 @@ async def told_distribution(lister: ShardLister, ref: StreamRef) -> Distribution
 
 
 class PatientLister:
-    """A `ShardLister` that waits out what passes, for as long as the query's options say.
+    """A `ShardLister` that retries transient errors, for as long as the query's options say.
 
     Args:
-        lister: Asks Kinesis.
-        patience: How often it is asked again.
+        lister: Calls Kinesis.
+        patience: Retries the calls.
     """
 
     def __init__(self, lister: ShardLister, patience: Patience) -> None:
@@ -291,7 +291,7 @@ class PatientLister:
         return await self._call("DescribeStreamConsumer", consumer_arn, ask)
 
     async def distribution(self, stream_arn: str) -> Distribution:
-        """Asks once: a read goes on without this answer."""
+        """Call once, without retries: a read can do without it."""
         return await self._lister.distribution(stream_arn)
 
     async def _call(self, operation: str, arn: str, ask: Callable[[], Awaitable[T]]) -> T:
@@ -299,7 +299,7 @@ class PatientLister:
 
 
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
-    """Await a listing, and turn its failure into an error that a person can act on.
+    """Await a listing, and turn its failure into an error with a remedy.
 
     Args:
         listing: A call of a `ShardLister`.

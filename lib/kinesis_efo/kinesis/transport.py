@@ -1,7 +1,7 @@
-"""What a subscription needs of Kinesis (`Transport`), and its implementation with SubscribeToShard and aiobotocore.
+"""Defines the protocol by which shards are read (`Transport`), and implements it with SubscribeToShard and aiobotocore.
 
-Whether it is carried by HTTP/2 or HTTP/1.1 is the client's affair. Events are parsed here, because botocore's event parser is
-ten times slower and quadratic in the size of an event.
+The client chooses HTTP/2 or HTTP/1.1. Events are parsed here, because botocore's event parser is ten times slower and quadratic in
+the size of an event.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from kinesis_efo.raw_bodies import RAW_BODY, keep_answers
 def subscription_config(
     transport: str = "auto", share: Callable[[], int] = lambda: 1 << 62, *, silence: float = 35
 ) -> dict[str, Any]:
-    """Configuration of the client for subscriptions, besides `max_pool_connections`: the number of shards and some more, since a
-    call that finds no free connection waits for ever.
+    """Return the configuration of the client for subscriptions, except `max_pool_connections`: that must exceed the number of shards,
+    since a call waits for ever if no connection is free.
 
-    The subscription retries, not the client. Kinesis sends an event every 5 s even if a shard is idle, so that 35 s of silence
-    mean a dead connection. Little is in hand before anybody can ask for room: Kinesis sends at once, but no more than the window
-    of HTTP/2 allows, or than the system receives.
+    The subscription retries, not the client. Kinesis sends an event every 5 s even if a shard is idle, so 35 s of silence mean a dead
+    connection. Kinesis sends at once, before room is taken, but no more than HTTP/2's window or the socket's buffer allows.
 
     Args:
         transport: `auto`, `http2` or `http1`: see `kinesis_efo.http2.session`.
-        share: Tells how many bytes a subscription may have in hand without room.
+        share: Returns how many bytes a subscription may receive without room.
         silence: Longest time without a byte, seconds.
     """
 
@@ -64,19 +63,19 @@ _INITIAL_RESPONSE: Final = encode_frame({":message-type": "event", ":event-type"
 
 
 class NoRoom(Exception):
-    """There was no room for so long that the subscription is closed for a while."""
+    """There was no room for so long that the subscription must be closed for a while."""
 
 
 class Quota(Protocol):
-    """Room for the events of one subscription. A transport asks for it before it reads what needs it."""
+    """Room for the events of one subscription. A transport takes it before it reads an event."""
 
     @property
     def share(self) -> int:
-        """Bytes that may be in hand without room."""
+        """Bytes that may be received without room."""
         ...
 
     def take(self, size: int) -> bool:
-        """Take room for the payload of the next event, if there is some.
+        """Take room for the payload of the next event; returns whether there was enough.
 
         Args:
             size: Bytes, at most.
@@ -96,10 +95,10 @@ class Quota(Protocol):
 
 
 class Room(Quota, Protocol):
-    """A quota of which room is given back that is not needed."""
+    """A quota to which unused room is returned."""
 
     def release(self) -> None:
-        """Give back the room of an event that will not come."""
+        """Return the room of an event that will not come."""
         ...
 
 
@@ -123,11 +122,11 @@ class EventStream(Protocol):
 
     @property
     def received(self) -> int:
-        """Bytes received so far, those of incomplete events included: a sign of life."""
+        """Bytes received so far, including those of incomplete events."""
         ...
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        """The events, in order. Ends where Kinesis ends the subscription, after five minutes or at the shard's end.
+        """Iterate over the events, in order, until Kinesis ends the subscription, after five minutes or at the shard's end.
 
         Raises:
             EventStreamError: Kinesis ended the subscription with an error; botocore's exception, with the code.
@@ -137,8 +136,7 @@ class EventStream(Protocol):
         ...
 
     def close(self) -> None:
-        """End the subscription. May be called at any time, by any task, any number of times; a waiting read ends or
-        raises at once."""
+        """End the subscription. May be called at any time, by any task, several times; a waiting read ends or raises at once."""
         ...
 
 
@@ -152,8 +150,8 @@ class Transport(Protocol):
             stream: The stream, and the consumer to subscribe.
             shard_id: The shard.
             position: Where to start. `SHARD_END` is refused with ValueError.
-            room: Asked before an event is read that is larger than the share, and before any other event with records is
-                returned. Whoever takes the event has its room from then on.
+            room: Room is taken before an event larger than the share is read, and before any other event with records is returned. It
+                passes to the receiver of the event.
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.
@@ -164,14 +162,14 @@ class Transport(Protocol):
     async def latest_tip(
         self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
     ) -> Position:
-        """The position at which the shard ends right now: later records lie behind it.
+        """Return the position of the shard's tip: later records come after it.
 
         Counts as a subscription: Kinesis allows the next one to this shard 5 s after it was opened.
 
         Args:
             stream: The stream, and the consumer to subscribe.
             shard_id: The shard.
-            position: How far it has been read; returned if nothing lies behind it.
+            position: How far it has been read; returned if there is nothing after it.
             opened: Called when the subscription is open.
 
         Raises:
@@ -195,7 +193,7 @@ class BotoTransport:
         return await self._open(stream, shard_id, starting_position(position), room)
 
     async def subscribe_at_latest(self, stream: StreamRef, shard_id: str) -> BotoEventStream:
-        """Subscribe to what comes from now on, by Kinesis' own clock. For tools: nothing that is stored begins there.
+        """Subscribe to the records from now on, by Kinesis' own clock. For tools: a query needs a position that can be stored.
 
         Args:
             stream: The stream, and the consumer to subscribe.
@@ -236,16 +234,16 @@ class BotoTransport:
 class BotoEventStream:
     """The body of one SubscribeToShard response.
 
-    What arrives is read a little at a time until the length of the next frame is known; the rest of a large one is read once
-    there is room for it. Without room, nothing is read from the socket.
+    Once the length of a large frame is known, the rest of it is read only when there is room for it. Without room, nothing is read from
+    the socket.
 
     Args:
-        body: The response, whose headers were received: aiohttp's, or that of HTTP/2.
+        body: The response, with its headers received: aiohttp's or HTTP/2's.
         room: Quota for the events.
 
     Attributes:
         received: Bytes received so far.
-        http: How they are carried.
+        http: The versions of HTTP and TLS.
     """
 
     def __init__(self, body: Any, room: Quota) -> None:
@@ -274,7 +272,7 @@ class BotoEventStream:
                 await self._find_room(self._decoder.awaited)
                 self._connection.expect(self._decoder.missing)
                 if self._room.share < _LARGEST_READ:
-                    # With many shards, many frames are on their way at a time.
+                    # With many shards, many frames arrive at the same time.
                     self._decoder.collect()
                 continue
             chunk = await self._body.content.readany()
@@ -308,10 +306,10 @@ class BotoEventStream:
             case "event", "SubscribeToShardEvent":
                 self._payloads.append(frame.payload)
             case "event", str():
-                # The initial response says nothing, and unknown kinds of events are none of ours.
+                # The initial response is empty; unknown types of events are ignored.
                 pass
             case "event", kind:
-                # It may hold records, and what follows it would be read as if they had been.
+                # It may hold records, which would be skipped if reading went on.
                 raise FrameError(f"an event has the :event-type {kind!r}, so what it holds is not known")
             case "exception", _:
                 raise _stream_error(str(frame.headers.get(":exception-type")), _message(frame.payload))
@@ -327,7 +325,7 @@ class BotoEventStream:
 
 
 class _Connection:
-    """The connection below a response, for what HTTP/1.1 and HTTP/2 do differently."""
+    """The connection of a response. Hides the differences of HTTP/1.1 and HTTP/2."""
 
     def __init__(self, body: Any) -> None:
         self._body = body if isinstance(body, Response) else None
@@ -342,7 +340,7 @@ class _Connection:
         return HttpFacts("HTTP/1.1", tls_version(security))
 
     def pause(self) -> None:
-        """Receive nothing for a while. With HTTP/2, the window does that: nothing is read, so that it stays shut."""
+        """Stop receiving. With HTTP/2 there is nothing to do: the window stays closed while nothing is read."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -351,13 +349,13 @@ class _Connection:
             self._transport.resume_reading()
 
     def expect(self, size: int) -> None:
-        """Let so many bytes come at once. With HTTP/1.1, whatever is read comes."""
+        """Let so many bytes come at once. With HTTP/1.1 there is nothing to do."""
         if self._body is not None:
             self._body.expect(size)
 
 
 def starting_position(position: Position) -> dict[str, Any]:
-    """A position as SubscribeToShard's `StartingPosition`.
+    """Convert a position to SubscribeToShard's `StartingPosition`.
 
     Raises:
         ValueError: It is `SHARD_END`, or a time outside of the calendar.
@@ -375,7 +373,7 @@ def starting_position(position: Position) -> dict[str, Any]:
 
 
 def as_time(epoch_ms: int) -> datetime:
-    """Epoch milliseconds as botocore takes them.
+    """Convert epoch milliseconds to the form that botocore takes.
 
     Raises:
         ValueError: The time lies outside of the years 1 to 9999.

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.before import Found, last_before
+from kinesis_efo.kinesis.before import LookResult, last_before
 from kinesis_efo.kinesis.events import Event, EventHead
 from kinesis_efo.positions import SHARD_END, Position
 
@@ -42,7 +42,7 @@ def event(continuation: int | None, *seconds: float | None, behind: int = 1000, 
     return Event(payload, EventHead(continuation, behind, len(seconds), still=still))
 
 
-def found(*events: Event) -> Found:
+def found(*events: Event) -> LookResult:
     stream = Events(*events)
     answer = asyncio.run(last_before(stream, 50_000, time.monotonic))
     assert stream.closed
@@ -64,11 +64,11 @@ def found(*events: Event) -> Found:
 def test_the_end_is_in_front_of_the_first_record_of_the_time_or_at_the_tip(
     events: list[Event], position: Position | None, record: int | None
 ) -> None:
-    assert found(*events) == Found(position, complete=True, record=record)
+    assert found(*events) == LookResult(position, complete=True, record=record)
 
 
 def test_a_subscription_that_ends_too_soon_is_gone_on_with() -> None:
-    assert found(event(20, 10.0), event(30, 20.0)) == Found(Position.after(30), complete=False, record=29)
+    assert found(event(20, 10.0), event(30, 20.0)) == LookResult(Position.after(30), complete=False, record=29)
 
 
 def test_a_record_without_a_time_cannot_be_placed() -> None:
@@ -80,4 +80,4 @@ def test_without_a_need_for_times_the_last_record_is_known_all_the_same() -> Non
     """A range that is said to be over at an earlier record would leave out the rest."""
     stream = Events(event(20, 10.0), event(30, None, None, behind=0))
     answer = asyncio.run(last_before(stream, 50_000, time.monotonic, timed=False))
-    assert answer == Found(Position.after(30), complete=True, record=29)
+    assert answer == LookResult(Position.after(30), complete=True, record=29)

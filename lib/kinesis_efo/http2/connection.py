@@ -1,7 +1,7 @@
 """One connection of HTTP/2: many requests at a time, each with a stream of its own.
 
-`h2` speaks the protocol. DATA frames go past it, because it spends four times as much on them, and GOAWAY, because it
-would end the streams that may go on. So windows of responses and their content-length are this package's affair.
+`h2` implements the protocol, except DATA frames, on which it would spend four times as much, and GOAWAY, on which it would end streams
+that may go on. So this package handles the windows and the content-length of responses.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.http2.facts import HttpFacts, tls_version
 from kinesis_efo.http2.faults import ConnectionLost, NotHttp2, NotProcessed
 from kinesis_efo.http2.frames import GOAWAY, HEADER_BYTES, FrameSplitter, MalformedFrame
-from kinesis_efo.http2.keeping import PING_SECONDS, Keeping
+from kinesis_efo.http2.keepalive import PING_SECONDS, Keepalive
 from kinesis_efo.http2.response import LEAST_WINDOW, Response, WindowOverflow
 from kinesis_efo.http2.sending import Outbox
 
 logger = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 32
-"""Requests on one connection, also where the service allows more: they are lost together."""
+"""Most requests on one connection, even if the service allows more: they are lost together."""
 
 RECEIVE_BYTES: Final = 256 << 10
-"""Size of the buffer that all connections of an event loop receive into: each copies what it got before the next does."""
+"""Size of the receive buffer that all connections of an event loop share: each copies its bytes before the next one receives."""
 
 _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
-# What arrives is given back at once: streams have windows of their own, and one that is not read must not stop others.
+# The connection's window is reopened at once: streams have windows of their own, and one that is not read must not stop others.
 _CONNECTION_WINDOW: Final = 1 << 30
 
 
@@ -48,12 +48,12 @@ class Connection(asyncio.BufferedProtocol):
 
     Args:
         clock: Time.
-        changed: Called whenever another request may begin here, or none may any more.
-        scratch: Where to receive, `RECEIVE_BYTES`; the connections of one event loop can share it.
+        changed: Called when another request can begin here, or no more can.
+        scratch: The receive buffer, `RECEIVE_BYTES`; the connections of one event loop can share it.
 
     Attributes:
-        ready: Done once the service's first SETTINGS have arrived; fails with `NotHttp2` where something else came.
-        active: Requests under way, and those that a place is kept for.
+        ready: Done once the service's first SETTINGS have arrived; fails with `NotHttp2` if something else came.
+        active: Requests under way, and places taken for requests.
     """
 
     def __init__(self, clock: Clock, changed: Callable[[Connection], None], scratch: bytearray) -> None:
@@ -81,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self._draining = False
         self._lost: Exception | None = None
         self._outbox = Outbox(self._h2, self.abort)
-        self._keeping = Keeping(self, clock)
+        self._keepalive = Keepalive(self, clock)
         self._hanging_up: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
 
@@ -89,29 +89,29 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def places(self) -> int:
-        """Requests that can begin now."""
+        """How many requests can begin now."""
         if self.closed or not self.ready.done():
             return 0
         return max(0, self.most_streams - self.active)
 
     @property
     def most_streams(self) -> int:
-        """Requests at a time: what the service allows, within limits."""
+        """Most requests at a time: the service's limit, but at most `MOST_STREAMS`, and fewer after a refusal."""
         return min(self._ceiling, self._h2.remote_settings.max_concurrent_streams)
 
     @property
     def closed(self) -> bool:
-        """Whether no request can begin here any more."""
+        """Whether this connection takes no more requests."""
         return self._draining or self._lost is not None
 
     @property
     def gone(self) -> bool:
-        """Whether nothing is left of it, not even a socket."""
+        """Whether its socket is closed."""
         return self._gone.is_set()
 
     @property
     def facts(self) -> HttpFacts:
-        """What the service said of itself."""
+        """The protocol versions and the service's settings."""
         said = self._h2.remote_settings
         return HttpFacts(
             version="HTTP/2",
@@ -123,30 +123,30 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def take_place(self) -> None:
-        """Keep a place for a request."""
+        """Reserve a place for a request."""
         self.active += 1
 
     def give_place(self) -> None:
-        """Give back a place that is not needed, or not any more."""
+        """Return a place after the request, or without one."""
         self.active -= 1
-        self._keeping.used()
+        self._keepalive.used()
         self._part()
 
     async def request(
         self, headers: Sequence[tuple[str, str]], body: bytes, share: Callable[[], int], silence: float | None
     ) -> Response:
-        """Send a request, in a place that was kept for it; returns once the response's headers are here.
+        """Send a request in a place taken before; returns once the response's headers have arrived.
 
         Args:
-            headers: With those that begin with a colon first.
+            headers: The headers; those that begin with a colon come first.
             body: The body.
-            share: Tells how many bytes of the response may be in hand without anybody asking for room.
-            silence: Longest time without a byte while somebody reads, seconds.
+            share: Returns how many bytes of the response may be received without room.
+            silence: Longest time without a byte during a read, seconds.
 
         Raises:
-            NotProcessed: The service refused to begin with it.
+            NotProcessed: The service refused the request before it processed it.
             ConnectionError: The service reset the stream, or the connection is lost.
-            TimeoutError: There was no answer.
+            TimeoutError: There was no response.
         """
         response: Response | None = None
         try:
@@ -184,11 +184,11 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.flush()
 
     async def wait_gone(self) -> None:
-        """Wait until nothing is left of it."""
+        """Wait until the socket is closed."""
         await self._gone.wait()
 
     def close(self) -> None:
-        """Close the connection in peace: the service is told, and whoever still reads fails."""
+        """Close the connection with a GOAWAY; reads that are under way fail."""
         if self._lost is None:
             self._h2.close_connection()
             self._hang_up(ConnectionLost("the connection was closed"))
@@ -196,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, why: Exception) -> None:
         """Drop the connection at once."""
         self._lose(why)
-        # asyncio before 3.11.5 trips over a connection with TLS that is gone already.
+        # asyncio before 3.11.5 raises an error if a TLS connection is closed already.
         if self._transport is not None and not self.gone:
             self._transport.abort()
 
@@ -209,16 +209,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         security = transport.get_extra_info("ssl_object")
         if security is not None and security.selected_alpn_protocol() != "h2":
-            # Whoever dialled sees this, too. Not a word of HTTP/2 to whom did not agree on it.
+            # Send nothing, because the other side did not agree on HTTP/2. `dial` raises the error.
             return
         self._outbox.open(self._transport)
-        self._keeping.start()
+        self._keepalive.start()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._keeping.heard()
+        self._keepalive.heard()
         if self._lost is not None:
             return
         self._outbox.holding = True
@@ -259,8 +259,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def ended(self, stream_id: int) -> None:
         if stream_id in self._responses:
-            # The stream ends for `h2`, too: it counts the open ones. Empty trailers do that without a comparison of
-            # content-length with the data, of which it knows none.
+            # End the stream in `h2`, too, which counts the open ones. Empty trailers do that without a check of content-length
+            # against the data, which `h2` has not seen.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
@@ -306,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refused(self, stream_id: int, why: NotProcessed) -> None:
         if stream_id in self._responses:
-            # It takes no more than it carries now, whatever its SETTINGS say: the next try goes elsewhere.
+            # The connection takes no more requests than now, whatever its SETTINGS say, so the next try uses another one.
             self._ceiling = len(self._responses) - 1
             self._draining = self._draining or not self._ceiling
             self._end(stream_id, why)
@@ -320,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self, stream_id: int) -> None:
         if self._responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
-                # Refused where both sides have ended it; a service may answer before it has all of the request.
+                # Fails if both sides have ended the stream. If not, the service may have responded before it had all of the request.
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._outbox.room.set()
             self.give_place()
@@ -339,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- the end
 
     def _part(self) -> None:
-        """Close the connection if the service wants that and no request needs it any more."""
+        """Close the connection if the service is closing it and no request needs it any more."""
         if self._draining and not self.active:
             self.close()
         else:
@@ -349,12 +349,12 @@ class Connection(asyncio.BufferedProtocol):
         what = f"the other side violates HTTP/2: {str(wrong) or type(wrong).__name__}"
         self._never_ready(NotHttp2(f"{what}; it says {bytes_read!r}"))
         if not isinstance(wrong, H2Error):
-            # Where the fault is one that `h2` found, it has said so already.
+            # For an error that `h2` found, it has written GOAWAY already.
             self._h2.close_connection(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR))
         self._hang_up(ConnectionLost(what))
 
     def _hang_up(self, why: ConnectionLost) -> None:
-        """Close the connection once the other side has read why, or has had time to."""
+        """Close the connection once the GOAWAY is sent, at latest after `PING_SECONDS`."""
         self._outbox.holding = False
         self._outbox.flush()
         self._lose(why)
@@ -370,16 +370,16 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = why
         self._never_ready(why)
         for stream_id in list(self._responses):
-            # Each its own: whoever raises an exception writes its trace into it.
+            # An exception for each, because raising one writes its trace into it.
             self._end(stream_id, ConnectionLost(str(why)))
         self._outbox.close()
-        self._keeping.stop()
+        self._keepalive.stop()
         self._changed(self)
 
     def _never_ready(self, why: Exception) -> None:
         if not self.ready.done():
             self.ready.set_exception(why)
-            # Those who wait have it; if nobody does, it is no news.
+            # Retrieved, so that asyncio does not log it if nothing waits for it.
             self.ready.exception()
 
 

@@ -19,12 +19,12 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class ProxyRefused(Exception):
-    """A proxy does not open a way to the service."""
+    """A proxy refused to connect to the service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a service is.
+    """The address of a service.
 
     Attributes:
         scheme: `http` or `https`.
@@ -38,7 +38,7 @@ class Origin:
 
     @classmethod
     def of(cls, url: str) -> Origin:
-        """The origin of a URL.
+        """Parse the origin of a URL.
 
         >>> Origin.of("https://kinesis.eu-west-1.amazonaws.com/")
         Origin(scheme='https', host='kinesis.eu-west-1.amazonaws.com', port=443)
@@ -48,7 +48,7 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """Host and port as in a `Host` header, which is signed: without the port that goes without saying."""
+        """Host and port as in a `Host` header, which is signed: without the default port."""
         return str(self).removesuffix(f":{_PORTS[self.scheme]}")
 
     def __str__(self) -> str:
@@ -58,11 +58,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy to reach services with TLS through.
+    """A proxy for services with TLS.
 
     Attributes:
-        url: Its URL, with user and password where it asks for them.
-        security: For `https` proxies.
+        url: Its URL, with user and password if it needs them.
+        security: TLS for `https` proxies.
     """
 
     url: str
@@ -76,14 +76,14 @@ async def dial(
 
     Args:
         origin: The service.
-        security: For TLS, with ALPN; None in the clear.
-        proxy: The way to it; needs TLS.
-        make: Makes the connection, not yet connected.
+        security: TLS with ALPN; None: without TLS.
+        proxy: The proxy; needs TLS.
+        make: Makes a `Connection` that is not yet connected.
 
     Raises:
         NotHttp2: The service speaks HTTP/1.1.
-        ProxyRefused: The proxy does not let this through.
-        OSError: It cannot be reached, or its certificate is not trusted.
+        ProxyRefused: The proxy refused to connect.
+        OSError: The service cannot be reached, or its certificate is not trusted.
     """
     loop = asyncio.get_running_loop()
     connection = make()
@@ -124,8 +124,8 @@ async def dial(
     return connection
 
 
-class _Asking(asyncio.Protocol):
-    """Asks a proxy for a way to a service."""
+class _ProxyRequest(asyncio.Protocol):
+    """Sends CONNECT to a proxy and receives its response."""
 
     def __init__(self, request: bytes) -> None:
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -153,7 +153,7 @@ async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
     if parts.username is not None:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         lines.append(f"Proxy-Authorization: Basic {b64encode(login.encode()).decode()}")
-    asking = _Asking(("\r\n".join(lines) + "\r\n\r\n").encode())
+    asking = _ProxyRequest(("\r\n".join(lines) + "\r\n\r\n").encode())
     transport, _ = await asyncio.get_running_loop().create_connection(
         lambda: asking,
         parts.hostname or "",

@@ -1,4 +1,4 @@
-"""What a service said of the connection that carries a response."""
+"""Facts about the connection that carries a response, for logs and tools."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HttpFacts:
-    """How a response is carried. What only HTTP/2 has is None with HTTP/1.1, and where the service has not said it.
+    """The protocol of a response. Settings of HTTP/2 are None with HTTP/1.1, and if the service has not sent them.
 
     Attributes:
         version: `HTTP/2` or `HTTP/1.1`.
-        tls: Version of TLS, such as `TLSv1.3`; None in the clear.
+        tls: Version of TLS, such as `TLSv1.3`; None without TLS.
         most_streams: Most streams at a time on one connection (SETTINGS_MAX_CONCURRENT_STREAMS).
-        initial_window: Bytes that a client may send on a new stream before the service gives it more room.
-        largest_frame: Largest frame that the service takes, bytes.
-        header_list: Most bytes of headers that the service takes.
+        initial_window: Bytes that a client may send on a new stream before the service opens the window further.
+        largest_frame: Largest frame that the service accepts, bytes.
+        header_list: Most bytes of headers that the service accepts.
     """
 
     version: str
@@ -28,5 +28,5 @@ class HttpFacts:
 
 
 def tls_version(security: ssl.SSLObject | None) -> str | None:
-    """The version of TLS of a connection; None where it is not encrypted."""
+    """Return the TLS version of a connection; None without TLS."""
     return security.version() if security is not None else None

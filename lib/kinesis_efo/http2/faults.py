@@ -1,4 +1,4 @@
-"""What can be wrong with a connection of HTTP/2, and whether a request may be sent again."""
+"""Errors of HTTP/2 connections; the type says whether a request may be sent again."""
 
 
 class NotHttp2(Exception):
@@ -6,8 +6,8 @@ class NotHttp2(Exception):
 
 
 class NotProcessed(ConnectionError):
-    """The service did not begin with the request: it may be sent again, on another connection."""
+    """The service did not process the request: it may be sent again, on another connection."""
 
 
 class ConnectionLost(ConnectionError):
-    """The connection is gone, with all that it carried."""
+    """The connection is lost, with all its requests."""

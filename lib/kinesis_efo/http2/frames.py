@@ -1,7 +1,6 @@
-"""Cuts what arrives on a connection of HTTP/2 into frames, and hands on the contents of DATA before a frame is complete.
+"""Splits the received bytes of HTTP/2 into frames, and passes on the contents of DATA before a frame is complete.
 
-Pure. Every other frame is whole when it is handed on, and is read by `h2`: this module knows a frame's header and its
-padding only.
+Pure. All other frames are passed on whole, for `h2`: this module reads only a frame's header and its padding.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ _PADDED: Final = 0x8
 
 
 class MalformedFrame(Exception):
-    """The bytes are not a frame that a peer may send; the connection cannot go on."""
+    """The bytes are not a valid frame; the connection must be closed."""
 
 
 class FrameSink(Protocol):
     """Receives frames."""
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """The next bytes of a stream.
+        """Take the next bytes of a stream.
 
         Args:
             stream_id: The stream.
             piece: The bytes. They are valid during the call only.
-            padding: Bytes besides them that count as received.
+            padding: Bytes of padding, which count against the window, too.
         """
         ...
 
     def ended(self, stream_id: int) -> None:
-        """A DATA frame was the stream's last one."""
+        """Note that a DATA frame was the stream's last one."""
         ...
 
     def frame(self, kind: int, frame: bytes) -> None:
-        """Another frame than DATA.
+        """Take a frame other than DATA.
 
         Args:
             kind: Its type.
@@ -49,11 +48,11 @@ class FrameSink(Protocol):
 
 
 class FrameSplitter:
-    """Cuts bytes into frames.
+    """Splits bytes into frames.
 
     Args:
-        sink: Receives them.
-        largest: Most bytes of a frame without its header: what this side's SETTINGS say.
+        sink: Receives the frames.
+        largest: Most bytes of a frame without its header, as in this side's SETTINGS.
     """
 
     def __init__(self, sink: FrameSink, largest: int) -> None:
@@ -89,7 +88,7 @@ class FrameSplitter:
                 at = self._collect(view, at)
 
     def _begin(self, view: memoryview, at: int) -> int:
-        """Read the header of a frame; returns where its contents begin, or the frame where it has to be collected."""
+        """Read the header of a frame; returns the offset at which `feed` continues."""
         high, low, kind, flags, stream = _HEADER.unpack_from(view, at)
         length, stream = high << 8 | low, stream & 0x7FFFFFFF
         if length > self._largest:
@@ -116,7 +115,7 @@ class FrameSplitter:
         whole = bytes(self._whole)
         self._whole.clear()
         if self._wanted == HEADER_BYTES:
-            # The header came in parts; what follows is a frame like any other.
+            # The header came in parts; now it is complete.
             self._begin(memoryview(whole), 0)
             return
         self._wanted = HEADER_BYTES

@@ -1,4 +1,4 @@
-"""The connections to one service: as many as its requests need, opened as they are needed, a few at a time."""
+"""Keeps the connections to one service: as many as its requests need, opened a few at a time."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from kinesis_efo.http2.connection import Connection
 from kinesis_efo.http2.faults import ConnectionLost
 
 _MOST_OPENING: Final = 16
-"""Connections that are opened at a time: each takes several round trips, and some CPU for TLS."""
+"""Most connections that are opened at a time: each takes several round trips, and some CPU for TLS."""
 _PARTING_SECONDS: Final = 1.0
-"""So long may the other side take to part in peace when everything is closed."""
+"""How long the other side may take to close its end when the pool is closed."""
 
 Changed = Callable[[Connection], None]
 
 
 class Pool:
-    """Gives requests a place on a connection.
+    """Assigns requests to connections.
 
-    While no connection is up, only one is opened: how many requests it takes is the service's to say. Where it fails, all
-    requests that wait fail with it; they come again by themselves, each when it likes.
+    The first connection is opened alone, because its SETTINGS say how many requests one takes. If it fails, all waiting requests fail;
+    the caller retries them.
 
     Args:
-        dial: Opens a connection that is ready for requests, given whom it tells about its places.
+        dial: Opens a connection that is ready for requests. Its argument is the connection's `changed`.
         most: Most connections.
     """
 
@@ -33,7 +33,7 @@ class Pool:
         self._most = most
         self._open: set[Connection] = set()
         self._sockets: set[Connection] = set()
-        # Sets that keep their order.
+        # Dictionaries as ordered sets.
         self._free: dict[Connection, None] = {}
         self._waiting: dict[asyncio.Future[Connection], None] = {}
         self._opening: set[asyncio.Task[None]] = set()
@@ -42,14 +42,14 @@ class Pool:
 
     @property
     def connections(self) -> frozenset[Connection]:
-        """The open ones."""
+        """The open connections."""
         return frozenset(self._open)
 
     async def place(self) -> Connection:
-        """Wait for a place. Whoever gets one uses it for a request, which gives it back, or gives it back.
+        """Wait for a place. The caller must use it for a request, or return it with `give_place`.
 
         Raises:
-            Exception: What `dial` raised.
+            Exception: The error of `dial`.
             ConnectionError: The pool was closed, or the service takes no requests.
         """
         if self._closed:
@@ -66,7 +66,7 @@ class Pool:
             raise
 
     async def close(self) -> None:
-        """Close all connections, and wait until nothing is left of them. Requests that wait for a place fail."""
+        """Close all connections, and wait until their sockets are closed. Requests that wait for a place fail."""
         self._closed = True
         while self._waiting:
             if not (place := self._next()).done():
@@ -84,7 +84,7 @@ class Pool:
             await asyncio.gather(*parting)
 
     def _serve(self) -> None:
-        """Give away the free places, and open what is missing."""
+        """Assign the free places, and open missing connections."""
         if self._closed:
             return
         while self._waiting and (connection := self._with_place()) is not None:
@@ -119,7 +119,7 @@ class Pool:
             return
         self._open.add(connection)
         self._sockets.add(connection)
-        # Another one would be no better than these, and one after the other would be a storm.
+        # In these cases, another connection would fail in the same way; opening one after the other would be a storm.
         if connection.closed:
             self._fail(ConnectionLost("the service closed the connection before it took a request"))
         elif not connection.most_streams:
@@ -130,7 +130,7 @@ class Pool:
         self._changed(connection)
 
     def _fail(self, error: Exception) -> None:
-        # As many requests fail as the connection would have taken: the others may have more luck with the next one.
+        # As many requests fail as the connection would have taken: the others wait for the next connection.
         for _ in range(min(len(self._waiting), self._places or len(self._waiting))):
             if not (place := self._next()).done():
                 place.set_exception(error)
@@ -143,7 +143,7 @@ class Pool:
         if connection.gone:
             self._sockets.discard(connection)
         if connection not in self._open:
-            # Still being opened, or closed long ago.
+            # Still being opened, or closed before.
             return
         if connection.closed:
             self._open.discard(connection)

@@ -1,7 +1,6 @@
-"""One response of HTTP/2. It passes for aiohttp's: aiobotocore and the readers of event streams take either.
+"""One response of HTTP/2, with the interface of aiohttp's, so that aiobotocore and the readers of event streams take either.
 
-The service may send as many bytes as the stream's window has. The window is the memory that the stream may take: it is
-opened again when bytes are read, not when they arrive.
+The stream's window bounds its memory: it is reopened when bytes are read, not when they arrive.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from h2.errors import ErrorCodes
 from kinesis_efo.http2.facts import HttpFacts
 
 LEAST_WINDOW: Final = 8 << 10
-"""Bytes that a stream may send before anything else is known."""
+"""The smallest window of a stream, and its first one, bytes."""
 
 LARGEST_WINDOW: Final = 512 << 10
-"""Bytes beyond which a larger window brings no more throughput."""
+"""The largest window of a stream, bytes: a larger one brings no more throughput."""
 
 _CRUMBS: Final = 1024
 
@@ -35,31 +34,31 @@ class Carrier(Protocol):
 
     @property
     def facts(self) -> HttpFacts:
-        """What the service said of itself."""
+        """The protocol versions and the service's settings."""
         ...
 
     def open_window(self, stream_id: int, size: int) -> None:
-        """Allow the service so many bytes more of a stream."""
+        """Let the service send `size` more bytes of a stream."""
         ...
 
     def cancel(self, stream_id: int) -> None:
-        """End a stream whose rest nobody reads."""
+        """Reset a stream, the rest of which is not needed."""
         ...
 
 
 class Response:
-    """One response, from the moment its request is sent.
+    """One response; made before its request is sent.
 
     Args:
         carrier: The connection.
-        stream_id: Its stream there.
-        share: Tells how many bytes may be in hand without anybody asking for room.
-        silence: Longest time without a byte while somebody reads, seconds.
+        stream_id: The id of its stream.
+        share: Returns how many bytes may be received without room.
+        silence: Longest time without a byte during a read, seconds.
 
     Attributes:
         status: The status, once `opened` has returned.
         headers: The headers in lower case, once `opened` has returned.
-        content: The response itself, as aiohttp has it.
+        content: The response itself, for aiohttp's interface.
     """
 
     def __init__(self, carrier: Carrier, stream_id: int, share: Callable[[], int], silence: float | None) -> None:
@@ -82,7 +81,7 @@ class Response:
 
     @property
     def facts(self) -> HttpFacts:
-        """How it is carried."""
+        """The protocol versions and the service's settings."""
         return self._carrier.facts
 
     # -- for the reader
@@ -92,7 +91,7 @@ class Response:
 
         Raises:
             ConnectionError: The service reset the stream, or the connection is lost.
-            TimeoutError: There was no answer.
+            TimeoutError: There was no response.
         """
         while not self.status:
             if self._ended:
@@ -100,12 +99,12 @@ class Response:
             await self._more()
 
     async def readany(self) -> bytes:
-        """All bytes that are here, once there are some; none at the end. For as many, the service may send new ones.
+        """Wait for bytes and return all that have arrived; none at the end. Reopens the window.
 
         Raises:
             ConnectionError: The service reset the stream, or the connection is lost.
             TimeoutError: Nothing arrived for too long.
-            RuntimeError: Another task reads already.
+            RuntimeError: Another task is reading.
         """
         while not self._chunks and not self._ended:
             await self._more()
@@ -118,7 +117,7 @@ class Response:
         return read
 
     async def read(self) -> bytes:
-        """All bytes up to the end. Whoever is cancelled meanwhile leaves a closed response behind, as with aiohttp's.
+        """Read all bytes up to the end. If this is cancelled, the response is closed, as with aiohttp's.
 
         Raises:
             Exception: As `readany`.
@@ -133,15 +132,15 @@ class Response:
         return b"".join(parts)
 
     def expect(self, size: int) -> None:
-        """Let so many bytes come at once: there is room for them.
+        """Open the window for a large event, for which room was taken.
 
         Args:
-            size: Bytes that are still to come of what was reserved.
+            size: Bytes of the event that have not arrived.
         """
         self._widen_to(size)
 
     def close(self) -> None:
-        """Read no more: the service is told to stop. May be called any number of times."""
+        """Stop reading and reset the stream. May be called several times."""
         if not self.over:
             self._ended = True
             self._carrier.cancel(self.stream_id)
@@ -163,18 +162,18 @@ class Response:
 
         Args:
             piece: The bytes; they are copied.
-            padding: Bytes besides them that count as received.
+            padding: Bytes of padding, which count against the window, too.
 
         Raises:
-            WindowOverflow: They are more than was allowed.
+            WindowOverflow: They exceed the window.
         """
         size = len(piece)
         if size + padding > self._window:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # A view would keep all of the buffer that it is part of, which other streams write to. Each chunk has its
-            # price in memory, however small it is: the window would not bound that of many.
+            # Copied, because other streams write to the same buffer. Small chunks are joined: each has an overhead in memory, so the
+            # window alone would not bound the memory of many.
             if self._chunks and len(self._chunks[-1]) + size <= _CRUMBS:
                 self._chunks[-1] += bytes(piece)
             else:
@@ -183,11 +182,11 @@ class Response:
             self._received += size
             self._wake()
         if padding:
-            # Nobody reads it: the window would stay shut.
+            # Padding is not read, so its part of the window is reopened here.
             self.widen()
 
     def end(self, fault: BaseException | None) -> None:
-        """Take the end: there are no more bytes, or an error. What arrived before an error is read before it."""
+        """Take the end of the response, or an error. Bytes that arrived before an error are read before it."""
         if self.over:
             return
         if fault is None and self._length not in (None, self._received):
@@ -202,13 +201,13 @@ class Response:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether no more bytes will come."""
         return self._ended or self._fault is not None
 
     # -- helpers
 
     def widen(self) -> None:
-        """Open the window again, once half of it is used up."""
+        """Reopen the window once half of it is used up."""
         usual = min(LARGEST_WINDOW, max(LEAST_WINDOW, self._share() // 2))
         if self._window + self._unread <= usual // 2:
             self._widen_to(usual)
@@ -235,7 +234,7 @@ class Response:
                 alarm.cancel()
 
     def _fall_silent(self) -> None:
-        # Where this process stood still, what arrived meanwhile is read just before the alarm goes off.
+        # If this process was suspended, asyncio reads the bytes that arrived meanwhile before it calls this.
         if self._waiter is not None and not self._waiter.done():
             self.end(TimeoutError(f"nothing arrived for {self._silence:g} s"))
             self._carrier.cancel(self.stream_id)

@@ -1,4 +1,4 @@
-"""What a connection of HTTP/2 sends: the bytes of `h2` and window updates, in one piece for all that is said at a time."""
+"""Sends for a connection of HTTP/2: collects the bytes of `h2` and window updates, and writes them in one piece."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Outbox:
     """Sends for one connection.
 
     Args:
-        connection: What `h2` wants to say.
-        abort: Ends a connection whose other side does not read.
+        connection: The connection's `h2` object.
+        abort: Drops the connection if the other side does not read.
 
     Attributes:
-        room: Set when the service may have made room for more of a request.
-        holding: Whether what is said waits: frames are being read, and the answers to all of them go out together.
+        room: Set when the service may have opened the window for more of a request.
+        holding: Whether to hold back the bytes, as while received frames are handled: the replies to all of them are sent together.
     """
 
     def __init__(self, connection: H2Connection, abort: Callable[[Exception], None]) -> None:
@@ -38,20 +38,20 @@ class Outbox:
         self._unsent = bytearray()
 
     def open(self, transport: asyncio.Transport) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._transport = transport
         self.flush()
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._transport = None
         self.room.set()
 
     async def send(self, response: Response, body: bytes) -> None:
-        """Send the body of a request, as the service makes room for it, and what was said before it.
+        """Send the bytes collected so far and the body of a request, as the window allows.
 
         Args:
-            response: The response that is waited for. If it is over before the body is sent, the rest is not needed.
+            response: The response to the request. If it is over before the body is sent, the rest is not sent.
             body: The body.
         """
         view = memoryview(body)
@@ -67,17 +67,17 @@ class Outbox:
         self.flush()
 
     def open_window(self, stream_id: int, size: int) -> None:
-        """Let the service send this many bytes more of a stream."""
-        # Behind the headers that open the stream.
+        """Let the service send `size` more bytes of a stream."""
+        # After the headers that open the stream.
         self._unsent += self._h2.data_to_send()
         self._unsent += WindowUpdateFrame(stream_id, window_increment=size).serialize()
-        # Readers wake up together: what they say is sent in one piece, too.
+        # Many readers wake up together; their updates are sent in one piece.
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send what was said, unless more is about to be."""
+        """Send the bytes collected so far, unless `holding`."""
         self._flushing = False
         transport = self._transport
         if self.holding or transport is None:

@@ -1,4 +1,4 @@
-"""The session class for aiobotocore: requests go over HTTP/2, and over HTTP/1.1 where the service does not speak that."""
+"""The session class for aiobotocore: sends requests over HTTP/2, or over HTTP/1.1 if the service does not speak HTTP/2."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from kinesis_efo.raw_bodies import HttpSession
 logger = logging.getLogger(__name__)
 
 TRANSPORTS: Final = ("auto", "http2", "http1")
-"""How subscriptions are carried: over HTTP/2 if TLS' handshake agrees on it and else over HTTP/1.1; HTTP/2 only; HTTP/1.1 only."""
+"""The protocols of subscriptions: HTTP/2 if TLS' handshake agrees on it, else HTTP/1.1; HTTP/2 only; HTTP/1.1 only."""
 
 _TRIES: Final = 3
 _DECIDED_SECONDS: Final = 300.0
-# What is said in another way, and headers of one connection of HTTP/1.1, which HTTP/2 forbids.
+# Headers that HTTP/2 has in another form, and those of one connection of HTTP/1.1, which HTTP/2 forbids.
 _NOT_SENT: Final = frozenset(
     ("host", "accept-encoding", "connection", "transfer-encoding", "keep-alive", "upgrade", "te", "proxy-connection")
 )
@@ -53,11 +53,11 @@ def session_class(
     clock: Clock | None = None,
     socket_factory: Callable[..., socket.socket] | None = None,
 ) -> Any:
-    """What `AioConfig(http_session_cls=...)` takes, for one way of carrying subscriptions.
+    """Return the class for `AioConfig(http_session_cls=...)`.
 
     Args:
         transport: One of `TRANSPORTS`.
-        share: Tells how many bytes of a response may be in hand without anybody asking for room.
+        share: Returns how many bytes of a response may be received without room.
         clock: Time.
         socket_factory: Makes the sockets of HTTP/1.1.
     """
@@ -70,13 +70,13 @@ def session_class(
 class Http2Session(HttpSession):
     """aiobotocore's HTTP session with HTTP/2.
 
-    Certificates, proxies and time-outs are those that aiobotocore resolves for any session, and errors are the same.
+    Certificates, proxies, timeouts and errors are those of any session of aiobotocore.
 
     Args:
         only: Whether HTTP/1.1 is not allowed.
-        share: Tells how many bytes of a response may be in hand without anybody asking for room.
+        share: Returns how many bytes of a response may be received without room.
         clock: Time.
-        arguments: Those of `HttpSession`.
+        arguments: The arguments of `HttpSession`.
     """
 
     def __init__(self, *, only: bool, share: Callable[[], int], clock: Clock, **arguments: Any) -> None:
@@ -103,15 +103,15 @@ class Http2Session(HttpSession):
         await super().__aexit__(*raised)
 
     async def exchange(self, request: Any) -> AioAWSResponse:
-        """See `HttpSession`. What cannot be sent over HTTP/2, `auto` sends over HTTP/1.1.
+        """Send a request over HTTP/2; with `auto`, over HTTP/1.1 if that is not possible.
 
         Raises:
-            HTTPClientError: There was no answer, or botocore's `ConnectionError`; with the reason in its message.
+            HTTPClientError: There was no response (also as botocore's `ConnectionError`); the message has the reason.
         """
         if self._closed:
             raise HTTPClientError(error="the client was closed")
         origin = Origin.of(request.url)
-        # Without TLS, nothing tells whether the service speaks HTTP/2.
+        # Without TLS, there is no negotiation of HTTP/2.
         may_agree = self._only or origin.scheme == "https"
         if may_agree and self._clock.monotonic() >= self._http1_until.get(origin, 0.0):
             try:
@@ -129,7 +129,7 @@ class Http2Session(HttpSession):
         proxy_url = self._proxies.proxy_url_for(url)
         try:
             response = await self._ask(request, origin, proxy_url)
-        except _Unconnected as unconnected:
+        except _ConnectFailure as unconnected:
             raise _unconnected(unconnected.cause, url, proxy_url) from unconnected.cause
         except TimeoutError as error:
             raise _because(ReadTimeoutError(endpoint_url=url, error=error), error) from error
@@ -177,12 +177,12 @@ class Http2Session(HttpSession):
                     origin, security, proxy, lambda: Connection(self._clock, changed, self._scratch)
                 )
         except (OSError, ProxyRefused) as error:
-            raise _Unconnected(error) from error
+            raise _ConnectFailure(error) from error
         return connection
 
     async def _security(self, proxy_url: str | None) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
         if proxy_url not in self._contexts:
-            # It reads files.
+            # In a thread, because it reads files.
             self._contexts[proxy_url] = asyncio.ensure_future(asyncio.to_thread(self._build_alpn_contexts, proxy_url))
         try:
             return await asyncio.shield(self._contexts[proxy_url])
@@ -223,8 +223,8 @@ class Http2Session(HttpSession):
             logger.info("%s: %s", origin, what)
 
 
-class _Unconnected(Exception):
-    """There is no connection: what asyncio raised when it should be made."""
+class _ConnectFailure(Exception):
+    """A connection could not be opened. Wraps the error of asyncio."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -245,13 +245,13 @@ def _unconnected(cause: Exception, url: str, proxy_url: str | None) -> BotoCoreE
 
 
 def _because(error: BotoCoreError, cause: Exception) -> BotoCoreError:
-    """botocore's messages say what failed, but not why."""
+    """Add the cause to the message: botocore's messages do not have it."""
     error.args = (f"{error}: {str(cause) or type(cause).__name__}",)
     return error
 
 
 def _head(request: Any) -> list[tuple[str, str]]:
-    """The headers of a prepared request, as HTTP/2 has them."""
+    """Return the headers of a prepared request in the form of HTTP/2."""
     parts = urlsplit(request.url)
     target = parts.path or "/"
     host = request.headers.get("Host") or Origin.of(request.url).authority

@@ -10,7 +10,7 @@ from hyperframe.frame import SettingsFrame
 
 from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
 from kinesis_efo.http2.faults import ConnectionLost, NotHttp2, NotProcessed
-from kinesis_efo.http2.keeping import PING_SECONDS
+from kinesis_efo.http2.keepalive import PING_SECONDS
 from tests.support.virtual_time import LoopClock, run
 
 PREFACE = b"PRI * HTTP/2.0"

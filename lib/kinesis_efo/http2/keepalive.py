@@ -1,4 +1,4 @@
-"""Looks after a connection of HTTP/2: asks for a sign of life if none came, and closes the connection if nobody needs it."""
+"""Sends a PING if an HTTP/2 connection is silent, and closes a connection that is dead or not used."""
 
 from __future__ import annotations
 
@@ -9,74 +9,74 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.http2.faults import ConnectionLost
 
 PING_SECONDS: Final = 5.0
-"""After this long without a byte, the other side is asked for one; it has as long again to answer."""
+"""After this long without a byte a PING is sent; the other side has as long again to reply."""
 IDLE_SECONDS: Final = 15.0
 """A connection without requests is closed after this long."""
 
 
-class Kept(Protocol):
-    """A connection that is looked after."""
+class Pingable(Protocol):
+    """The connection, as `Keepalive` uses it."""
 
     @property
     def in_use(self) -> bool:
-        """Whether a request is under way, or the connection is only being made."""
+        """Whether a request is under way, or the connection is still being opened."""
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Send a PING."""
 
     def close(self) -> None:
-        """Close the connection in peace."""
+        """Close the connection with a GOAWAY."""
 
     def abort(self, why: Exception) -> None:
         """Drop the connection at once."""
 
 
-class Keeping:
-    """Looks after one connection.
+class Keepalive:
+    """Watches one connection.
 
     Args:
-        kept: The connection.
+        connection: The connection.
         clock: Time.
     """
 
-    def __init__(self, kept: Kept, clock: Clock) -> None:
-        self._kept = kept
+    def __init__(self, connection: Pingable, clock: Clock) -> None:
+        self._connection = connection
         self._clock = clock
         self._heard_at = self._used_at = clock.monotonic()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start watching."""
         self._task = asyncio.ensure_future(self._keep())
 
     def stop(self) -> None:
-        """End."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
 
     def heard(self) -> None:
-        """Take note that bytes came."""
+        """Note that bytes came."""
         self._heard_at = self._clock.monotonic()
 
     def used(self) -> None:
-        """Take note that a request has ended."""
+        """Note that a request has ended."""
         self._used_at = self._clock.monotonic()
 
     async def _keep(self) -> None:
-        # If this fails, the connection goes: nobody would notice that it is dead.
+        # If this fails, close the connection: a dead one would not be noticed.
         try:
             await self._look_after()
         except Exception as error:
             why = f"the connection could not be looked after: {type(error).__name__}: {error}"
-            self._kept.abort(ConnectionLost(why))
+            self._connection.abort(ConnectionLost(why))
 
     async def _look_after(self) -> None:
         while True:
             now = self._clock.monotonic()
             quiet = now - self._heard_at
-            unused = 0.0 if self._kept.in_use else now - self._used_at
+            unused = 0.0 if self._connection.in_use else now - self._used_at
             if unused >= IDLE_SECONDS:
-                self._kept.close()
+                self._connection.close()
                 return
             if quiet < PING_SECONDS:
                 await self._clock.sleep(min(PING_SECONDS - quiet, max(0.1, IDLE_SECONDS - unused)))
@@ -85,10 +85,10 @@ class Keeping:
 
     async def _ping(self) -> None:
         asked = self._clock.monotonic()
-        self._kept.ping()
+        self._connection.ping()
         await self._clock.sleep(PING_SECONDS)
-        # If this process stood still, the answer may be here already, unread.
+        # If this process was suspended, the reply may have arrived but not been read yet.
         for _ in range(3):
             await asyncio.sleep(0)
         if self._heard_at < asked:
-            self._kept.abort(ConnectionLost(f"no answer to a PING for {PING_SECONDS:g} s"))
+            self._connection.abort(ConnectionLost(f"no answer to a PING for {PING_SECONDS:g} s"))

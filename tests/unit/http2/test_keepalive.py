@@ -1,4 +1,4 @@
-"""A connection that cannot be looked after any more is dropped: nobody would notice that it is dead."""
+"""If the keepalive of a connection fails, the connection is dropped: a dead one would not be noticed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
-from kinesis_efo.http2.keeping import PING_SECONDS
+from kinesis_efo.http2.keepalive import PING_SECONDS
 from tests.support.virtual_time import LoopClock, run
 
 

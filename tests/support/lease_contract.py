@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases import Behind, Lag, Lease, LeaseInfo, LeaseStore, Lost, Written, run_key
+from kinesis_efo.leases import Conflict, EarlierWrite, Lag, Lease, LeaseInfo, LeaseStore, Success, run_key
 from kinesis_efo.leases.row import Item
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position
 
@@ -19,12 +19,12 @@ Scenario = Callable[[LeaseStore], Awaitable[None]]
 
 
 def written(outcome: object) -> Lease:
-    assert isinstance(outcome, Written), outcome
+    assert isinstance(outcome, Success), outcome
     return outcome.lease
 
 
 def lost(outcome: object) -> Lease | None:
-    assert isinstance(outcome, Lost), outcome
+    assert isinstance(outcome, Conflict), outcome
     return outcome.current
 
 
@@ -121,7 +121,7 @@ class LeaseStoreContract(ABC):
             seen = await owned(store)
             names = [f"worker {i}" for i in range(8)]
             outcomes = await asyncio.gather(*(store.take(seen, name, "", 2) for name in names))
-            winners = [each for each in outcomes if isinstance(each, Written)]
+            winners = [each for each in outcomes if isinstance(each, Success)]
             assert len(winners) == 1
             assert await stored(store) == winners[0].lease
 
@@ -179,7 +179,7 @@ class LeaseStoreContract(ABC):
             before = await owned(store)
             renewed = written(await store.apply(before, Lease.renewed))
             for change in (Lease.renewed, lambda row: row.checkpointed(Position.after(5)), Lease.released):
-                assert await store.apply(before, change) == Behind(renewed)
+                assert await store.apply(before, change) == EarlierWrite(renewed)
             assert await stored(store) == renewed
             released = written(await store.apply(renewed, Lease.released))
             assert lost(await store.apply(renewed, Lease.released)) == released

@@ -9,7 +9,7 @@ from random import Random
 from typing import TypeVar
 
 from kinesis_efo.errors import TableUnavailableError
-from kinesis_efo.leases import Lease, LeaseStore, Lost, Scan, Written
+from kinesis_efo.leases import Conflict, Lease, LeaseStore, Scan, Success
 from kinesis_efo.leases.row import OBSOLETE, Item
 from kinesis_efo.leases.store import Outcome
 
@@ -53,14 +53,14 @@ class MemoryLeaseStore(LeaseStore):
 
     async def _put(self, lease: Lease) -> Outcome:
         if lease.key in self.items:
-            return Lost(self.lease(lease.key))
+            return Conflict(self.lease(lease.key))
         self._store(lease.key, lease.to_item())
-        return Written(lease)
+        return Success(lease)
 
     async def _update(self, before: Lease, after: Lease) -> Outcome:
         item = self.items.get(before.key)
         if not self._matches(item, before):
-            return Lost(Lease.from_item(item) if item else None)
+            return Conflict(Lease.from_item(item) if item else None)
         old, new = before.to_item(), after.to_item()
         changed = {name: value for name, value in new.items() if old.get(name) != value}
         gone = set(old) - set(new)
@@ -69,14 +69,14 @@ class MemoryLeaseStore(LeaseStore):
         self._store(
             before.key, {name: value for name, value in {**(item or {}), **changed}.items() if name not in gone}
         )
-        return Written(self.lease(before.key))
+        return Success(self.lease(before.key))
 
     async def _remove(self, before: Lease) -> Outcome:
         item = self.items.get(before.key)
         if not self._matches(item, before):
-            return Lost(Lease.from_item(item) if item else None)
+            return Conflict(Lease.from_item(item) if item else None)
         self._store(before.key, None)
-        return Written(before)
+        return Success(before)
 
     def _store(self, key: str, item: Item | None) -> None:
         self.writes.append((key, self.items.get(key), item))

@@ -13,7 +13,7 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import LeaseStore, Scan
-from kinesis_efo.leases.watch import Watched, watch
+from kinesis_efo.leases.watch import WatchResult, watch
 from kinesis_efo.operate import lease_edits
 from kinesis_efo.operate.lease_edits import Edit
 
@@ -82,14 +82,14 @@ async def change(
         )
 
 
-async def _watch(table: LeaseStore, lease_timeout: float, guarded: Callable[[Lease], bool]) -> Watched:
+async def _watch(table: LeaseStore, lease_timeout: float, guarded: Callable[[Lease], bool]) -> WatchResult:
     def waiting() -> None:
         output.remark(f"watching {table.label} for up to {lease_timeout:g} s: is an owner alive?")
 
     return await watch(table, SystemClock(), lease_timeout, guarded, waiting)
 
 
-def _refuse_live(table: LeaseStore, seen: Watched, force: bool) -> None:
+def _refuse_live(table: LeaseStore, seen: WatchResult, force: bool) -> None:
     if not seen.live:
         return
     workers = "; ".join(

@@ -1,4 +1,4 @@
-"""The run's lease on each stream, and the checkpoints of shards, kept in DynamoDB. See `RunLease`, `Checkpoints` and `LeaseTable`."""
+"""A run's lease on each stream (`RunLease`) and the checkpoints of shards (`Checkpoints`), stored in DynamoDB (`LeaseTable`)."""
 
 from kinesis_efo.leases.checkpoints import Checkpoints, Pace
 from kinesis_efo.leases.keys import LeaseKeys, run_key
@@ -8,12 +8,13 @@ from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.run_lag import Lag
-from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Scan, Written
+from kinesis_efo.leases.store import Conflict, EarlierWrite, LeaseStore, Scan, Success
 from kinesis_efo.leases.table import LeaseTable, client_config
 
 __all__ = [
-    "Behind",
     "Checkpoints",
+    "Conflict",
+    "EarlierWrite",
     "Lag",
     "Lease",
     "LeaseInfo",
@@ -21,13 +22,12 @@ __all__ = [
     "LeaseListener",
     "LeaseStore",
     "LeaseTable",
-    "Lost",
     "Pace",
     "RunLease",
     "Scan",
     "SilentListener",
+    "Success",
     "Timing",
-    "Written",
     "client_config",
     "owner_id",
     "provably_gone",

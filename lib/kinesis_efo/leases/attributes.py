@@ -1,6 +1,6 @@
-"""Attributes of a row of the lease table in DynamoDB's typed form: read tolerantly, with errors that name row and attribute.
+"""Reads and writes the attributes of a lease table's row in DynamoDB's typed form. Errors name row and attribute.
 
-How a position is spread over attributes is here, too: KCL's `checkpoint` and `checkpointSubSequenceNumber`, and our `continuation`.
+A position is stored in KCL's `checkpoint` and `checkpointSubSequenceNumber`, and in this library's `continuation`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases.reached import Reached
+from kinesis_efo.leases.reached import CheckpointMark
 from kinesis_efo.leases.run_lag import Lag
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import Position, PositionKind
@@ -20,7 +20,7 @@ _REQUIRED: Final = object()
 
 
 def read(item: Attributes, name: str, kind: str, default: Any = _REQUIRED) -> Any:
-    """The value of an attribute of some type (`S`, `SS`)."""
+    """Return the value of an attribute of a type (`S`, `SS`)."""
     attribute = item.get(name)
     if attribute is None or "NULL" in attribute:
         if default is _REQUIRED:
@@ -32,7 +32,7 @@ def read(item: Attributes, name: str, kind: str, default: Any = _REQUIRED) -> An
 
 
 def number(item: Attributes, name: str, default: Any = _REQUIRED) -> int:
-    """The value of an attribute that is a whole number."""
+    """Return the value of an attribute that is a whole number."""
     value = read(item, name, "N", default)
     try:
         return int(value)
@@ -41,39 +41,39 @@ def number(item: Attributes, name: str, default: Any = _REQUIRED) -> int:
 
 
 def fault(item: Attributes, what: str) -> ValueError:
-    """The error that an attribute is wrong."""
+    """Make the error for a wrong attribute."""
     return ValueError(f"lease row {item.get('leaseKey', {}).get('S', '?')!r} {what}")
 
 
 def checkpoint_text(position: Position | None) -> str:
-    """KCL's text of a checkpoint."""
+    """Return the text of a checkpoint as the KCL writes it."""
     if position is None:
         return "LATEST"
     return str(position.value) if position.kind is PositionKind.AFTER else position.kind.value
 
 
 def stored(position: Position) -> tuple[Position, int, int | None]:
-    """A position in the form of a row: checkpoint, sub-sequence number, and continuation."""
+    """Split a position into checkpoint, sub-sequence number, and continuation."""
     if position.kind is PositionKind.INSIDE:
         return Position.after(position.value), position.sub, None
     return position, 0, position.value if position.kind is PositionKind.AFTER else None
 
 
 def read_continuation(item: Attributes) -> int | None:
-    """The number up to which the shard was read; None if the checkpoint alone says so."""
+    """Read the number up to which the shard was read; None if only the checkpoint says so."""
     checkpoint = read(item, "checkpoint", "S", "LATEST")
     text = read(item, "continuation", "S", None)
     if text is None:
         return None
     if not text.isdecimal():
         raise fault(item, f"has attribute 'continuation' = {text!r}, expected a sequence number")
-    # A KCL application that takes a row over moves its checkpoint, and keeps attributes that it does not know.
+    # A KCL application moves the checkpoint of a row that it takes over, and keeps unknown attributes as they are.
     moved_on = checkpoint == "SHARD_END" or (checkpoint.isdecimal() and int(checkpoint) > int(text))
     return None if moved_on else int(text)
 
 
 def read_checkpoint(item: Attributes) -> Position | None:
-    """The checkpoint; None if a KCL application stored no position."""
+    """Read the checkpoint; None if a KCL application stored no position."""
     text = read(item, "checkpoint", "S", "LATEST")
     match text:
         case "LATEST":
@@ -91,7 +91,7 @@ def read_checkpoint(item: Attributes) -> Position | None:
 
 
 def of_lag(lag: Lag) -> dict[str, dict[str, Any]]:
-    """The attribute of a run's row that says how far it is behind."""
+    """Make the attribute with the lag of a run."""
     fields = {"shards": {"N": str(lag.shards)}, "bufferedBytes": {"N": str(lag.buffered)}}
     fields |= {"records": {"N": str(lag.records)}} if lag.records else {}
     fields |= {"at": {"N": str(lag.at)}} if lag.at is not None else {}
@@ -101,7 +101,7 @@ def of_lag(lag: Lag) -> dict[str, dict[str, Any]]:
 
 
 def read_lag(item: Attributes) -> Lag | None:
-    """How far a run said that it was behind; None if it said nothing."""
+    """Read the lag of a run; None if its row has none."""
     fields = read(item, "lag", "M", None)
     if fields is None:
         return None
@@ -117,31 +117,31 @@ def read_lag(item: Attributes) -> Lag | None:
     )
 
 
-def of_marks(marks: tuple[Reached, ...]) -> dict[str, dict[str, Any]]:
-    """The attribute of a run's row that says how far checkpoints have come."""
+def of_marks(marks: tuple[CheckpointMark, ...]) -> dict[str, dict[str, Any]]:
+    """Make the attribute with the marks of checkpoints."""
     fields = {
         each.mark.checkpoint: {"M": {"moved": {"N": str(each.mark.moved)}, "at": {"N": str(each.at)}}} for each in marks
     }
     return {"marks": {"M": fields}}
 
 
-def read_marks(item: Attributes) -> tuple[Reached, ...]:
-    """How far checkpoints have come, the newest first; nothing if the row does not say."""
+def read_marks(item: Attributes) -> tuple[CheckpointMark, ...]:
+    """Read the marks of checkpoints, the newest first; empty if the row has none."""
     found = []
     for checkpoint, each in read(item, "marks", "M", {}).items():
         named = {**each.get("M", {}), "leaseKey": item.get("leaseKey", {})}  # for messages
-        found.append(Reached(Mark(checkpoint, number(named, "moved")), number(named, "at")))
+        found.append(CheckpointMark(Mark(checkpoint, number(named, "moved")), number(named, "at")))
     return tuple(sorted(found, key=lambda each: each.at, reverse=True))
 
 
 def of_stream(stream: StreamIdentity) -> dict[str, dict[str, str]]:
-    """The attributes that say which stream was read."""
+    """Make the attributes that identify the stream."""
     created = {} if stream.created is None else {"streamCreated": {"N": str(stream.created)}}
     return {"streamArn": {"S": stream.arn}, **created}
 
 
 def read_stream(item: Attributes) -> StreamIdentity | None:
-    """Which stream was read; None if the row does not say."""
+    """Read which stream was read; None if the row does not say."""
     arn = read(item, "streamArn", "S", None)
     if arn is None or "streamCreated" not in item:
         return None if arn is None else StreamIdentity(arn)

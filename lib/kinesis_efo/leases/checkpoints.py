@@ -1,8 +1,8 @@
-"""Writes how far each shard is done into the lease table: when it changed, at a bounded rate, and only while the run's lease is held.
+"""Writes the checkpoints of shards into the lease table: after changes, at a bounded rate, and only while the run's lease is held.
 
-Checkpoints are for tools and for new queries; a running query goes on from Spark's own offsets. Every row bears the epoch of the
-run that wrote it, and a run never overwrites what a later one has written. It does overwrite checkpoints of another stream, such as
-one that was deleted and created again since: whatever they say means nothing to this one.
+Checkpoints are for tools and for new queries; a query continues from Spark's own offsets. Every row has the epoch of the run that wrote
+it, and a run does not overwrite the rows of a later run. It does replace checkpoints of another stream, such as one that was deleted and
+created again since.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kinesis_efo.leases.cleanup import finished_parents, passed_parents
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Outcome, Written
+from kinesis_efo.leases.store import Conflict, EarlierWrite, LeaseStore, Outcome, Success
 from kinesis_efo.positions import SHARD_END, LastRecord, Position, ShardKey
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ CLEANUP_INTERVAL: Final = 60.0
 """Seconds between two cleanups of the rows of finished shards (KCL's interval)."""
 
 REFRESH_INTERVAL: Final = 60.0
-"""Seconds between two writes of the time up to which a shard was read whose position stays, as an idle polled shard's does."""
+"""Seconds between two writes of `readUntil` if the position does not change, as that of an idle polled shard."""
 
 _LOOK_INTERVAL: Final = 5.0
 _RETRY_PAUSE: Final = 1.0
@@ -53,7 +53,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class PendingCheckpoint:
     """A position to store with one of the next writes."""
 
     position: Position
@@ -61,28 +61,28 @@ class Noted:
     record: LastRecord | None = None
 
     def is_news_to(self, row: Lease) -> bool:
-        """Whether storing it changes a row: positions only move forwards."""
+        """Whether storing it changes a row: positions move only forwards."""
         return row.advances(self.position) or not self.children <= row.children
 
     def stored_in(self, row: Lease) -> Lease:
-        """The row with this position."""
+        """Return the row with this position."""
         return row.checkpointed(self.position, self.children, self.record)
 
 
 class Checkpoints:
-    """Keeps the rows of the shards that a run reads. One per run, on one asyncio loop.
+    """Maintains the rows of the shards that a run reads. One per run, on one asyncio loop.
 
     Args:
         table: The lease table.
-        keys: Whose rows are whose.
-        epoch: The epoch of the run's lease on a stream; None while that is not held.
-        identity: Which stream a logical name stands for.
+        keys: Keys of the rows.
+        epoch: Returns the epoch of the run's lease on a stream; None while it is not held.
+        identity: Returns the identity of the stream with a logical name.
         pace: How often rows are written.
         clock: Time.
-        read_until: The time up to which every record that arrived in a shard lies at or before a position, in epoch seconds; None
-            if that is not known.
-        failure: Keeps the error that keeps the run from going on.
-        fetcher: Which fetcher reads a shard, for those who look at the rows; None if there is only one.
+        read_until: Returns a time such that all records of the shard that arrived before it lie at or before a position, in epoch
+            seconds; None if not known.
+        failure: Gets the error that ends the run.
+        fetcher: Returns the name of a shard's fetcher, for people who look at the rows; None if there is only one.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Checkpoints:
         self._strays: dict[ShardKey, Lease] = {}
         self._wanted: dict[ShardKey, LeaseInfo] = {}
         self._finished: dict[ShardKey, LeaseInfo] = {}
-        self._noted: dict[ShardKey, Noted] = {}
+        self._noted: dict[ShardKey, PendingCheckpoint] = {}
         self._queue: list[tuple[float, int, ShardKey]] = []
         self._queued: set[ShardKey] = set()
         self._numbers = count()
@@ -122,10 +122,10 @@ class Checkpoints:
         self._troubled = False
         self._task: asyncio.Task[None] | None = None
 
-    # -- what the reader says and asks
+    # -- called by the reader
 
     def found(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Take note of the rows of a stream's shards, as they were when its lease was taken."""
+        """Note the rows of a stream's shards when its lease was taken."""
         for known in (self._rows, self._strays):
             for shard in [shard for shard in known if shard.stream == stream]:
                 del known[shard]
@@ -141,10 +141,10 @@ class Checkpoints:
             self._clean_soon()
 
     def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
-        """Name the shards that the query reads now. Those without a row get one, and rows that lack something are completed.
+        """Set the shards that the query reads now. Missing rows are created, and incomplete ones completed.
 
         Args:
-            shards: All of them, with what their rows say when they are created.
+            shards: All of them, with the contents of new rows.
         """
         new = {
             shard
@@ -152,7 +152,7 @@ class Checkpoints:
             if (known := self._wanted.get(shard)) is None or info.is_known != known.is_known
         }
         gone = self._wanted.keys() - shards.keys()
-        # A shard may be read to its end before its row is created: without one, it would seem never to have been read.
+        # A shard may be read to its end before its row is created. It still needs one, or it would seem not to have been read.
         self._finished |= {
             shard: self._wanted[shard]
             for shard in gone - self._rows.keys()
@@ -165,20 +165,22 @@ class Checkpoints:
             self._clean_soon()
 
     def note(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
-        """Note how far a shard is done: written in time, forwards only.
+        """Note the position of a shard, to be written later. Positions move only forwards.
 
         Args:
             shard: The shard.
             position: Everything up to here is done.
-            record: The last record up to there; None if none is known.
+            record: The last record up to there; None if not known.
         """
         noted = self._noted.get(shard)
         if noted is None or (position != noted.position and position.reaches(noted.position)):
-            self._noted[shard] = Noted(position, record=record if record is not None or noted is None else noted.record)
+            self._noted[shard] = PendingCheckpoint(
+                position, record=record if record is not None or noted is None else noted.record
+            )
             self._enqueue(shard)
 
     def stored(self, shard: ShardKey) -> Position | None:
-        """How far a shard is done by its row, or by what is about to be written there; None if it has none."""
+        """Return the position of a shard in its row, or the one about to be written there; None if it has none."""
         if (noted := self._noted.get(shard)) is not None:
             return noted.position
         row = self._rows.get(shard)
@@ -191,12 +193,12 @@ class Checkpoints:
             shard: The shard.
             children: Shard ids of its children.
         """
-        self._noted[shard] = Noted(SHARD_END, frozenset(children))
+        self._noted[shard] = PendingCheckpoint(SHARD_END, frozenset(children))
         self._enqueue(shard, soon=True)
         self._clean_soon()
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """The time up to which every record that arrived lies at or before a position, by the shard's row; epoch seconds."""
+        """Return a time such that all records that arrived before it lie at or before a position, from the shard's row; epoch seconds."""
         row = self._rows.get(shard)
         known = row is not None and row.position is not None and position.reaches(row.position)
         return row.read_until if row is not None and known else None
@@ -204,14 +206,14 @@ class Checkpoints:
     # -- start and stop
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start writing."""
         self._task = asyncio.create_task(self._run(), name="checkpoints")
 
     async def stop(self, at_most: float = 4.0) -> None:
-        """Write what is not written yet, in one burst, while the run's lease is still held.
+        """Write all pending checkpoints at once, while the run's lease is still held.
 
         Args:
-            at_most: Seconds after which the rest stays unwritten.
+            at_most: Longest duration, seconds; the rest stays unwritten.
         """
         if self._task is None:
             return
@@ -292,7 +294,7 @@ class Checkpoints:
             await self._clock.sleep(max(0.0, began + 1 / self._pace.rate - self._clock.monotonic()))
 
     async def _write(self, shard: ShardKey, *, last: bool = False) -> bool:
-        """Bring a shard's row up to what was noted; False if nothing had to be written."""
+        """Write a shard's pending changes; returns whether there were any."""
         wrote = False
         while (epoch := self._epoch(shard.stream)) is not None:
             if (stray := self._strays.get(shard)) is not None and stray.epoch <= epoch:
@@ -301,21 +303,21 @@ class Checkpoints:
                 continue
             row = self._rows.get(shard)
             change = self._created(shard) if row is None else self._changed(shard, row, last=last)
-            if change is None or stray is not None or change.epoch > epoch:  # a later run has written it
+            if change is None or stray is not None or change.epoch > epoch:  # a later run has written the row
                 return wrote
             wrote = True
             change = change.written_in(epoch, self._identity(shard.stream), self._fetcher(shard), self._clock.time())
-            outcome: Outcome | Behind
+            outcome: Outcome | EarlierWrite
             if row is None:
                 outcome = await self._table.create_if_absent(change)
             else:
                 outcome = await self._table.apply(row, lambda _, change=change: change)  # type: ignore[misc]
-            if isinstance(outcome, Written):
+            if isinstance(outcome, Success):
                 self._rows[shard] = outcome.lease
                 self._written_at[shard] = self._clock.monotonic()
                 self._finished.pop(shard, None)
                 return True
-            current = outcome.lease if isinstance(outcome, Behind) else outcome.current
+            current = outcome.lease if isinstance(outcome, EarlierWrite) else outcome.current
             if current is None:
                 del self._rows[shard]
             else:
@@ -324,21 +326,21 @@ class Checkpoints:
         return wrote
 
     def _keep(self, shard: ShardKey, row: Lease) -> None:
-        """Remember a row as it is in the table, and apart from the others if it is of another stream."""
+        """Remember a row of the table: among the rows, or among the strays if it is of another stream."""
         stray = row.is_of_another(self._identity(shard.stream))
         known, other = (self._strays, self._rows) if stray else (self._rows, self._strays)
         known[shard] = row
         other.pop(shard, None)
 
     async def _drop_stray(self, shard: ShardKey, row: Lease) -> None:
-        """Delete the row of another stream. If its shard is read, a new one takes its place."""
+        """Delete the row of another stream. If the shard is read, it gets a new row later."""
         outcome = await self._table.delete(row)
         self._strays.pop(shard, None)
-        if isinstance(outcome, Lost) and outcome.current is not None:
+        if isinstance(outcome, Conflict) and outcome.current is not None:
             self._keep(shard, outcome.current)
 
     def _created(self, shard: ShardKey) -> Lease | None:
-        """The row of a shard that has none; None if nothing is known of it."""
+        """Make the row of a shard that has none; None if nothing is known about it."""
         noted, info = self._noted.get(shard), self._wanted.get(shard) or self._finished.get(shard)
         if info is None:
             return None
@@ -351,7 +353,7 @@ class Checkpoints:
         return self._seen(shard, row)
 
     def _changed(self, shard: ShardKey, row: Lease, *, last: bool) -> Lease | None:
-        """A shard's row with what was noted since; None if it says so already."""
+        """Return a shard's row with its pending changes; None if there are none."""
         noted, info = self._noted.get(shard), self._wanted.get(shard)
         complete = row if info is None else row.completed(info)
         if noted is not None and noted.is_news_to(row):
@@ -361,7 +363,7 @@ class Checkpoints:
         return None
 
     def _is_outdated(self, shard: ShardKey, row: Lease, seconds: float) -> bool:
-        """Whether a shard was read without anything new for so much longer than its row says."""
+        """Whether the row's `read_until` is behind by `seconds` or more."""
         until = self._read_until(shard, row.position) if row.position is not None else None
         return until is not None and until - (row.read_until or 0.0) >= seconds
 
@@ -369,14 +371,14 @@ class Checkpoints:
         return row if row.position is None else row.seen(self._read_until(shard, row.position))
 
     def _check_owner(self, row: Lease) -> None:
-        """Raise an error if a shard's row has an owner: a KCL application, which does not heed the run's lease."""
+        """Raise an error if a shard's row has an owner: a KCL application, which ignores the run's lease."""
         if row.owner is not None:
             raise LeaseLostError(
                 f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application reads with "
                 f"{self._table.label}, too. Nothing was lost; stop it, or give this query an application of its own"
             )
 
-    # -- what is done now and then
+    # -- periodic work
 
     def _clean_soon(self) -> None:
         self._cleanup_at = self._cleanup_at or self._clock.monotonic() + CLEANUP_INTERVAL
@@ -391,7 +393,7 @@ class Checkpoints:
             await self._clean(now)
 
     async def _clean(self, now: float) -> None:
-        """Finish and delete the rows of parents that are read; never what is wanted."""
+        """Finish and delete the rows of parents that were read to their end, except those of `want`."""
         self._cleanup_at = now + CLEANUP_INTERVAL if self._rows.keys() - self._wanted.keys() else None
         rows = {row.key: row for shard, row in self._rows.items() if row.epoch <= (self._epoch(shard.stream) or -1)}
         wanted = {self._keys.encode(shard) for shard in self._wanted}
@@ -407,7 +409,7 @@ class Checkpoints:
                 outcome = await self._table.delete(row)
                 shard = self._keys.decode(row.key)
                 assert shard is not None
-                if isinstance(outcome, Lost) and outcome.current is not None:
+                if isinstance(outcome, Conflict) and outcome.current is not None:
                     self._rows[shard] = outcome.current
                 else:
                     logger.info("checkpoint %s deleted: its shard and what came before its children is read", row.key)

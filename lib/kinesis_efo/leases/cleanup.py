@@ -1,8 +1,8 @@
-"""Decides which rows of shards that were read have to be finished, and which can be deleted. Pure.
+"""Decides which rows of ended shards must be set to `SHARD_END`, and which can be deleted. Pure.
 
-KCL's rule: a parent's row goes when all its children have rows whose checkpoint has left the start, and its own parents'
-rows are gone. That all children are known is read from `childShardIds` or, after a crash before that was written, from
-hash ranges: children that cover the parent's range are all of them.
+KCL's rule: a parent's row is deleted when all its children have rows with a checkpoint after the start, and its own parents' rows are
+gone. The children are listed in `childShardIds`; if a crash kept that from being written, they are complete if they cover the parent's
+hash range.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from kinesis_efo.positions import SHARD_END
 def passed_parents(
     leases: Mapping[str, Lease], candidates: Collection[str], wanted: Collection[str]
 ) -> list[tuple[Lease, frozenset[str]]]:
-    """Rows that stand somewhere in their shards although these were read to their end, with the ids of their children.
+    """Return rows of shards that were read to their end but whose checkpoint is earlier, with the ids of their children.
 
-    A crash between the plan that goes on with the children alone and the parent's last checkpoint leaves such a row. That a
-    child is wanted, and its parent is not, says that the parent is done: an offset names children once their parents are.
+    A crash after the children were planned, but before the parent's last checkpoint was written, leaves such a row. If a query reads the
+    child and not the parent, the parent is done: an offset contains children only after their parents.
 
     Args:
         leases: All rows.
-        candidates: Keys of rows that nobody wants or holds.
-        wanted: Keys of leases that are wanted.
+        candidates: Keys of rows of shards that are not read.
+        wanted: Keys of rows of shards that are read.
     """
     children: dict[str, set[str]] = {}
     for key in wanted:
@@ -39,11 +39,11 @@ def passed_parents(
 
 
 def finished_parents(leases: Mapping[str, Lease], candidates: Collection[str]) -> list[Lease]:
-    """Rows to delete, among those that nobody wants or holds.
+    """Return the rows to delete.
 
     Args:
         leases: All rows.
-        candidates: Keys of rows that may go.
+        candidates: Keys of rows that may be deleted.
     """
     children: dict[str, list[Lease]] = {}
     for lease in leases.values():
@@ -66,7 +66,7 @@ def _listed(parent: Lease, children: Collection[Lease]) -> bool:
 
 
 def _covered(parent: Lease, children: Collection[Lease]) -> bool:
-    """Whether the children's hash ranges leave no hole in the parent's."""
+    """Whether the children's hash ranges cover the parent's without a gap."""
     if parent.starting_hash_key is None or parent.ending_hash_key is None:
         return False
     ranges = sorted(

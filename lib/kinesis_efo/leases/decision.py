@@ -1,4 +1,4 @@
-"""Decides what to do for the lease on one stream, from the rows that were seen. Pure."""
+"""Decides from the rows of a stream whether its lease is free. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Free:
     """The lease can be taken.
 
     Attributes:
-        row: Its row as it is; None if there is none.
-        epoch: The epoch to take it with: above that of every row of the stream.
+        row: Its present row; None if there is none.
+        epoch: The epoch to take it with: higher than that of every row of the stream.
     """
 
     row: Lease | None
@@ -24,26 +24,26 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Another run may be alive: its row has an owner, and was not quiet for long enough.
+    """Another run may be alive: its row has an owner and changed lately.
 
     Attributes:
-        seen: What was seen of that row; of several, of the one that changed last.
+        seen: The heartbeat of that row; of several, the one that changed last.
     """
 
     seen: Heartbeat
 
 
 def decide(key: str, rows: Mapping[str, Heartbeat], observer: Observer, now: float, *, me: str) -> Free | Rival:
-    """Tell whether the lease on a stream is free.
+    """Decide whether the lease on a stream is free.
 
-    Rows of shards count as well: a KCL application owns those instead.
+    Rows of shards count, too, because a KCL application owns those.
 
     Args:
         key: Key of the run's row.
         rows: The run's row and those of the stream's shards, by lease key.
         observer: Judges expiry.
         now: Monotonic time, seconds.
-        me: Our owner. A row that names it is one that we lost while the table was out of reach.
+        me: The owner name of this run. A row with it is one that was lost while the table was out of reach.
     """
     owned = [seen for seen in rows.values() if seen.lease.owner not in (None, me) and not observer.quiet(seen, now)]
     if owned:

@@ -1,8 +1,7 @@
-"""Tells which leases have expired: those whose counter was watched and did not move for the lease timeout, and those whose owner
-has provably ended.
+"""Detects expired leases: the counter did not change for the lease timeout, or the owner's process has provably ended.
 
-Nobody's wall clock is trusted, and none is in the table: what counts is how long this observer has seen no change on its
-own monotonic clock (KCL's rule). Pure, but for what it is given.
+No wall clock is used, and no time is in the table: an observer measures on its own monotonic clock how long there was no change (KCL's
+rule). Pure, except for its arguments.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What was seen of one row so far.
+    """When one row was seen to change.
 
     Attributes:
         lease: The row as it was seen last.
         owner_since: When it was first seen with its present owner, seconds.
         changed_at: When its owner or counter was last seen to change, seconds.
-        gone: Whether the row has vanished from the table since.
+        gone: Whether the row is not in the table any more.
     """
 
     lease: Lease
@@ -31,11 +30,11 @@ class Heartbeat:
 
 
 class Observer:
-    """Remembers the rows seen and tells which have gone quiet.
+    """Remembers the rows of earlier scans and detects those that stopped changing.
 
     Args:
         lease_timeout: Seconds without change after which a lease counts as expired.
-        gone: Tells whether an owner has ended for certain; asked once per owner and scan.
+        gone: Returns whether an owner has ended for certain; called once per owner and scan.
     """
 
     def __init__(self, lease_timeout: float, gone: Callable[[str], bool] = lambda _owner: False) -> None:
@@ -45,10 +44,10 @@ class Observer:
         self._heartbeats: dict[str, Heartbeat] = {}
 
     def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Heartbeat]:
-        """Take note of a scan.
+        """Note a scan.
 
-        A row seen for the first time counts as renewed just now. A row that was owned and has vanished is remembered
-        until it would have expired: somebody deleted it by hand, and its owner may not know yet.
+        A row that is seen for the first time counts as renewed now. A row with an owner that is not in the table any more is remembered
+        until it would have expired: if it was deleted by hand, its owner may not know yet.
 
         Args:
             leases: All rows.
@@ -72,22 +71,22 @@ class Observer:
         old = self._heartbeats.get(lease.key)
         if old is None or old.lease.owner != lease.owner:
             return Heartbeat(lease, now, now)
-        # A row that is there again was written just now, by its owner or by whoever restored it.
+        # A row that is in the table again was written just now.
         moved = old.gone or old.lease.counter != lease.counter
         return Heartbeat(lease, old.owner_since, now if moved else old.changed_at)
 
     def quiet(self, heartbeat: Heartbeat, now: float, times: float = 1) -> bool:
-        """Whether neither owner nor counter has changed for so many times the lease timeout, or the owner has ended."""
+        """Whether neither owner nor counter has changed for `times` the lease timeout, or the owner has ended."""
         return now - heartbeat.changed_at >= times * self._timeout or heartbeat.lease.owner in self._ended
 
     def expires_in(self, heartbeat: Heartbeat, now: float) -> float:
-        """Seconds until a row has been quiet for the lease timeout; 0 if it has."""
+        """Return the seconds until a row has been quiet for the lease timeout; 0 if it has."""
         return 0.0 if self.quiet(heartbeat, now) else heartbeat.changed_at + self._timeout - now
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:
         """Whether the owner was watched for a whole timeout and renews its lease.
 
-        A renewal is due every third of the timeout: an owner silent for two thirds may be dead, and is watched on.
+        A renewal is due every third of the timeout; after two thirds without one, the owner may be dead.
         """
         return (
             now - heartbeat.owner_since >= self._timeout

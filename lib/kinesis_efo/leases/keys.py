@@ -1,4 +1,4 @@
-"""The keys of the lease table's rows: which row belongs to which run or shard."""
+"""Converts between the keys of the lease table's rows and the runs or shards they belong to."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kinesis_efo.positions import ShardKey
 T = TypeVar("T")
 
 RUN_PREFIX: Final = "#run:"
-"""Begins the key of a run's row. No stream's name has a `#`."""
+"""Prefix of the key of a run's row. No stream's name has a `#`."""
 
 
 class LeaseKeys:
-    """Translates between shards and the keys of their rows, for one application.
+    """Converts between the shards of one application and the keys of their rows.
 
-    A shard's row has the key `<stream name>:<shard id>`. Two other forms are understood: the shard id alone, which a KCL
-    writes if its application reads one stream, and KCL's `<account>:<stream>:<epoch>:<shard id>`.
+    A shard's row has the key `<stream name>:<shard id>`. Two other forms are read: the shard id alone, which a KCL writes if its
+    application reads one stream, and KCL's `<account>:<stream>:<epoch>:<shard id>`.
 
     Args:
         streams: Logical stream name to the stream's name in Kinesis, for all streams of the application.
@@ -39,7 +39,7 @@ class LeaseKeys:
         self._only = next(iter(streams)) if len(streams) == 1 else None
 
     def encode(self, shard: ShardKey) -> str:
-        """The key of a shard's row.
+        """Return the key of a shard's row.
 
         Raises:
             ValueError: The application does not read that stream.
@@ -49,7 +49,7 @@ class LeaseKeys:
         return f"{shard.stream}:{shard.shard}"
 
     def decode(self, key: str) -> ShardKey | None:
-        """The shard of a row, or None for other rows and those of streams that this application does not read."""
+        """Return the shard of a row; None for other rows and those of streams that this application does not read."""
         match key.split(":"):
             case [shard] if self._only:
                 return ShardKey(self._only, shard)
@@ -60,7 +60,7 @@ class LeaseKeys:
         return None
 
     def stream(self, key: str) -> str | None:
-        """The stream of a run's or shard's row, or None if this application does not read it."""
+        """Return the stream of a run's or shard's row; None if this application does not read it."""
         if key.startswith(RUN_PREFIX):
             name = key.removeprefix(RUN_PREFIX)
             return name if name in self._names else None
@@ -68,7 +68,7 @@ class LeaseKeys:
         return None if shard is None else shard.stream
 
     def by_shard(self, rows: Mapping[str, T]) -> dict[ShardKey, T]:
-        """The shards' rows. Of several rows of one shard, which differ in the form of their key, the one in our own form."""
+        """Return the shards' rows. If a shard has several rows with different forms of the key, this library's form wins."""
         found: dict[ShardKey, T] = {}
         for key, row in rows.items():
             shard = self.decode(key)
@@ -78,7 +78,7 @@ class LeaseKeys:
 
 
 def run_key(stream: str) -> str:
-    """The key of a run's lease on a stream, by the stream's logical name.
+    """Return the key of a run's lease on a stream, by the stream's logical name.
 
     >>> run_key("orders")
     '#run:orders'
@@ -87,7 +87,7 @@ def run_key(stream: str) -> str:
 
 
 def sibling(key: str, shard_id: str) -> str:
-    """The lease key of another shard of the same stream.
+    """Return the lease key of another shard of the same stream.
 
     >>> sibling("orders:shardId-000000000000", "shardId-000000000001")
     'orders:shardId-000000000001'

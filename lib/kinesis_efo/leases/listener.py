@@ -1,4 +1,4 @@
-"""What a run's lease tells the one who reads the streams, and asks."""
+"""The interface between a run's lease and the reader of its streams."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ class LeaseListener(Protocol):
     """Reads streams while their leases are held. It is called in the event loop of the lease.
 
     Attributes:
-        failure: What ends the run.
+        failure: Holds the error that ends the run.
     """
 
     failure: Failure
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """The lease on a stream is held now: its shards may be read.
+        """Start reading a stream, because its lease is held now.
 
         Args:
             stream: Its logical name.
-            rows: The rows of its shards as they were found, by lease key.
+            rows: The present rows of its shards, by lease key.
         """
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """A lease that was not given up is gone: stop reading the stream before returning.
+        """Stop reading a stream before returning, because its lease was lost.
 
         Args:
             stream: Its logical name.
-            owner: Who has it now; None if that is not known, because the table could not be reached in time.
+            owner: The new owner; None if it is not known, because the table could not be reached in time.
         """
 
     def lag(self, stream: str) -> Lag | None:
-        """How far reading is behind. Asked before each renewal, so it must answer at once.
+        """Return how far the reader is behind. Called before each renewal, so it must return at once.
 
         Args:
             stream: Its logical name.

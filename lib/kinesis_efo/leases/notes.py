@@ -1,6 +1,6 @@
-"""What a run's rows remember for later runs, beside who reads: how streams are distributed, and how far checkpoints have come.
+"""Notes for later runs in a run's rows: whether Kinesis distributes a stream's records itself, and the marks of checkpoints.
 
-It is written with what a run writes anyway: the renewals of its lease, and its release.
+They are written with the renewals of the lease and its release.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.leases.reached import Reached, noted
+from kinesis_efo.leases.reached import CheckpointMark, noted
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 
@@ -23,33 +23,33 @@ class RunNotes:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._distributed: set[str] = set()
-        self._found: dict[str, tuple[Reached, ...]] = {}
+        self._found: dict[str, tuple[CheckpointMark, ...]] = {}
         self._planned: dict[str, tuple[Mark, int]] = {}
 
     def found(self, stream: str, row: Lease) -> None:
-        """Take note of what the row of a stream remembers, whose lease was taken."""
+        """Read the notes of earlier runs from a stream's row, when its lease was taken."""
         if row.distributed:
             self._distributed.add(stream)
         self._found[stream] = row.marks
 
     def was_distributed(self, stream: str) -> bool:
-        """Whether this run or one before it saw that Kinesis distributes a stream's records itself. Only while its lease is held."""
+        """Whether this or an earlier run noted that Kinesis distributes a stream's records itself. The stream's lease must be held."""
         return stream in self._distributed
 
     def note_distributed(self, stream: str) -> None:
-        """Remember with the next renewal that Kinesis distributes a stream's records itself."""
+        """Write with the next renewal that Kinesis distributes a stream's records itself."""
         self._distributed.add(stream)
 
-    def reached(self, stream: str) -> tuple[Reached, ...]:
-        """How far checkpoints had come with which a stream was read, when its lease was taken."""
+    def reached(self, stream: str) -> tuple[CheckpointMark, ...]:
+        """Return the marks of the checkpoints with which a stream was read, when its lease was taken."""
         return self._found.get(stream, ())
 
     def note_mark(self, mark: Mark) -> None:
-        """Remember with the next renewal that the checkpoint has the micro-batch with a mark. May be called in any thread."""
+        """Write with the next renewal that the checkpoint has the micro-batch with a mark. May be called in any thread."""
         self._planned[mark.checkpoint] = mark, round(self._clock.time() * 1000)
 
     def stored_in(self, stream: str, row: Lease) -> Lease:
-        """The row of a stream with these notes."""
+        """Return the row of a stream with these notes."""
         marks = row.marks
         for mark, at in list(self._planned.values()):
             marks = noted(marks, mark, at)

@@ -1,7 +1,7 @@
-"""Names the owner of a lease so that others can tell where it runs, whether its process is gone, and whether it is one of their program.
+"""Names of lease owners. A name says where the process runs, so that others can see whether it has ended and to which program it belongs.
 
-An owner is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. A boot id alone is no host: containers share it, and so do
-virtual machines that were restored from one snapshot.
+An owner is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. A boot id alone does not identify a host: containers share it,
+and so do virtual machines that were restored from one snapshot.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from kinesis_efo.processes import UNKNOWN, read_stat
 _PROC: Final = Path("/proc")
 
 
-class _Process(NamedTuple):
-    """What an owner says of its process. A pid alone may be another process' by now; with its start time it is one process."""
+class _OwnerProcess(NamedTuple):
+    """The process of an owner. Its start time distinguishes it from a later process with the same pid."""
 
     host: str
     boot: str
@@ -29,12 +29,12 @@ class _Process(NamedTuple):
 
 
 def owner_id(random: Random) -> str:
-    """A new owner of leases in this process: never the same twice, and readable in the table."""
+    """Make the name of a new lease owner in this process. Each name is unique."""
     return ":".join((*_own(os.getpid()), f"{random.getrandbits(64):016x}"))
 
 
 def readable(owner: str) -> str:
-    """The part of an owner that people look for: `<host>:<pid>`. Owners of another form stay as they are.
+    """Shorten an owner to `<host>:<pid>`, for messages. Owners of another form stay as they are.
 
     >>> readable("ip-10-0-0-7:6f2c:4026531836:4711:88123:00c0ffee00c0ffee")
     'ip-10-0-0-7:4711'
@@ -46,11 +46,11 @@ def readable(owner: str) -> str:
 
 
 def provably_gone(owner: str, proc: Path = _PROC) -> bool:
-    """Whether an owner's process has ended for certain, which only processes of the same machine and container can tell.
+    """Whether an owner's process has certainly ended. False unless it ran on this machine and in this container.
 
     Args:
-        owner: From `owner_id`, of any process. Of owners of another form nothing is known.
-        proc: Where the system describes its processes.
+        owner: From `owner_id`, of any process. False for owners of another form.
+        proc: The directory `/proc`.
     """
     if (process := _of_this_machine(owner)) is None:
         return False
@@ -61,28 +61,28 @@ def provably_gone(owner: str, proc: Path = _PROC) -> bool:
     except (OSError, ValueError, OverflowError):
         return False
     stat = read_stat(process.pid, proc)
-    # A pid that is taken again is another process; and one that nobody has waited for does nothing any more.
+    # The pid may belong to a later process, or to a zombie.
     return stat is not None and (stat.started != process.started or stat.dead)
 
 
 def of_this_program(owner: str, proc: Path = _PROC) -> bool:
-    """Whether an owner's process belongs to the Spark program that this process belongs to: Spark's JVM has started both.
+    """Whether an owner's process belongs to the same Spark program as this process: both have the same parent, Spark's JVM.
 
     Args:
         owner: From `owner_id`, of any process.
-        proc: Where the system describes its processes.
+        proc: The directory `/proc`.
     """
     if (process := _of_this_machine(owner)) is None:
         return False
     if process.pid == str(os.getpid()):
         return True
     stat = read_stat(process.pid, proc)
-    # Whose parent has ended gets another one, which has nothing to do with Spark.
+    # If the parent has ended, the process has another one, usually 1, that is not Spark.
     return stat is not None and stat.started == process.started and stat.parent == str(os.getppid()) != "1"
 
 
-def _of_this_machine(owner: str) -> _Process | None:
-    """An owner's process if it ran on this machine and in this container; None if it did not, or that is not known."""
+def _of_this_machine(owner: str) -> _OwnerProcess | None:
+    """Return an owner's process if it ran on this machine and in this container; None if it did not, or if that is not known."""
     process = _process(owner)
     if process is None or UNKNOWN in process:
         return None
@@ -91,20 +91,20 @@ def _of_this_machine(owner: str) -> _Process | None:
     return process if same else None
 
 
-def _process(owner: str) -> _Process | None:
+def _process(owner: str) -> _OwnerProcess | None:
     match owner.split(":"):
         case [host, boot, namespace, pid, started, _] if pid.isdecimal() and int(pid) > 0:
-            return _Process(host, boot, namespace, pid, started)
+            return _OwnerProcess(host, boot, namespace, pid, started)
     return None
 
 
 @cache
-def _own(pid: int) -> _Process:
+def _own(pid: int) -> _OwnerProcess:
     host = socket.gethostname().replace(":", "_")
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = (_PROC / "self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
     except OSError:
-        return _Process(host, UNKNOWN, UNKNOWN, str(pid), UNKNOWN)
+        return _OwnerProcess(host, UNKNOWN, UNKNOWN, str(pid), UNKNOWN)
     stat = read_stat(str(pid), _PROC)
-    return _Process(host, boot, namespace, str(pid), stat.started if stat is not None else UNKNOWN)
+    return _OwnerProcess(host, boot, namespace, str(pid), stat.started if stat is not None else UNKNOWN)

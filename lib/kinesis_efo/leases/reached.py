@@ -1,6 +1,6 @@
-"""How far checkpoints have come, as a run's row keeps it: so that a start learns that its checkpoint had been further. Pure.
+"""The furthest marks of checkpoints, stored in a run's row, so that a later start detects a checkpoint that went back. Pure.
 
-A checkpoint that is deleted leaves its entry behind. Only the newest are kept, so that none has to be cleaned up.
+The entry of a deleted checkpoint stays. Only the newest entries are kept, so no cleanup is needed.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from typing import Final, NamedTuple
 from kinesis_efo.marks import Mark
 
 KEPT: Final = 16
-"""Checkpoints that one row remembers: about 40 bytes each, of the 1 KB that a write is billed by."""
+"""Most checkpoints in one row: about 40 bytes each, of the 1 KB that a write is billed by."""
 
 
-class Reached(NamedTuple):
-    """The furthest mark that a checkpoint was seen with.
+class CheckpointMark(NamedTuple):
+    """The furthest mark of a checkpoint.
 
     Attributes:
         mark: The mark.
-        at: When, epoch milliseconds.
+        at: When it was noted, epoch milliseconds.
     """
 
     mark: Mark
     at: int
 
 
-def noted(known: tuple[Reached, ...], mark: Mark, at: int) -> tuple[Reached, ...]:
-    """What is known once a checkpoint has a mark: forwards only, the newest first.
+def noted(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[CheckpointMark, ...]:
+    """Add a checkpoint's mark, if it is further than its former one. Returns the newest first.
 
     Args:
-        known: What was known before.
+        known: The marks so far.
         mark: The mark.
         at: The present time, epoch milliseconds.
     """
@@ -37,10 +37,10 @@ def noted(known: tuple[Reached, ...], mark: Mark, at: int) -> tuple[Reached, ...
     if before is not None and before.mark.moved >= mark.moved:
         return known
     others = (each for each in known if each.mark.checkpoint != mark.checkpoint)
-    newest = sorted((Reached(mark, at), *others), key=lambda each: each.at, reverse=True)
+    newest = sorted((CheckpointMark(mark, at), *others), key=lambda each: each.at, reverse=True)
     return tuple(newest[:KEPT])
 
 
-def furthest(known: tuple[Reached, ...], checkpoint: str) -> Reached | None:
-    """How far a checkpoint has come; None if that is not known."""
+def furthest(known: tuple[CheckpointMark, ...], checkpoint: str) -> CheckpointMark | None:
+    """Return the mark of a checkpoint; None if it is not known."""
     return next((each for each in known if each.mark.checkpoint == checkpoint), None)

@@ -1,7 +1,7 @@
-"""Keeps one lease: renews its row, and knows the deadline on our own clock.
+"""Renews the row of one lease, and computes the deadline until which the lease is held, on this process' clock.
 
-A lease is ours until `lease_timeout` after the moment *before* its last successful write was sent. Whoever watches the
-row sees that write later than we sent it, so nobody can find the lease expired before we do.
+A lease is held until `lease_timeout` after the moment *before* its last successful write was sent. Other runs see that write later than
+it was sent, so they find the lease expired only after this run does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.run_lag import Lag
-from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Outcome, Written
+from kinesis_efo.leases.store import Conflict, EarlierWrite, LeaseStore, Outcome, Success
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Timing:
 
     Attributes:
         lease_timeout: A lease that is not renewed for this long is free.
-        patience: A table that cannot be used for this long, while a lease is to be taken, is given up (`subscribe.retryTimeout`).
+        patience: How long taking a lease is retried while the table cannot be used (`subscribe.retryTimeout`).
     """
 
     lease_timeout: float
@@ -38,13 +38,13 @@ class Timing:
     def renewal(self) -> float:
         """Time between two renewals of one lease: a third of the timeout, so that two may fail.
 
-        At most 10 s: with each renewal, the row tells how far the run is behind.
+        At most 10 s, because each renewal also writes the run's lag.
         """
         return min(self.lease_timeout / 3, 10.0)
 
 
 class RenewalEnd(Enum):
-    """Why a lease is not renewed any more."""
+    """The reason why a lease is not renewed any more."""
 
     LEAVING = "leaving"
     LOST = "another run took it"
@@ -55,14 +55,14 @@ class Renewal:
     """Renews one lease until it is lost, or has to be released.
 
     Args:
-        store: Where the row is.
-        lease: The row as we took it.
-        sent_at: Monotonic time before the taking write was sent, seconds.
+        store: The lease table.
+        lease: The row with which the lease was taken.
+        sent_at: Monotonic time before that write was sent, seconds.
         timing: How long the lease lasts.
         clock: Time.
         random: Spreads renewals.
-        lag: What the row says of how far reading is behind; asked for each renewal.
-        noting: The row with what else it is to remember; asked for each write.
+        lag: Returns the run's lag; called for each renewal.
+        noting: Adds notes to the row; called for each write.
     """
 
     def __init__(
@@ -93,22 +93,22 @@ class Renewal:
 
     @property
     def deadline(self) -> float:
-        """Monotonic time until which the lease is ours, seconds."""
+        """Monotonic time until which the lease is held, seconds."""
         return self._sent_at + self._timing.lease_timeout
 
     @property
     def valid(self) -> bool:
-        """Whether the deadline is still ahead, by the clock at this very moment."""
+        """Whether the deadline is in the future."""
         return self._clock.monotonic() < self.deadline
 
     @property
     def held(self) -> bool:
-        """Whether the lease may be used: it is ours, and not about to be released."""
+        """Whether the lease may be used: it is valid, and not about to be released."""
         return self._keeping and self.valid
 
     @property
     def why_late(self) -> str:
-        """Why the lease was not renewed in time: two causes that look alike in the table, and have different remedies."""
+        """The reason why the lease was not renewed in time: this process or the table. They have different remedies."""
         if self._stopped >= self._timing.renewal:
             return (
                 f"this process did not run for {self._stopped:.1f} s (stopped, swapped out, or short of CPU) and lease_timeout is "
@@ -123,7 +123,7 @@ class Renewal:
         self._leaving.set()
 
     async def keep(self) -> RenewalEnd:
-        """Renew until the lease is lost or should be released; the row is left as it is then."""
+        """Renew until the lease is lost or should be released. Does not release it."""
         try:
             return await self._keep()
         finally:
@@ -133,22 +133,22 @@ class Renewal:
         pause = self._timing.renewal * self._random.uniform(0.5, 1)  # so that leases taken together spread out
         while True:
             await self._pause(pause)
-            if not self.valid:  # also after this process was stopped for a while: before anything is written
+            if not self.valid:  # checked before each write: the process may have been suspended past the deadline
                 return RenewalEnd.UNREACHABLE
             if self._leaving.is_set():
                 return RenewalEnd.LEAVING
             outcome = await self._write(self._renewed, self.deadline)
-            if isinstance(outcome, Lost) and outcome.current is None:
+            if isinstance(outcome, Conflict) and outcome.current is None:
                 outcome = await self._recreate()
             match outcome:
                 case None:
                     pause = self._retry_pause()
-                case Behind():
+                case EarlierWrite():
                     pause = 0.0
-                case Lost(current):
+                case Conflict(current):
                     self.lost_to = current.owner if current else None
                     return RenewalEnd.LOST
-                case Written():
+                case Success():
                     pause = self._sent_at + self._timing.renewal - self._clock.monotonic()
 
     async def _pause(self, seconds: float) -> None:
@@ -157,13 +157,13 @@ class Renewal:
         self._note_time(due)
 
     def _note_time(self, due: float) -> None:
-        """Waking up late, when nothing had to be waited for but the clock, shows that this process did not run."""
+        """Note how late this process woke up from a wait for the clock: so long it did not run."""
         self._stopped = max(self._stopped, self._clock.monotonic() - due)
 
     async def release(self) -> bool:
-        """Free the row; tried for up to one lease timeout.
+        """Free the row; retried for up to one lease timeout.
 
-        The deadline does not matter here: nothing is used any more, and the write is refused if the lease is another's.
+        The deadline does not matter: the lease is not used any more, and the write is refused if another run has it.
 
         Returns:
             Whether the row is free now.
@@ -171,9 +171,9 @@ class Renewal:
         give_up_at = self._clock.monotonic() + self._timing.lease_timeout
         while self._clock.monotonic() < give_up_at:
             match await self._write(self._released, give_up_at):
-                case Written():
+                case Success():
                     return True
-                case Lost(current):
+                case Conflict(current):
                     return current is None or current.owner is None
                 case None:
                     await self._clock.sleep(self._retry_pause())
@@ -185,23 +185,23 @@ class Renewal:
     def _released(self, lease: Lease) -> Lease:
         return self._noting(lease.released())
 
-    async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | Behind | None:
+    async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | EarlierWrite | None:
         return await self._send(lambda: self._store.apply(self.lease, change), give_up_at)
 
-    async def _recreate(self) -> Outcome | Behind | None:
-        """Somebody deleted our row: write it again."""
+    async def _recreate(self) -> Outcome | EarlierWrite | None:
+        """Write the row again after it was deleted by hand."""
         lease = self._renewed(self.lease)
         outcome = await self._send(lambda: self._store.create_if_absent(lease), self.deadline)
-        if isinstance(outcome, Written):
+        if isinstance(outcome, Success):
             logger.warning("lease %s: its row was deleted from %s; written again", self.lease.key, self._store.label)
         return outcome
 
     async def _send(
-        self, request: Callable[[], Awaitable[Outcome | Behind]], give_up_at: float
-    ) -> Outcome | Behind | None:
-        """Send one write; None when it failed for now or took too long."""
+        self, request: Callable[[], Awaitable[Outcome | EarlierWrite]], give_up_at: float
+    ) -> Outcome | EarlierWrite | None:
+        """Send one write; None if it failed for now or took too long."""
 
-        async def sent() -> tuple[float, Outcome | Behind]:
+        async def sent() -> tuple[float, Outcome | EarlierWrite]:
             return self._clock.monotonic(), await request()
 
         try:
@@ -215,11 +215,11 @@ class Renewal:
             self._unanswered += 1
             return None
         sent_at, outcome = answer
-        if isinstance(outcome, Written):
+        if isinstance(outcome, Success):
             self.lease, self._sent_at, self.trouble = outcome.lease, sent_at, None
             self._stopped, self._unanswered = 0.0, 0
-        elif isinstance(outcome, Behind):
-            self.lease = outcome.lease  # when it was sent is not known: the deadline stays
+        elif isinstance(outcome, EarlierWrite):
+            self.lease = outcome.lease  # the deadline stays, because it is not known when this was sent
         return outcome
 
     def _retry_pause(self) -> float:

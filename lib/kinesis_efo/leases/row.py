@@ -1,9 +1,9 @@
 """One row of the lease table as a value: its changes, and its form in DynamoDB.
 
 A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`).
-Attribute names and types are those of KCL's `DynamoDBLeaseSerializer` where it has one, so that rows of a KCL application can be
-read; `epoch`, `endpoint`, `continuation`, `checkpointTimestamp`, `readUntil` (epoch milliseconds), `streamArn`, `streamCreated`
-(epoch seconds), `writtenAt` (epoch milliseconds), `status`, `marks` and `lag` are ours.
+Attribute names and types are those of KCL's `DynamoDBLeaseSerializer`, so that rows of a KCL application can be read. Only this library
+has `epoch`, `endpoint`, `continuation`, `checkpointTimestamp`, `readUntil` (epoch milliseconds), `streamArn`, `streamCreated` (epoch
+seconds), `writtenAt` (epoch milliseconds), `status`, `marks` and `lag`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.leases import attributes
 from kinesis_efo.leases.keys import RUN_PREFIX
-from kinesis_efo.leases.reached import Reached
+from kinesis_efo.leases.reached import CheckpointMark
 from kinesis_efo.leases.run_lag import Lag
 from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Position, PositionKind
 
@@ -29,14 +29,14 @@ OBSOLETE: Final = (
     "pendingCheckpointSubSequenceNumber",
     "pendingCheckpointState",
 )
-"""What a KCL leaves in a shard's row, of a hand-over or a two-phase checkpoint. Void once the row is written by a run."""
+"""Attributes that a KCL leaves in a shard's row after a hand-over or a two-phase checkpoint. A run removes them."""
 
 _OURS: Final = frozenset({"epoch", "endpoint", "continuation", "checkpointTimestamp", "readUntil", "streamArn"})
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """What a run knows about a shard when it creates the row of its checkpoint.
+    """The contents of a new row for a shard's checkpoint.
 
     Attributes:
         start: Checkpoint of a new row.
@@ -52,7 +52,7 @@ class LeaseInfo:
 
     @property
     def is_known(self) -> bool:
-        """Whether anybody has told of the shard: every shard has hash keys."""
+        """Whether the shard was listed or announced: then its hash keys are known."""
         return self.starting_hash_key is not None
 
 
@@ -63,30 +63,30 @@ class Lease:
     Attributes:
         key: Lease key; see `LeaseKeys`.
         counter: Fencing token: one more with every write.
-        owner: Who owns it; None if nobody does. Of the shards' rows, only those of a KCL application have owners.
-        checkpoint: The last record that was read, where its number is known, or where reading starts; None if a KCL application
-            stored no position: it wrote `LATEST`, or `AT_TIMESTAMP` whose time is only in its configuration.
-        sub: Sub-sequence number within an aggregated record, the last one where all of it was read; 0 for a plain record.
-        continuation: Sequence number up to which the shard was read, which may lie behind the last record's: Kinesis names such
-            numbers for idle shards, too. None in rows of a KCL application, whose checkpoint may be inside of an aggregate.
+        owner: The owner; None if there is none. Of the shards' rows, only those of a KCL application have owners.
+        checkpoint: The last record that was read, if its number is known, or the start position; None if a KCL application stored no
+            position: it wrote `LATEST`, or `AT_TIMESTAMP` with the time only in its configuration.
+        sub: Sub-sequence number within an aggregated record, the last one if all of it was read; 0 for a plain record.
+        continuation: Sequence number up to which the shard was read. It may be higher than the last record's: Kinesis sends such numbers
+            for idle shards, too. None in rows of a KCL application, whose checkpoint may be inside of an aggregate.
         owner_switches: Changes of owner since the last checkpoint.
         parents: Shard ids of the parents.
         children: Shard ids of the children, once known.
         starting_hash_key: First partition-key hash, decimal.
         ending_hash_key: Last partition-key hash, decimal.
-        epoch: Grows with every run that takes the lease. In a shard's row, that of the run that wrote it.
-        endpoint: Where the owner serves data.
-        stream: The stream that was read; None in rows of a KCL application, and those that were moved by hand.
-        fetcher: Which fetcher read the shard when its row was written, as `<number> on <host>`; None if there was only one.
-        distributed: Whether a run saw that Kinesis distributes the stream's records itself, now or in the past; in rows of runs.
-        marks: How far the checkpoints have come with which the stream was read; in rows of runs.
-        lag: How far the run was behind at its last renewal; None in shards' rows, and before the first.
-        status: How tools ask the run how far it is; opens nothing else. None in shards' rows.
-        written: When a run wrote a shard's row, epoch seconds by its own clock; None if that is not known.
+        epoch: Grows with every run that takes the lease. In a shard's row, the epoch of the run that wrote it.
+        endpoint: The address at which the owner serves data.
+        stream: The stream that was read; None in rows of a KCL application, and in rows that were moved by hand.
+        fetcher: The fetcher of the shard when its row was written, as `<number> on <host>`; None if there was only one.
+        distributed: Whether a run noted that Kinesis distributes the stream's records itself, now or in the past; in rows of runs.
+        marks: The marks of the checkpoints with which the stream was read; in rows of runs.
+        lag: The run's lag at its last renewal; None in shards' rows, and before the first renewal.
+        status: The token with which tools can read the run's status, and nothing else. None in shards' rows.
+        written: When a run wrote a shard's row, epoch seconds by its own clock; None if not known.
         also: Attributes with texts that only rows for a KCL application have.
-        ours: Whether it was surely this library that wrote the row, and no KCL application.
-        read_until: What arrived before this time lies at or before the checkpoint, epoch seconds; None if that is not
-            known. If a shard is idle and polled, nothing else tells how far it was read.
+        ours: Whether this library certainly wrote the row, rather than a KCL application.
+        read_until: Records that arrived before this time lie at or before the checkpoint, epoch seconds; None if not known. For an idle
+            polled shard, nothing else says how far it was read.
     """
 
     key: str
@@ -108,14 +108,14 @@ class Lease:
     lag: Lag | None = None
     status: str | None = None
     distributed: bool = False
-    marks: tuple[Reached, ...] = ()
+    marks: tuple[CheckpointMark, ...] = ()
     written: float | None = field(default=None, compare=False)
     also: tuple[tuple[str, str], ...] = ()
     ours: bool = field(default=True, compare=False)
 
     @classmethod
     def new(cls, key: str, info: LeaseInfo) -> Self:
-        """A row for a shard that has none yet, without an owner."""
+        """Make a row for a shard that has none yet, without an owner."""
         position, sub, continuation = attributes.stored(info.start)
         return cls(
             key,
@@ -128,7 +128,7 @@ class Lease:
         )
 
     def completed(self, info: LeaseInfo) -> Self:
-        """The row with what it lacks of its shard: a KCL application needs parents and hash keys."""
+        """Return the row with the shard's parents and hash keys added, which a KCL application needs."""
         return replace(
             self,
             parents=self.parents | info.parents,
@@ -137,17 +137,17 @@ class Lease:
         )
 
     def taken(self, owner: str, endpoint: str, epoch: int, status: str | None = None) -> Self:
-        """The row once `owner` has taken the lease."""
+        """Return the row after `owner` took the lease."""
         return replace(self._next(), owner=owner, endpoint=endpoint, epoch=epoch, status=status, lag=None)
 
     def renewed(self, lag: Lag | None = None) -> Self:
-        """The row once its owner has shown that it is alive, and how far it is behind."""
+        """Return the row after a renewal, with the run's lag."""
         return replace(self._next(), lag=lag)
 
     def checkpointed(
         self, position: Position, children: Collection[str] = (), record: LastRecord | None = None
     ) -> Self:
-        """The row once a position is stored. Whoever owned it before does not any more: a shard's row has no owner.
+        """Return the row with a position and without an owner.
 
         Args:
             position: Everything up to here is done.
@@ -169,7 +169,7 @@ class Lease:
         )
 
     def moved(self, position: Position) -> Self:
-        """The row once somebody has moved it by hand, forwards or back."""
+        """Return the row after it was moved by hand, forwards or back."""
         checkpoint, sub, continuation = attributes.stored(position)
         return replace(
             self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation, read_until=None, stream=None
@@ -178,15 +178,15 @@ class Lease:
     def written_in(
         self, epoch: int, stream: StreamIdentity | None, fetcher: str | None = None, now: float | None = None
     ) -> Self:
-        """The row as the run with this epoch writes it at a time, which reads that stream, and the shard with that fetcher."""
+        """Return the row with the facts about the run that writes it: epoch, stream, fetcher, and time in epoch seconds."""
         return replace(self, epoch=epoch, stream=stream, fetcher=fetcher, written=now)
 
     def seen(self, read_until: float | None) -> Self:
-        """The row with the time up to which its checkpoint reaches, if that is known."""
+        """Return the row with `read_until`, unless None."""
         return self if read_until is None else replace(self, read_until=read_until)
 
     def released(self) -> Self:
-        """The row once its owner has given the lease up."""
+        """Return the row after its owner released the lease."""
         return replace(self._next(), owner=None, endpoint=None, status=None, lag=None)
 
     def _next(self) -> Self:
@@ -202,7 +202,7 @@ class Lease:
         return position != current and position.reaches(current)
 
     def is_of_another(self, stream: StreamIdentity) -> bool:
-        """Whether it is certainly the checkpoint of another stream: of an earlier one, or of one that the manifest named before."""
+        """Whether it is certainly the checkpoint of another stream: an earlier one of that name, or one that the manifest named before."""
         return self.stream is not None and self.stream.differs(stream)
 
     @property
@@ -212,7 +212,7 @@ class Lease:
 
     @property
     def position(self) -> Position | None:
-        """Where reading goes on, or None if a KCL application stored no position."""
+        """The position at which reading continues; None if a KCL application stored none."""
         if self.continuation is not None:
             return Position.after(self.continuation)
         if self.checkpoint is None or self.checkpoint.kind is not PositionKind.AFTER:
@@ -221,7 +221,7 @@ class Lease:
 
     @property
     def reached(self) -> Position | None:
-        """How far the shard was read, as tools show it: the record that a KCL application was in counts as read."""
+        """How far the shard was read, as tools show it: an aggregate that a KCL application has begun counts as read."""
         return self.checkpoint if self.continuation is None else Position.after(self.continuation)
 
     @property
@@ -232,11 +232,11 @@ class Lease:
 
     @property
     def has_begun(self) -> bool:
-        """Whether something of the shard was read: its checkpoint is not a start position any more."""
+        """Whether some of the shard was read: its checkpoint is not a start position."""
         return self.reached is not None and self.reached.kind in (PositionKind.AFTER, PositionKind.SHARD_END)
 
     def to_item(self) -> Item:
-        """The row as DynamoDB attributes."""
+        """Convert the row to DynamoDB attributes."""
         item: Item = {"leaseKey": {"S": self.key}, "leaseCounter": {"N": str(self.counter)}}
         if not self.is_run:
             item["checkpoint"] = {"S": attributes.checkpoint_text(self.checkpoint)}
@@ -277,11 +277,11 @@ class Lease:
 
     @classmethod
     def from_item(cls, item: Mapping[str, Mapping[str, Any]]) -> Self | None:
-        """Read a row of ours or of KCL's.
+        """Read a row of this library or of a KCL.
 
         Returns:
-            The lease, or None for rows that are no leases (KCL 3.5 keeps its leader, workers and streams in the same
-            table and marks them with `entityType`).
+            The lease; None for other rows (KCL 3.5 keeps its leader, workers and streams in the same table and marks them with
+            `entityType`).
 
         Raises:
             ValueError: An attribute has the wrong type or value; the message names row and attribute.

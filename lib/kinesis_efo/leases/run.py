@@ -1,6 +1,6 @@
-"""The run's lease: one row for each stream that a query reads. Finds out who holds it, takes it, keeps it and gives it back.
+"""Takes, renews and releases a run's leases: one row for each stream that it reads.
 
-The table is scanned only while a lease is missing. One `Renewal` per held lease renews it, on its own schedule.
+The table is scanned only while a lease is missing. Each held lease has a `Renewal` with its own schedule.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kinesis_efo.leases.notes import RunNotes
 from kinesis_efo.leases.owner import of_this_program, provably_gone, readable
 from kinesis_efo.leases.renewal import Renewal, RenewalEnd, Timing
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
 
@@ -38,12 +38,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LeaseStats:
-    """What happened to a run's leases so far, for metrics: plain numbers, read from other threads.
+    """Statistics of a run's leases, for metrics: plain numbers, read from other threads.
 
     Attributes:
-        taken: Leases that became ours.
+        taken: Leases that this run took.
         lost_to_others: Leases that another run took.
-        not_renewed: Leases given up because no renewal came through in time.
+        not_renewed: Leases given up because no renewal succeeded in time.
     """
 
     taken: int = 0
@@ -56,18 +56,18 @@ class RunLease:
 
     Args:
         table: The lease table.
-        owner: Names this run; see `owner_id`.
-        keys: The streams, and whose rows are whose.
+        owner: The owner name of this run, from `owner_id`.
+        keys: The streams, and the keys of the rows.
         timing: How long a lease lasts.
         clock: Time.
         random: Spreads renewals.
         application: Name for messages.
-        gone: Tells whether an owner has ended for certain, so that its leases need not expire.
-        is_sibling: Tells whether an owner is a process of this very program.
+        gone: Returns whether an owner has certainly ended, so that its leases need not expire.
+        is_sibling: Returns whether an owner is a process of the same program.
 
     Attributes:
-        stats: What happened so far.
-        notes: What its rows remember for later runs.
+        stats: Statistics of the leases.
+        notes: Notes for later runs.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class RunLease:
             self._wake.set()
 
     def extend(self, streams: Collection[str]) -> None:
-        """Take the leases on further streams, too. One that cannot be taken does not end the run: `wait_held` says why not.
+        """Take the leases on further streams, too. If one cannot be taken, the run does not end; `wait_held` raises the reason.
 
         Args:
             streams: Logical names.
@@ -133,43 +133,43 @@ class RunLease:
 
     @property
     def held(self) -> frozenset[str]:
-        """Streams whose lease is ours at this moment."""
-        # The copy is for other threads that count.
+        """Streams whose lease is held now."""
+        # Copied, because other threads read this.
         return frozenset(stream for stream, renewal in list(self._renewals.items()) if renewal.held)
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Streams whose lease is to be held."""
+        """Streams whose lease should be held."""
         return self._wanted
 
     def is_held(self, stream: str) -> bool:
-        """Whether a lease is ours at this moment: asks the clock, so it is right even after the process was paused."""
+        """Whether a lease is held now. Reads the clock, so it is right even after the process was suspended."""
         renewal = self._renewals.get(stream)
         return renewal is not None and renewal.held
 
     def seconds(self, stream: str) -> float:
-        """For how long a lease is surely ours, in seconds; 0 if it is not."""
+        """Return how much longer a lease is certainly held, in seconds; 0 if it is not held."""
         renewal = self._renewals.get(stream)
         return max(0.0, renewal.deadline - self._clock.monotonic()) if renewal is not None and renewal.held else 0.0
 
     def epoch(self, stream: str) -> int | None:
-        """The epoch with which the lease on a stream was taken; None while it is not held."""
+        """Return the epoch with which the lease on a stream was taken; None while it is not held."""
         return self._epochs[stream] if self.is_held(stream) else None
 
     @property
     def failure(self) -> KinesisEfoError | None:
-        """The error that ended the run, if one did."""
+        """The error that ended the run; None if there is none."""
         return self._listener.failure.error
 
     async def wait_held(self, streams: Collection[str], at_most: float | None = None) -> None:
         """Wait until the leases on these streams are held.
 
         Args:
-            streams: Logical names; they must be wanted.
+            streams: Logical names, given to `want` or `extend` before.
             at_most: Longest wait, seconds.
 
         Raises:
-            AlreadyRunningError: Another run holds one of them and has been seen renewing it, for `lease_timeout`.
+            AlreadyRunningError: Another run holds one of them, and was seen to renew it during `lease_timeout`.
             LeaseLostError: Another run took one of them.
             LeaseTableError: The table cannot be used.
             TableUnavailableError: `at_most` has passed.
@@ -195,16 +195,16 @@ class RunLease:
     # -- start and stop
 
     async def start(self, listener: LeaseListener, endpoint: str, status: str | None = None) -> None:
-        """Check the table and begin.
+        """Check the table and start.
 
         Args:
-            listener: Reads the streams, and learns what happens to their leases.
-            endpoint: Where this run serves data; other processes find it in the rows.
-            status: How tools ask this run how far it is; they find it there, too.
+            listener: Reads the streams, and is told when leases are taken or lost.
+            endpoint: Address at which this run serves data, written into the rows for other processes.
+            status: Token with which tools can read this run's status, also written into the rows.
 
         Raises:
-            LeaseTableError: The table is missing, is no lease table, or refuses us.
-            TableUnavailableError: It could not be reached for as long as `Timing.patience` says.
+            LeaseTableError: The table is missing, is not a lease table, or access to it is refused.
+            TableUnavailableError: It could not be reached for `Timing.patience`.
         """
         self._listener, self._endpoint, self._status = listener, endpoint, status
         listener.failure.on_set(self._news.set)
@@ -225,7 +225,7 @@ class RunLease:
         for renewal in self._renewals.values():
             renewal.leave()
         if self._loop_task is not None:
-            # Not cancelled at once: a lease that is just being taken would be ours without anybody to release it.
+            # Not cancelled at once: a lease that is just being taken would not be released.
             await within(self._clock, at_most, asyncio.wait((self._loop_task,)))
             self._loop_task.cancel()
             await asyncio.gather(self._loop_task, return_exceptions=True)
@@ -256,7 +256,7 @@ class RunLease:
         return [] if self._stopping else sorted(self._wanted - self._renewals.keys())
 
     async def _step(self) -> float:
-        """Scan, decide and take once.
+        """Scan once and take the free leases.
 
         Returns:
             Seconds until the next step is due.
@@ -314,13 +314,13 @@ class RunLease:
         if alive:
             raise self._already_running(alive[0], now)
         if not self._renewals:
-            # The first stream decides between runs that start at the same moment: each would hold some, and none all.
+            # Take the first stream alone: if runs start at the same moment, each would hold some streams, and none all.
             missing = missing[:1] if not rivals else []
         free = {stream: each for stream in missing if isinstance(each := found[stream], Free)}
         for stream, each in free.items():
             self._check_continued(stream, each)
         attempts = [self._take(stream, each, heartbeats.get(stream, {})) for stream, each in free.items()]
-        # No attempt outlasts a lease. One that is given up may still arrive: then the row names us, and is taken again.
+        # No attempt takes longer than a lease. If one times out but its write arrives later, the row has our owner and is taken again.
         results = await asyncio.gather(
             *(within(self._clock, self._timing.lease_timeout, attempt) for attempt in attempts), return_exceptions=True
         )
@@ -332,13 +332,13 @@ class RunLease:
             raise trouble[0]
         self._trouble = None
         if any(result is True for result in results):
-            return 0.0  # look again at once: more may be ours to take now
-        # The moment at which the first of them expires is not slept through.
+            return 0.0  # scan again at once: more leases may be free now
+        # Wake up when the first of them expires.
         expiring = [left for seen in rivals if (left := self._observer.expires_in(seen, self._clock.monotonic()))]
         return min([self._timing.lease_timeout / 10, *expiring])
 
     def _refuse(self, stream: str, error: LeaseError) -> None:
-        """Do without a further stream: who needs it learns why, and nobody else has to."""
+        """Give up a stream of `extend`. Only the callers that wait for it get the error."""
         logger.warning("%s", error)
         self._further -= {stream}
         self._wanted -= {stream}
@@ -346,7 +346,7 @@ class RunLease:
         self._news.set()
 
     def _check_continued(self, stream: str, free: Free) -> None:
-        """A run that was cut off from the table goes on only if nobody else has read meanwhile."""
+        """Raise an error if another run has held the lease while this run was cut off from the table."""
         epoch = self._epochs.get(stream)
         if epoch is not None and free.row is not None and free.row.owner != self._me and free.row.epoch > epoch:
             raise LeaseLostError(
@@ -363,8 +363,8 @@ class RunLease:
             write = self._table.take(free.row, self._me, self._endpoint, free.epoch, self._status)
         sent_at = self._clock.monotonic()
         outcome = await write
-        if isinstance(outcome, Lost):
-            return outcome.current is not None and outcome.current.owner == self._me  # an earlier take had arrived
+        if isinstance(outcome, Conflict):
+            return outcome.current is not None and outcome.current.owner == self._me  # an earlier take arrived late
         if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
             rows = {key: each.lease for key, each in seen.items() if not each.gone and not each.lease.is_run}
             self._begin(stream, outcome.lease, sent_at, rows)
@@ -410,7 +410,7 @@ class RunLease:
         except Exception as error:
             self._fail(error)
         finally:
-            # Only now: until its release is through, the row must not be taken again.
+            # Only after the release, because the row must not be taken again before.
             del self._renewals[stream]
             self._wake.set()
             self._news.set()

@@ -1,4 +1,4 @@
-"""How far a run is behind, in a few numbers: what its row tells the command line, however many shards there are."""
+"""A run's lag in a few numbers, for its row in the lease table, where the command line reads it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 
 class Lag(NamedTuple):
-    """How far a run is behind in one stream. It is as old as the renewal of the lease that it came with.
+    """A run's lag in one stream, as of the last renewal of its lease.
 
     Attributes:
-        shards: Shards that are read.
-        buffered: Bytes fetched of them and not yet processed.
-        millis_behind: How far behind the tip the shard is that is furthest behind, with the time for which what was fetched of it waits
-            to be processed; milliseconds. None if nothing has come of any.
-        shard: That shard's id.
-        records: Kinesis records fetched of them all and not yet processed.
-        at: When that was so, epoch milliseconds by the run's own clock; None if it is not known.
+        shards: Number of shards that are read.
+        buffered: Bytes fetched from them and not yet processed.
+        millis_behind: How far the slowest shard is behind its tip, including the time for which its fetched records wait to be processed;
+            milliseconds. None if nothing was fetched yet.
+        shard: Id of the slowest shard.
+        records: Kinesis records fetched from all shards and not yet processed.
+        at: When this was measured, epoch milliseconds by the run's own clock; None if not known.
     """
 
     shards: int

@@ -1,7 +1,7 @@
 """The interface to the lease table: conditional writes whose outcome is a value.
 
-The rules of fencing live here, once, for DynamoDB (`table.py`) and for the model of it that tests use: every write
-asks for the owner and the counter that the writer saw.
+It implements fencing once, for DynamoDB (`table.py`) and for the tests' model of it: every write has the condition that the row still has
+the owner and the counter that the writer saw.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ from kinesis_efo.leases.row import Lease
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The write is in the table.
+class Success:
+    """The write succeeded.
 
     Attributes:
-        lease: The row as it is now.
+        lease: The new row.
     """
 
     lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """The write was refused, because the row is not as the writer knew it.
+class Conflict:
+    """The write was refused, because the row has changed.
 
     Attributes:
-        current: The row as it is instead; None if it does not exist.
+        current: The present row; None if it does not exist.
     """
 
     current: Lease | None
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
-    """The write was refused, because an earlier write of ours had arrived although its answer got lost.
+class EarlierWrite:
+    """The write was refused, because an earlier write of the same owner had succeeded although its response was lost.
 
     Attributes:
-        lease: The row as that write left it; ours still. The write can be made again on top of it.
+        lease: The row after that write. The new write can be repeated with it.
     """
 
     lease: Lease
 
 
-Outcome: TypeAlias = Written | Lost
+Outcome: TypeAlias = Success | Conflict
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """All rows of the table at one time.
+    """All rows of the table.
 
     Attributes:
-        leases: By lease key.
-        unreadable: By lease key, why a row cannot be understood.
+        leases: The rows by lease key.
+        unreadable: The error of each row that cannot be read, by lease key.
     """
 
     leases: Mapping[str, Lease] = field(default_factory=dict)
@@ -66,25 +66,25 @@ class Scan:
 class LeaseStore(ABC):
     """A table of leases.
 
-    Every method raises `TableUnavailableError` for what may pass, and `LeaseTableError` for what needs a person.
+    Every method raises `TableUnavailableError` for transient errors, and `LeaseTableError` for all others.
     """
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """The table as messages name it."""
+        """The name of the table in messages."""
 
     @abstractmethod
     async def check(self) -> None:
-        """Make sure that the table exists and has the key schema of a lease table."""
+        """Check that the table exists and has the key schema of a lease table."""
 
     @abstractmethod
     async def scan(self) -> Scan:
-        """All rows, read consistently."""
+        """Read all rows, with strong consistency."""
 
     @abstractmethod
     async def _put(self, lease: Lease) -> Outcome:
-        """Write a row unless there is one."""
+        """Write a row if there is none."""
 
     @abstractmethod
     async def _update(self, before: Lease, after: Lease) -> Outcome:
@@ -95,39 +95,39 @@ class LeaseStore(ABC):
         """Delete a row if it still has the owner and the counter of `before`."""
 
     async def create_if_absent(self, lease: Lease) -> Outcome:
-        """Write a new row. It may have an owner already: creating and taking are one write then."""
+        """Write a new row if there is none. With an owner, this also takes the lease."""
         return await self._put(lease)
 
     async def take(self, seen: Lease, owner: str, endpoint: str, epoch: int, status: str | None = None) -> Outcome:
-        """Make `owner` the owner of a lease, on condition that nobody has written its row since it was seen.
+        """Make `owner` the owner of a lease, if its row has not been written since it was seen.
 
         Returns:
-            `Lost` also if an earlier take of ours had arrived although its answer got lost: the row names us then,
-            but since when is not known. It is ours to take again.
+            `Conflict` also if an earlier take had succeeded although its response was lost. The row then has this owner, but it is not
+            known since when, so the lease must be taken again.
         """
         return await self._update(seen, seen.taken(owner, endpoint, epoch, status))
 
-    async def apply(self, held: Lease, change: Callable[[Lease], Lease]) -> Outcome | Behind:
-        """Change a row, on condition that owner and counter are as the caller knows them.
+    async def apply(self, held: Lease, change: Callable[[Lease], Lease]) -> Outcome | EarlierWrite:
+        """Change a row, if owner and counter are still those of `held`.
 
-        A refusal may be our own doing: a write that arrived although its answer was lost, and that the SDK or the
-        caller then repeated. The row shows it: our owner, one counter further. It is not reported as written, even if
-        it is what was to be written: it may have arrived long ago, and others count the lease's time from then.
+        The write may also be refused because an earlier one succeeded although its response was lost. Then the row has the same owner
+        and the next counter, and the outcome is `EarlierWrite`, not `Success`: that write may be old, and other runs count the lease's
+        time from then.
 
         Args:
             held: The row as the caller last wrote it.
-            change: From one row to the next, such as `Lease.renewed`.
+            change: Makes the new row, such as `Lease.renewed`.
         """
         outcome = await self._update(held, change(held))
-        current = outcome.current if isinstance(outcome, Lost) else None
+        current = outcome.current if isinstance(outcome, Conflict) else None
         if current is not None and (current.owner, current.counter) == (held.owner, held.counter + 1):
-            return Behind(current)
+            return EarlierWrite(current)
         return outcome
 
     async def delete(self, seen: Lease) -> Outcome:
-        """Delete a row, on condition that nobody has written it since it was seen.
+        """Delete a row, if it has not been written since it was seen.
 
         Returns:
-            `Lost(None)` if the row was gone already.
+            `Conflict(None)` if the row did not exist any more.
         """
         return await self._remove(seen)

@@ -1,4 +1,4 @@
-"""Tells checkpoints of another stream: shards of every stream have the same ids, so their rows have the same keys. Pure."""
+"""Detects checkpoints of another stream: shards of every stream have the same ids, so their rows have the same keys. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kinesis_efo.leases.row import Lease
 
 
 def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
-    """What is wrong where checkpoints are certainly of another stream; None if none is.
+    """Describe checkpoints that are certainly of another stream; None if there are none.
 
     Args:
         rows: The rows of a stream's shards.

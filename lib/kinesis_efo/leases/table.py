@@ -1,4 +1,4 @@
-"""The lease table in DynamoDB: one call per method, with the conditions that `store.py` asks for."""
+"""Implements the lease table of `store.py` with DynamoDB: one call per method."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe, is_foreign, skew_of
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.leases.row import OBSOLETE, Item, Lease
-from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan, Written
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan, Success
 
 _FOR_NOW: Final = (Cause.PASSING, Cause.IN_USE, Cause.CREDENTIALS_UNREACHABLE)
-"""Causes that may pass. An unknown code does not count as one: the run ends with an error that names it."""
+"""Transient causes. An unknown code is not one of them: the run ends with an error that names it."""
 
 
 class DynamoDbClient(Protocol):
-    """What is used of an aiobotocore DynamoDB client."""
+    """The methods of an aiobotocore DynamoDB client that are used."""
 
     meta: Any
 
@@ -30,9 +30,9 @@ class DynamoDbClient(Protocol):
 
 
 def client_config(lease_timeout: float, in_flight: int = 32) -> AioConfig:
-    """How a client for the lease table should be configured.
+    """Return the configuration of a client for the lease table.
 
-    Timeouts are short against the lease timeout: an answer that comes after it is worth nothing.
+    Timeouts are short, because a response after the lease timeout is useless.
 
     Args:
         lease_timeout: Seconds after which a lease that is not renewed is free.
@@ -52,7 +52,7 @@ class LeaseTable(LeaseStore):
     Args:
         client: An aiobotocore DynamoDB client.
         name: Name of the table, or its ARN.
-        declared_by: What declares the table, for messages: the manifest and the infrastructure behind it.
+        declared_by: The manifest and the infrastructure that declare the table, for messages.
     """
 
     def __init__(self, client: DynamoDbClient, name: str, *, declared_by: str) -> None:
@@ -68,10 +68,10 @@ class LeaseTable(LeaseStore):
         await self.checked_arn()
 
     async def checked_arn(self) -> str:
-        """The table's ARN, once it is sure that it exists, is ACTIVE and has the partition key `leaseKey` (S) and no sort key.
+        """Check that the table exists, is ACTIVE and has the partition key `leaseKey` (S) and no sort key; returns its ARN.
 
         Raises:
-            LeaseTableError: It is not so; the message names the table, its region and what declares it.
+            LeaseTableError: It does not; the message names the table, its region and what declares it.
             TableUnavailableError: DynamoDB cannot be reached for now, or the table is still being created.
         """
         answer = await self._call("DescribeTable", self._client.describe_table(TableName=self._name))
@@ -119,7 +119,7 @@ class LeaseTable(LeaseStore):
                 ReturnValuesOnConditionCheckFailure="ALL_OLD",
             ),
         )
-        return answer if isinstance(answer, Lost) else Written(lease)
+        return answer if isinstance(answer, Conflict) else Success(lease)
 
     async def _update(self, before: Lease, after: Lease) -> Outcome:
         answer = await self._write(
@@ -132,7 +132,7 @@ class LeaseTable(LeaseStore):
                 **_update_request(before, after),
             ),
         )
-        return answer if isinstance(answer, Lost) else Written(self._lease(answer["Attributes"]) or after)
+        return answer if isinstance(answer, Conflict) else Success(self._lease(answer["Attributes"]) or after)
 
     async def _remove(self, before: Lease) -> Outcome:
         condition, values = _fence(before)
@@ -146,14 +146,14 @@ class LeaseTable(LeaseStore):
                 ReturnValuesOnConditionCheckFailure="ALL_OLD",
             ),
         )
-        return answer if isinstance(answer, Lost) else Written(before)
+        return answer if isinstance(answer, Conflict) else Success(before)
 
-    async def _write(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any] | Lost:
+    async def _write(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any] | Conflict:
         try:
             return await self._call(action, call)
-        except ClientError as error:  # the refusal of a condition; everything else was translated
+        except ClientError as error:  # a failed condition; all other errors were translated
             item = error.response.get("Item")
-            return Lost(self._lease(item) if item else None)
+            return Conflict(self._lease(item) if item else None)
 
     def _lease(self, item: Item) -> Lease | None:
         try:
@@ -162,7 +162,7 @@ class LeaseTable(LeaseStore):
             raise LeaseTableError(f"{error} in {self.label}") from None
 
     async def _call(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        """Wait for a call and translate its failure; the refusal of a condition passes as it is."""
+        """Await a call and translate its error, except that of a failed condition."""
         try:
             return await call
         except Exception as error:
@@ -219,7 +219,7 @@ def _fence(before: Lease) -> tuple[str, Item]:
 
 
 def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
-    """The update that turns one row into the other. It leaves attributes that we do not know as they are."""
+    """Make the request that changes one row into the other. Unknown attributes stay as they are."""
     old, new = before.to_item(), after.to_item()
     changed = sorted(name for name in new if old.get(name) != new[name])
     gone = sorted(set(old) - set(new))

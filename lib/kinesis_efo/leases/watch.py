@@ -1,6 +1,6 @@
-"""Finds out which owners are alive: watches a lease table until each has renewed a lease, or the lease timeout is over.
+"""Finds out which lease owners are alive: watches the table until each has renewed a lease, or the lease timeout is over.
 
-Rows hold no time of their renewal, so that only a moving counter shows a live owner, as in KCL.
+Rows have no time of renewal, so only a changing counter shows a live owner, as in KCL.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from kinesis_efo.leases.store import LeaseStore, Scan
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """What was seen of a lease table.
+class WatchResult:
+    """The result of watching a lease table.
 
     Attributes:
-        scan: All rows, as read last.
+        scan: The last scan.
         live: Keys of leases that were seen to be renewed.
         moved: Keys of leases whose checkpoint was seen to move.
         seconds: Duration of the watch.
@@ -31,7 +31,7 @@ class Watched:
 
     @property
     def live_owners(self) -> dict[str, list[str]]:
-        """The live workers, each with the keys of its leases."""
+        """The live owners, each with the keys of its leases."""
         owners: dict[str, list[str]] = {}
         for key in sorted(self.live):
             owners.setdefault(self.scan.leases[key].owner or "", []).append(key)
@@ -44,10 +44,10 @@ async def watch(
     at_most: float,
     of_interest: Callable[[Lease], bool] = lambda _lease: True,
     waiting: Callable[[], None] = lambda: None,
-) -> Watched:
+) -> WatchResult:
     """Watch until every owned lease was renewed, or the time is over.
 
-    Live owners renew every third of the lease timeout, so that this usually ends early.
+    Live owners renew every third of the lease timeout, so this usually ends early.
 
     Args:
         table: The leases.
@@ -88,4 +88,4 @@ async def watch(
         for key, lease in scan.leases.items()
         if (old := first.leases.get(key)) is not None and old.reached != lease.reached
     }
-    return Watched(scan, frozenset(live & owned), frozenset(moved), clock.monotonic() - began)
+    return WatchResult(scan, frozenset(live & owned), frozenset(moved), clock.monotonic() - began)

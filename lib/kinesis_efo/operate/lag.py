@@ -19,7 +19,7 @@ from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.topology import SKEW_SECONDS
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.watch import Watched
+from kinesis_efo.leases.watch import WatchResult
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.backlog import backlog
@@ -109,7 +109,7 @@ class Sightings:
         self._renewed: dict[str, float] = {}
         self._positions: dict[str, tuple[Position | None, float, bool]] = {}
 
-    def add(self, seen: Watched, now: float) -> None:
+    def add(self, seen: WatchResult, now: float) -> None:
         """Add a watch that ended just now.
 
         Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.leases.store import LeaseStore, Lost, Written
+from kinesis_efo.leases.store import Conflict, LeaseStore, Success
 from kinesis_efo.positions import Position, ShardKey
 
 _ATTEMPTS = 5
@@ -178,8 +178,8 @@ async def _apply(table: LeaseStore, edit: Edit, force: bool) -> bool:
             wanted = replace(after, counter=before.counter + 1)
             answer = await table.apply(before, lambda _, wanted=wanted: wanted)  # type: ignore[misc]
             # The store takes a counter that is one further for its own write whose answer was lost. Here it is a renewal.
-            outcome = answer if isinstance(answer, Written | Lost) else Lost(answer.lease)
-        if isinstance(outcome, Written):
+            outcome = answer if isinstance(answer, Success | Conflict) else Conflict(answer.lease)
+        if isinstance(outcome, Success):
             return True
         before = outcome.current
     return before is None and after is None

@@ -12,7 +12,7 @@ import pytest
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases import Lease, run_key
-from kinesis_efo.leases.reached import Reached
+from kinesis_efo.leases.reached import CheckpointMark
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from tests.integration.cli.conftest import Result
@@ -201,7 +201,7 @@ def test_a_checkpoint_that_had_been_further_whatever_other_queries_have_read(
     first, further = numbers(w, "orders", 2)
     positions = {"orders": {FIRST: Position.after(first)}, "clicks": {FIRST: TRIM_HORIZON}}
     here = write(w, tmp_path / "c", positions, mark=Mark("7c1f", moved))
-    run_row = Lease(run_key("clicks"), checkpoint=None, marks=(Reached(Mark("7c1f", 12), 1_790_000_000_000),))
+    run_row = Lease(run_key("clicks"), checkpoint=None, marks=(CheckpointMark(Mark("7c1f", 12), 1_790_000_000_000),))
     other_query = Lease(f"orders:{FIRST}").moved(Position.after(further))
     for row in (run_row, other_query):
         w.dynamodb.put_item(TableName=w.lease_table, Item=row.to_item())

@@ -35,8 +35,8 @@ from kinesis_efo.leases import (
     Pace,
     RunLease,
     SilentListener,
+    Success,
     Timing,
-    Written,
     client_config,
     owner_id,
 )
@@ -231,7 +231,7 @@ async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transp
     assert failure.error is None
     for row in (await table.scan()).leases.values():
         assert isinstance(row, Lease)
-        assert isinstance(await table.delete(row), Written)
+        assert isinstance(await table.delete(row), Success)
     return received
 
 

@@ -18,16 +18,16 @@ from kinesis_efo.aws import with_shared_loader
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.leases import (
-    Behind,
+    Conflict,
+    EarlierWrite,
     Lease,
     LeaseInfo,
     LeaseKeys,
     LeaseTable,
-    Lost,
     RunLease,
     SilentListener,
+    Success,
     Timing,
-    Written,
     client_config,
     owner_id,
 )
@@ -149,7 +149,7 @@ def moto() -> Any:
 
 async def owned(table: LeaseTable) -> Lease:
     outcome = await table.create_if_absent(Lease.new(KEY, LeaseInfo()).taken("a", "", 1))
-    assert isinstance(outcome, Written)
+    assert isinstance(outcome, Success)
     return outcome.lease
 
 
@@ -200,7 +200,7 @@ async def test_throttling_is_borne_by_the_sdk_and_reported_as_passing_when_it_la
     held = await owned(table)
     throttled = refusal(400, "ProvisionedThroughputExceededException", "slow down")
     proxy.faults = [throttled, throttled]
-    assert isinstance(await table.apply(held, Lease.renewed), Written)
+    assert isinstance(await table.apply(held, Lease.renewed), Success)
     proxy.faults = [throttled] * 3
     with pytest.raises(TableUnavailableError, match=r"UpdateItem failed for now: .*slow down"):
         await table.apply(held, Lease.renewed)
@@ -245,13 +245,13 @@ async def test_the_sdk_repeats_a_write_whose_answer_was_lost_and_it_is_not_mista
     held = await owned(table)
     proxy.drop_answers = 1
     outcome = await table.apply(held, Lease.renewed)
-    assert outcome == Behind(held.renewed())
+    assert outcome == EarlierWrite(held.renewed())
     assert proxy.seen.count("UpdateItem") == 2
     seen = held.renewed()
     proxy.drop_answers = 1
-    assert await table.take(seen, "b", "", 2) == Lost(seen.taken("b", "", 2))
+    assert await table.take(seen, "b", "", 2) == Conflict(seen.taken("b", "", 2))
     proxy.drop_answers = 1
-    assert await table.delete(seen.taken("b", "", 2)) == Lost(None)
+    assert await table.delete(seen.taken("b", "", 2)) == Conflict(None)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from kinesis_efo.emr.coordination import living_owners, until_free
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.store import Written
+from kinesis_efo.leases.store import Success
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.virtual_time import LoopClock, run
 
@@ -17,7 +17,7 @@ TIMEOUT = 10.0
 
 async def _owned(store: MemoryLeaseStore, shard: str, owner: str) -> Lease:
     outcome = await store.create_if_absent(Lease(shard).taken(owner, "grpc://host:1", 1))
-    assert isinstance(outcome, Written)
+    assert isinstance(outcome, Success)
     return outcome.lease
 
 
@@ -25,7 +25,7 @@ async def _renews(store: MemoryLeaseStore, lease: Lease) -> None:
     while True:
         await asyncio.sleep(TIMEOUT / 3)
         outcome = await store.apply(lease, Lease.renewed)
-        assert isinstance(outcome, Written)
+        assert isinstance(outcome, Success)
         lease = outcome.lease
 
 

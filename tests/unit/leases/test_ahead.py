@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kinesis_efo.leases.ahead import begun_anew, restored
-from kinesis_efo.leases.reached import Reached
+from kinesis_efo.leases.reached import CheckpointMark
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
@@ -55,7 +55,7 @@ def test_rows_of_other_streams_and_of_shards_that_the_checkpoint_does_not_name_d
     assert restored(Offset({other: after(10)}), "orders", {SHARD: row(after(11))}, ()) is None
 
 
-REACHED = (Reached(Mark("beef", 900), 1_790_000_009_000), Reached(Mark("7c1f", 12), 1_790_000_000_000))
+REACHED = (CheckpointMark(Mark("beef", 900), 1_790_000_009_000), CheckpointMark(Mark("7c1f", 12), 1_790_000_000_000))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.leases.keys import run_key
-from kinesis_efo.leases.reached import KEPT, Reached, furthest, noted
+from kinesis_efo.leases.reached import KEPT, CheckpointMark, furthest, noted
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 
@@ -17,7 +17,7 @@ steps = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 50)), max_size=80)
 def test_the_furthest_mark_of_each_checkpoint_stays_and_only_the_newest_checkpoints_do(
     commits: list[tuple[int, int]],
 ) -> None:
-    known: tuple[Reached, ...] = ()
+    known: tuple[CheckpointMark, ...] = ()
     furthest_of: dict[str, int] = {}
     for at, (number, moved) in enumerate(commits):
         checkpoint = f"{number:x}"
@@ -26,7 +26,7 @@ def test_the_furthest_mark_of_each_checkpoint_stays_and_only_the_newest_checkpoi
         known = noted(known, Mark(checkpoint, moved), at)
         furthest_of[checkpoint] = max(moved, furthest_of.get(checkpoint, 0))
         if before is None or before.mark.moved < moved:
-            assert known[0] == Reached(Mark(checkpoint, moved), at), "the newest first"
+            assert known[0] == CheckpointMark(Mark(checkpoint, moved), at), "the newest first"
         for each in known:
             assert each.mark.moved == furthest_of[each.mark.checkpoint], "never back"
         assert len(known) <= KEPT
@@ -35,15 +35,15 @@ def test_the_furthest_mark_of_each_checkpoint_stays_and_only_the_newest_checkpoi
 
 
 def test_the_oldest_checkpoint_is_forgotten() -> None:
-    known: tuple[Reached, ...] = ()
+    known: tuple[CheckpointMark, ...] = ()
     for number in range(KEPT + 1):
         known = noted(known, Mark(f"{number:x}", 1), number)
     assert furthest(known, "0") is None
-    assert furthest(known, f"{KEPT:x}") == Reached(Mark(f"{KEPT:x}", 1), KEPT)
+    assert furthest(known, f"{KEPT:x}") == CheckpointMark(Mark(f"{KEPT:x}", 1), KEPT)
 
 
 def test_a_full_set_of_marks_is_small_beside_the_kilobyte_that_a_write_is_billed_by() -> None:
-    marks = tuple(Reached(Mark(f"{number:08x}", 10**9), 1_790_000_000_000) for number in range(KEPT))
+    marks = tuple(CheckpointMark(Mark(f"{number:08x}", 10**9), 1_790_000_000_000) for number in range(KEPT))
     row = Lease(run_key("orders"), checkpoint=None, marks=marks)
     again = Lease.from_item(row.to_item())
     assert again is not None

@@ -16,7 +16,7 @@ from kinesis_efo.errors import TableUnavailableError
 from kinesis_efo.leases import Lease, Timing
 from kinesis_efo.leases.renewal import Renewal, RenewalEnd
 from kinesis_efo.leases.run_lag import Lag
-from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan, Written
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan, Success
 from tests.support.virtual_time import LoopClock, run
 
 TIMING = Timing(30.0)
@@ -74,7 +74,7 @@ class ScriptedStore(LeaseStore):
             await asyncio.sleep(answer)
         if isinstance(answer, Exception):
             raise answer
-        return Written(after) if answer is None or isinstance(answer, float) else answer
+        return Success(after) if answer is None or isinstance(answer, float) else answer
 
     @property
     def times(self) -> list[float]:
@@ -201,7 +201,7 @@ async def test_a_pause_that_was_survived_is_forgotten() -> None:
 
 @virtual
 async def test_a_lease_that_another_run_has_taken_is_lost_to_it() -> None:
-    store = ScriptedStore(Lost(THEIRS))
+    store = ScriptedStore(Conflict(THEIRS))
     kept = renewal(store)
     assert await kept.keep() is RenewalEnd.LOST
     assert (kept.lost_to, kept.held, kept.valid) == ("other", False, True)
@@ -210,7 +210,7 @@ async def test_a_lease_that_another_run_has_taken_is_lost_to_it() -> None:
 @virtual
 async def test_a_write_that_had_arrived_is_made_again_at_once_and_renews_nothing() -> None:
     arrived = OURS.renewed()
-    store = ScriptedStore(Lost(arrived), Lost(THEIRS))
+    store = ScriptedStore(Conflict(arrived), Conflict(THEIRS))
     kept = renewal(store)
     assert await kept.keep() is RenewalEnd.LOST
     assert store.times == [10, 10]
@@ -220,7 +220,7 @@ async def test_a_write_that_had_arrived_is_made_again_at_once_and_renews_nothing
 
 @virtual
 async def test_a_row_that_was_deleted_is_written_again(caplog: pytest.LogCaptureFixture) -> None:
-    store = ScriptedStore(Lost(None))
+    store = ScriptedStore(Conflict(None))
     kept = renewal(store)
     with caplog.at_level(logging.WARNING):
         assert await kept_for(15, kept) is RenewalEnd.LEAVING
@@ -231,12 +231,12 @@ async def test_a_row_that_was_deleted_is_written_again(caplog: pytest.LogCapture
 
 @virtual
 async def test_a_row_that_was_deleted_and_written_by_another_run_is_lost(caplog: pytest.LogCaptureFixture) -> None:
-    store = ScriptedStore(Lost(None), Lost(THEIRS))
+    store = ScriptedStore(Conflict(None), Conflict(THEIRS))
     kept = renewal(store)
     assert await kept.keep() is RenewalEnd.LOST
     assert kept.lost_to == "other"
     assert caplog.messages == []
-    kept = renewal(ScriptedStore(Lost(None), Lost(None)))
+    kept = renewal(ScriptedStore(Conflict(None), Conflict(None)))
     assert await kept.keep() is RenewalEnd.LOST
     assert kept.lost_to is None
 
@@ -244,7 +244,7 @@ async def test_a_row_that_was_deleted_and_written_by_another_run_is_lost(caplog:
 @virtual
 async def test_each_renewal_tells_how_far_reading_is_behind_and_notes_what_is_to_be_remembered() -> None:
     lags = iter([Lag(1000, 10), Lag(2000, 20)])
-    store = ScriptedStore(None, Lost(None))
+    store = ScriptedStore(None, Conflict(None))
     noting: Callable[[Lease], Lease] = partial(replace, distributed=True)
     kept = renewal(store, lag=lambda: next(lags, None), noting=noting)
     await kept_for(25, kept)
@@ -279,7 +279,7 @@ async def test_releasing_is_repeated_for_as_long_as_a_lease_lasts() -> None:
 )
 @virtual
 async def test_a_row_that_is_not_ours_any_more_needs_no_release(current: Lease | None, free: bool) -> None:
-    store = ScriptedStore(Lost(current))
+    store = ScriptedStore(Conflict(current))
     assert await renewal(store).release() is free
     assert len(store.writes) == 1
 
@@ -287,5 +287,5 @@ async def test_a_row_that_is_not_ours_any_more_needs_no_release(current: Lease |
 @virtual
 async def test_a_release_that_had_arrived_is_found_done() -> None:
     # Its answer got lost, and the row is free: our write, and nobody's lease.
-    store = ScriptedStore(Lost(OURS.released()))
+    store = ScriptedStore(Conflict(OURS.released()))
     assert await renewal(store).release() is True

@@ -14,7 +14,7 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.leases import Lag, Lease, LeaseInfo, LeaseKeys, run_key
 from kinesis_efo.leases.notes import RunNotes
-from kinesis_efo.leases.reached import Reached
+from kinesis_efo.leases.reached import CheckpointMark
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 
@@ -26,7 +26,7 @@ positions = st.one_of(
 )
 texts = st.text("abc:-0123456789/", min_size=1, max_size=20)
 counts = st.integers(0, 10**12)
-marks = st.builds(Reached, st.builds(Mark, st.text("0123456789abcdef", min_size=1, max_size=8), counts), counts)
+marks = st.builds(CheckpointMark, st.builds(Mark, st.text("0123456789abcdef", min_size=1, max_size=8), counts), counts)
 leases = st.builds(
     Lease,
     key=texts,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.watch import Watched, watch
+from kinesis_efo.leases.watch import WatchResult, watch
 from kinesis_efo.positions import Position
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.virtual_time import LoopClock, run
@@ -17,10 +17,10 @@ from tests.support.virtual_time import LoopClock, run
 TIMEOUT = 10.0
 
 
-def _watch(change: Callable[[MemoryLeaseStore, float], None], *rows: Lease, at_most: float = TIMEOUT) -> Watched:
+def _watch(change: Callable[[MemoryLeaseStore, float], None], *rows: Lease, at_most: float = TIMEOUT) -> WatchResult:
     """Watch a table that `change` writes to every tenth of a second."""
 
-    async def main() -> Watched:
+    async def main() -> WatchResult:
         table = MemoryLeaseStore()
         table.items = {row.key: row.to_item() for row in rows}
 

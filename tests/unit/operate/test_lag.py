@@ -12,7 +12,7 @@ import pytest
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Scan
-from kinesis_efo.leases.watch import Watched
+from kinesis_efo.leases.watch import WatchResult
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.backlog import MOST_CALLS, Backlog, backlog
 from kinesis_efo.operate.lag import Movement, ShardLag, Sightings, State, rows
@@ -99,8 +99,8 @@ def test_until_when_a_shard_was_read() -> None:
         assert row.read_until == expected
 
 
-def _seen(*leases: Lease, live: str = "", moved: str = "", seconds: float = 0.0) -> Watched:
-    return Watched(Scan({lease.key: lease for lease in leases}), frozenset(live), frozenset(moved), seconds)
+def _seen(*leases: Lease, live: str = "", moved: str = "", seconds: float = 0.0) -> WatchResult:
+    return WatchResult(Scan({lease.key: lease for lease in leases}), frozenset(live), frozenset(moved), seconds)
 
 
 def test_who_is_alive_is_remembered_and_forgotten() -> None:
@@ -124,7 +124,7 @@ def test_the_owner_of_the_runs_lease_reads_every_shard_that_has_no_owner_of_its_
     sightings, run = Sightings(10), Lease("#run:orders", owner="w", checkpoint=None)
     kcl = Lease("s2", owner="kcl", checkpoint=TRIM_HORIZON)
     leases = {"s1": Lease("s1", checkpoint=TRIM_HORIZON), "s2": kcl}
-    sightings.add(Watched(Scan({run.key: run, **leases}), frozenset({run.key}), frozenset(), 4.0), now=100)
+    sightings.add(WatchResult(Scan({run.key: run, **leases}), frozenset({run.key}), frozenset(), 4.0), now=100)
     found = {row.key.shard: row for row in rows(REF, [], leases, run, sightings, Still())}
     assert {shard: (row.owner, row.state.value) for shard, row in found.items()} == {
         "s1": ("w", "reading"),

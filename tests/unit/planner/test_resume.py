@@ -13,7 +13,7 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.notes import RunNotes
-from kinesis_efo.leases.reached import Reached
+from kinesis_efo.leases.reached import CheckpointMark
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.planner.query import Query
@@ -97,7 +97,7 @@ def test_a_checkpoint_behind_its_own_mark_is_one_warning_whatever_the_rows_say(
 
         def take() -> None:
             for stream in ("clicks", "orders"):
-                run_row = Lease(run_key(stream), marks=(Reached(Mark("7c1f", 12), 1_000),))
+                run_row = Lease(run_key(stream), marks=(CheckpointMark(Mark("7c1f", 12), 1_000),))
                 notes.found(stream, run_row)
                 held.lease_taken(stream, {KEY: Lease(KEY, checkpoint=Position.after(30))})
 

@@ -1,4 +1,4 @@
-"""Writes to Kinesis: bounds outstanding data, applies back-pressure, and reports as written only what Kinesis acknowledged."""
+"""Writes to Kinesis with bounded outstanding data and back-pressure; only acknowledged records count as written."""
 
 from kinesis_efo.producer.blocking import BlockingProducer
 from kinesis_efo.producer.metrics import ProducerMetrics

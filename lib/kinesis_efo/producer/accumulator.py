@@ -1,7 +1,7 @@
-"""Holds the records of a producer, and decides what to send when and what an answer means. No I/O: times are passed in.
+"""Holds the records of a producer, decides what to send when, and processes responses. No I/O: times are passed in.
 
-Records wait in one queue per shard. A request takes records from several queues; records that Kinesis refuses go back to the
-front of their queue. A record leaves only acknowledged or refused for good: none is dropped for its age.
+Records wait in one queue per shard. A request takes records from several queues; records that Kinesis refuses return to the front of
+their queue. A record leaves only if it is acknowledged or refused for good: none is dropped for its age.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from kinesis_efo.errors import RecordRefusedError, RetriesExhaustedError, Stream
 from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.faults import Retry, WriteFault, judge_result
 from kinesis_efo.producer.record import Record
-from kinesis_efo.producer.request import Request, cut
+from kinesis_efo.producer.request import PutRecordsRequest, cut
 from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
-from kinesis_efo.producer.shard_queue import Backoff, Failing, ShardQueue
+from kinesis_efo.producer.shard_queue import Backoff, Outage, ShardQueue
 
 WRONG_SHARD = "WrongShard"
 """The library's own error code for an aggregate in a shard where readers would drop some of its records."""
@@ -31,7 +31,7 @@ _MOST_EXPIRED_IN_A_ROW = 5
 
 
 class Result(msgspec.Struct, gc=False):
-    """The answer of PutRecords for one parcel: a shard, or an error."""
+    """The result of PutRecords for one parcel: a shard, or an error."""
 
     shard: str | None = msgspec.field(name="ShardId", default=None)
     code: str | None = msgspec.field(name="ErrorCode", default=None)
@@ -39,15 +39,15 @@ class Result(msgspec.Struct, gc=False):
 
 
 @dataclass(slots=True)
-class Settled:
+class RequestOutcome:
     """The outcome of a request.
 
     Attributes:
-        acknowledged: Records that Kinesis has.
+        acknowledged: Records that Kinesis acknowledged.
         refused: Records that can never be written, with the reason.
         retried: Number of parcels that will be sent again, by error code.
-        misrouted: Whether the answer showed that the shard map is out of date.
-        failure: Why the producer cannot go on.
+        misrouted: Whether the response showed that the shard map is out of date.
+        failure: The error that ends the producer; None if it can continue.
     """
 
     acknowledged: list[Record] = field(default_factory=list)
@@ -90,7 +90,7 @@ class RecordAccumulator:
         self._queueing = _queueing(settings, shards)
         self._queues = {shard: ShardQueue(shard, self._queueing, random) for shard in shards.open_shards}
         self._backoff = Backoff(settings, random)
-        self._failing: Failing | None = None
+        self._failing: Outage | None = None
         self._expired = 0
         self._turn = 0
         self.in_flight = 0
@@ -111,12 +111,12 @@ class RecordAccumulator:
             self._queues[shard].records.extend(its_records)
 
     def adopt(self, shards: ShardMap) -> None:
-        """Route by a new shard map: at once, or with `ordered` as soon as no request by the old map is in flight."""
+        """Use a new shard map: at once, or with `ordered` as soon as no request by the old map is in flight."""
         self._next_map = shards
         self._adopt_when_possible()
 
-    def next_request(self, now: float, *, eager: bool) -> Request | None:
-        """The next request to send now, if any.
+    def next_request(self, now: float, *, eager: bool) -> PutRecordsRequest | None:
+        """Make the next request; None if none is due.
 
         Args:
             now: Monotonic seconds.
@@ -135,7 +135,7 @@ class RecordAccumulator:
         return request
 
     def due_at(self, *, eager: bool) -> float | None:
-        """When to call `next_request` again; None if there is nothing to send before the next answer or put."""
+        """Return when to call `next_request` again; None if there is nothing to send before the next response or put."""
         if self._next_map is not None:
             return None
         linger = 0.0 if eager else self._settings.linger
@@ -146,18 +146,18 @@ class RecordAccumulator:
         ]
         return max(min(times), self._backoff.until) if times else None
 
-    def settle(self, request: Request, results: Sequence[Result], now: float) -> Settled:
-        """Process the answer to a request: one result for each of its parcels."""
+    def settle(self, request: PutRecordsRequest, results: Sequence[Result], now: float) -> RequestOutcome:
+        """Process the response to a request: one result for each of its parcels."""
         outcomes = self._ended(request)
         self._failing, self._expired = None, 0
         self._backoff.end()
-        settled = Settled()
+        settled = RequestOutcome()
         if request.keyed:
             as_predicted = [None if result.code else result.shard for result in results] == request.shards
         else:
             as_predicted = not any(result.code for result in results)
         if as_predicted:
-            # The fast path: most requests are accepted whole, by the predicted shards.
+            # The fast path: most requests are accepted as a whole, by the predicted shards.
             settled.acknowledged = request.records
             for shard, taken in Counter(request.shards).items():
                 outcomes[shard].taken = taken
@@ -167,10 +167,10 @@ class RecordAccumulator:
             self._pace(shard, outcome, request.sent_at, now, settled)
         return settled
 
-    def fault(self, request: Request, fault: WriteFault, now: float) -> Settled:
+    def fault(self, request: PutRecordsRequest, fault: WriteFault, now: float) -> RequestOutcome:
         """Process the failure of a whole request. Kinesis may have carried it out: a retry may write its records twice."""
         outcomes = self._ended(request)
-        settled = Settled()
+        settled = RequestOutcome()
         for parcel, shard in zip(request.parcels, request.shards, strict=True):
             outcomes[shard].again += parcel.records
         for shard, outcome in outcomes.items():
@@ -181,7 +181,7 @@ class RecordAccumulator:
             return settled
         settled.retried[fault.code] = len(request.parcels)
         self._backoff.extend(request.sent_at, now)
-        self._failing = self._failing or Failing(now, fault.text)
+        self._failing = self._failing or Outage(now, fault.text)
         if now - self._failing.since > self._settings.retry_timeout:
             settled.failure = self._given_up("every request", self._failing, now)
         return settled
@@ -195,17 +195,17 @@ class RecordAccumulator:
             size += queue.records.bytes
             if queue.records.oldest() + self._settings.linger <= now:
                 return True
-        # Less than a full request where the capacity does not hold two: one fills while the other is in flight.
+        # Less than a full request if the capacity does not hold two, so that one can fill while the other is in flight.
         half = self._settings.max_outstanding_records // 2
         enough = half // 2 if self._queueing.aggregate else min(MAX_REQUEST_RECORDS, half)
         return records >= max(1, enough) or size >= min(MAX_REQUEST_BYTES, self._settings.max_outstanding_bytes // 4)
 
-    def _ended(self, request: Request) -> dict[str, _QueueOutcome]:
+    def _ended(self, request: PutRecordsRequest) -> dict[str, _QueueOutcome]:
         self.in_flight -= 1
         outcomes = {shard: _QueueOutcome() for shard in dict.fromkeys(request.shards)}
         for shard in outcomes:
             if (queue := self._queues.get(shard)) is not None:
-                # A queue that is younger than the request did not send it.
+                # If the queue is newer than the request, it did not send it.
                 queue.in_flight = max(0, queue.in_flight - 1)
         self._adopt_when_possible()
         return outcomes
@@ -215,7 +215,7 @@ class RecordAccumulator:
             return
         self._map, self._next_map = self._next_map, None
         before, queueing = self._queues, _queueing(self._settings, self._map)
-        # Only where order matters, queues depend on whether there are aggregates; no request is in flight there.
+        # The type of a queue depends on aggregation only with `ordered`; then no request is in flight here.
         kept = before if queueing == self._queueing or not self._settings.ordered else {}
         self._queueing = queueing
         self._queues = {
@@ -237,10 +237,10 @@ class RecordAccumulator:
 
     def _settle_each(
         self,
-        request: Request,
+        request: PutRecordsRequest,
         results: Sequence[Result],
         outcomes: dict[str, _QueueOutcome],
-        settled: Settled,
+        settled: RequestOutcome,
         now: float,
     ) -> None:
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
@@ -254,12 +254,12 @@ class RecordAccumulator:
                 self._refused(parcel, judge_result(result.code, result.message or ""), outcome, settled, now)
 
     def _written_elsewhere(
-        self, parcel: Parcel, predicted: str, actual: str, outcome: _QueueOutcome, settled: Settled
+        self, parcel: Parcel, predicted: str, actual: str, outcome: _QueueOutcome, settled: RequestOutcome
     ) -> None:
         shards = self.shards
         settled.misrouted |= actual != predicted and shards.predicts
         if len(parcel.records) > 1 and not all(shards.covers(actual, record.hash) for record in parcel.records):
-            # The KCL drops an aggregate with records of other shards, and so do strict readers: they count as not written.
+            # The KCL and strict readers drop an aggregate with records of other shards, so these count as not written.
             settled.retried[WRONG_SHARD] += 1
             outcome.again += parcel.records
             outcome.cause = outcome.cause or f"{WRONG_SHARD}: an aggregate for {predicted} was written to {actual}"
@@ -267,7 +267,9 @@ class RecordAccumulator:
         outcome.taken += 1
         settled.acknowledged += parcel.records
 
-    def _refused(self, parcel: Parcel, fault: WriteFault, outcome: _QueueOutcome, settled: Settled, now: float) -> None:
+    def _refused(
+        self, parcel: Parcel, fault: WriteFault, outcome: _QueueOutcome, settled: RequestOutcome, now: float
+    ) -> None:
         if fault.retry is not Retry.YES:
             if fault.kind is not RecordRefusedError:
                 settled.failure = settled.failure or self._error(fault)
@@ -296,7 +298,7 @@ class RecordAccumulator:
             else:
                 outcome.again.append(record)
 
-    def _pace(self, shard: str, outcome: _QueueOutcome, sent_at: float, now: float, settled: Settled) -> None:
+    def _pace(self, shard: str, outcome: _QueueOutcome, sent_at: float, now: float, settled: RequestOutcome) -> None:
         self._give_back(shard, outcome.again)
         queue = self._queues.get(shard)
         if queue is None:
@@ -310,11 +312,11 @@ class RecordAccumulator:
         else:
             queue.speed_up(sent_at)
         if outcome.again and not outcome.taken:
-            queue.failing = queue.failing or Failing(now, outcome.cause)
+            queue.failing = queue.failing or Outage(now, outcome.cause)
             if now - queue.failing.since > self._settings.retry_timeout and settled.failure is None:
                 settled.failure = self._given_up(f"every record for {shard}", queue.failing, now)
 
-    def _given_up(self, what: str, failing: Failing, now: float) -> StreamError:
+    def _given_up(self, what: str, failing: Outage, now: float) -> StreamError:
         return RetriesExhaustedError(
             f"stream {self._stream} cannot be written to: {what} failed for {now - failing.since:.0f} s, beginning with "
             f"{failing.cause}. {self._patience_remedy()}"
@@ -323,7 +325,7 @@ class RecordAccumulator:
     def _patience_remedy(self) -> str:
         return f"Remove the cause, or raise the limit (retry_timeout is {self._settings.retry_timeout:g} s)"
 
-    def _fatal(self, fault: WriteFault, request: Request) -> StreamError:
+    def _fatal(self, fault: WriteFault, request: PutRecordsRequest) -> StreamError:
         if fault.kind is not RecordRefusedError:
             return self._error(fault)
         largest = max(request.records, key=lambda record: record.size)
@@ -337,9 +339,9 @@ class RecordAccumulator:
 
 
 def _queueing(settings: ProducerSettings, shards: ShardMap) -> ProducerSettings:
-    """How records are queued: aggregates and order need to know the shard of a record.
+    """Return the settings for the queues: aggregates and order need a predicted shard.
 
-    AWS supports no aggregates where Kinesis distributes records itself. Readers that keep to the KCL's rule drop them.
+    AWS does not support aggregates if Kinesis distributes records itself. Readers that follow the KCL's rule drop them.
     """
     aggregate = settings.aggregate and shards.distribution is Distribution.KEYED
     return replace(settings, aggregate=aggregate, ordered=settings.ordered and shards.predicts)

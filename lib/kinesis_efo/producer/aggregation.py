@@ -2,7 +2,7 @@
 
 An aggregate is a magic number, a protobuf message (a table of partition keys, a table of explicit hash keys, and records that
 point into both), and the MD5 of the message; see aggregation-format.md in awslabs/amazon-kinesis-producer. The message has three
-fixed fields, so this module encodes it without a protobuf runtime, which users would have to share with Spark.
+fields, so this module encodes it without a protobuf runtime, which users would have to share with Spark.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Packer:
         return len(self._records)
 
     def add(self, record: Record) -> bool:
-        """Add a record if it fits; return whether it did. A record that an empty packer refuses never fits."""
+        """Add a record if it fits; returns whether it did. A record that an empty packer refuses never fits."""
         tables: list[bytes] = []
         key_index = self._keys.get(record.key)
         if key_index is None:

@@ -1,4 +1,4 @@
-"""The producer for code without asyncio: it runs the asyncio producer on an event loop in a thread of its own."""
+"""The producer for code without asyncio: runs the asyncio producer on an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ EXIT_SECONDS = 60.0
 class BlockingProducer:
     """Writes records to one stream from any number of threads. A context manager.
 
-    It works as `Producer` does, but `put` blocks while too much is outstanding. Close it: a producer that is still open when
-    the process ends is closed then, but only the log says whether that succeeded.
+    It works like `Producer`, but `put` blocks while too much is outstanding. Close it: a producer that is still open when the
+    process ends is closed then, but only the log says whether that succeeded.
 
     Args:
         stream: Name or ARN.
@@ -70,7 +70,7 @@ class BlockingProducer:
         """Connect and load the shard map. Entering the context does this.
 
         Raises:
-            ConfigurationError: The stream's name or ARN is not one, or no region is known.
+            ConfigurationError: The stream's name or ARN is not valid, or no region is known.
             StreamError: The stream does not exist, or credentials or policy refuse it.
         """
         if self._thread is not None:
@@ -93,11 +93,11 @@ class BlockingProducer:
         Args:
             data: The record; text is encoded as UTF-8.
             partition_key: 1 to 256 characters; selects the shard. With `ordered`, records with the same key keep their order. None: a
-                random one, for records that belong together with no others.
-            explicit_hash_key: 0 to 2**128-1; selects the shard in place of the partition key.
+                random key.
+            explicit_hash_key: 0 to 2**128-1; selects the shard instead of the partition key.
 
         Raises:
-            RecordRefusedError: The record can never be written. Others are not affected.
+            RecordRefusedError: The record can never be written. Other records are not affected.
             StreamError: An earlier record could not be written; unacknowledged records may not have been written.
         """
         engine = self._producer.engine
@@ -114,7 +114,7 @@ class BlockingProducer:
 
         Args:
             records: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)` each.
-            positions: The numbers by which messages name them; None: their places among all that this producer was given.
+            positions: Their numbers in messages; None: counted over all records of this producer.
 
         Raises:
             RecordRefusedError: A record can never be written. The records before it are queued, those after it are not.
@@ -128,7 +128,7 @@ class BlockingProducer:
                     self._wait_for_capacity(part[0])
 
     def flush(self) -> None:
-        """Wait until Kinesis has acknowledged everything that was put before.
+        """Wait until Kinesis has acknowledged all records that were put before.
 
         Raises:
             StreamError: The first failure; unacknowledged records may not have been written.
@@ -137,7 +137,7 @@ class BlockingProducer:
         self._call(self._producer.flush())
 
     def close(self) -> None:
-        """Write everything, then disconnect. Leaving the context does this. Does nothing when closed.
+        """Write all records, then disconnect. Leaving the context does this. Does nothing if the producer is closed.
 
         Raises:
             StreamError: As `flush`; the producer is closed even then.
@@ -199,7 +199,7 @@ class BlockingProducer:
 
     def _drain(self) -> None:
         self._draining = False
-        # Only as many as are there now: a record that arrives meanwhile schedules another call.
+        # Only the present ones: a record that arrives meanwhile schedules another call.
         arrived = [self._inbox.popleft() for _ in range(len(self._inbox))]
         self._producer.engine.accept(arrived)
         self._producer.engine.pump_if_full()
@@ -228,7 +228,7 @@ class BlockingProducer:
 
 
 class _Executor(ThreadPoolExecutor):
-    """The SDK's executor for DNS and certificates. At the end of the process, when threads take no work, it runs work itself."""
+    """The SDK's executor for DNS and certificates. At the end of the process, when threads accept no work, it runs the work itself."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         try:
@@ -252,7 +252,7 @@ def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
         # A flush that another thread has just begun must not wait for ever.
         loop.run_until_complete(_cancel_remaining())
         loop.run_until_complete(loop.shutdown_asyncgens())
-        # At the end of the process no thread can be started any more, and this starts one to join the others.
+        # This starts a thread to join the others, which is not possible at the end of the process.
         with contextlib.suppress(RuntimeError):
             loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()

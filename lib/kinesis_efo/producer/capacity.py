@@ -1,7 +1,7 @@
-"""Bounds the outstanding records and bytes, and shares the capacity fairly between shards. Thread-safe; callers do the waiting.
+"""Bounds the outstanding records and bytes, and shares the capacity fairly between shards. Thread-safe; it does not block itself.
 
-Half of the capacity is divided evenly between the shards, the other half is common. So a hot shard can fill the common half and
-its own share, but never the shares of the others.
+Half of the capacity is divided evenly between the shards, the other half is common. So a hot shard can fill the common half and its
+own share, but not the shares of other shards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Usage:
 
 
 def usage_of(records: Iterable[Record]) -> dict[str, Usage]:
-    """The capacity that records need, by shard."""
+    """Return the capacity that records need, by shard."""
     sizes: dict[str, list[int]] = defaultdict(list)
     for record in records:
         sizes[record.shard].append(record.size)
@@ -47,7 +47,7 @@ class Capacity:
 
     Args:
         max_records: Records of all shards.
-        max_bytes: Bytes of all shards. The caller must refuse records above half of it: they could wait for ever.
+        max_bytes: Bytes of all shards. The caller must refuse records larger than half of it, which could wait for ever.
         shards: Number of shards that share the capacity.
         monotonic: Returns seconds; replaced in tests.
     """
@@ -89,10 +89,10 @@ class Capacity:
             return self._seconds_waited + sum(now - waiter.since for waiter in self._waiters)
 
     def try_acquire(self, shard: str, size: int) -> bool:
-        """Take capacity for a record if there is any now."""
+        """Take capacity for a record; returns whether there was enough."""
         with self._lock:
             use, total = self._usages.get(shard), self._total
-            # The fast path of most records: within the shard's share, while nobody waits.
+            # The fast path of most records: within the shard's share, and there are no waiters.
             if (
                 use is not None
                 and use.records < self._share.records
@@ -113,7 +113,7 @@ class Capacity:
             return True
 
     def try_acquire_all(self, usages: Mapping[str, Usage]) -> bool:
-        """Take capacity for all of these records, or for none if there is not enough or others wait."""
+        """Take capacity for all of these records, or for none if there is not enough or there are waiters."""
         with self._lock:
             if self._closed or self._waiters:
                 return False
@@ -128,10 +128,10 @@ class Capacity:
             return True
 
     def acquire_parts(self, records: Sequence[Record]) -> Iterator[tuple[Sequence[Record], bool]]:
-        """Take capacity for records, as many at a time as there is capacity for.
+        """Take capacity for records, as many at a time as possible.
 
         Yields:
-            Records in order, and whether they have their capacity. One alone may have to wait for it.
+            Records in order, and whether capacity was taken for them. If not, it is a single record, which has to wait.
         """
         if (admitted := self.try_acquire_all(usage_of(records))) or len(records) == 1:
             yield records, admitted
@@ -146,8 +146,8 @@ class Capacity:
         Args:
             shard: The record's shard.
             size: Bytes of the record.
-            wake: Called once with the waiter, from any thread and perhaps before this returns, when the waiter was admitted or
-                the capacity was closed.
+            wake: Called once with the waiter when it was admitted or the capacity was closed: from any thread, perhaps before this
+                returns.
 
         Returns:
             The waiter; its `admitted` is valid once `wake` was called.
@@ -165,7 +165,7 @@ class Capacity:
         return waiter
 
     def cancel(self, waiter: Waiter) -> None:
-        """Stop waiting, and give back capacity that was granted meanwhile."""
+        """Stop waiting, and return capacity that was granted meanwhile."""
         with self._lock:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
@@ -177,7 +177,7 @@ class Capacity:
             other.wake(other)
 
     def release(self, usages: Mapping[str, Usage]) -> None:
-        """Give back the capacity of records, by shard, and admit waiters."""
+        """Return the capacity of records, by shard, and admit waiters."""
         with self._lock:
             for shard, use in usages.items():
                 self._change(shard, -use.records, -use.bytes)
@@ -194,7 +194,7 @@ class Capacity:
             waiter.wake(waiter)
 
     def close(self) -> None:
-        """Admit nothing any more, and wake all waiters."""
+        """Stop admitting, and wake all waiters."""
         with self._lock:
             self._closed = True
             woken, self._waiters = self._waiters, []
@@ -220,8 +220,8 @@ class Capacity:
     def _may_acquire(self, shard: str, records: int, size: int, before: Collection[Waiter]) -> bool:
         """Whether there is capacity for records of a shard that come after the waiters `before`.
 
-        While any waits, common capacity is kept for the first: small records must not starve a large one. A record may pass
-        waiters of other shards within its own shard's share, but never one of the same shard.
+        Common capacity is kept for the first waiter, so that small records do not starve a large one. A record may overtake waiters of
+        other shards within its own shard's share, but not those of its own shard.
         """
         total, most = self._total, self._max
         if total.records + records > most.records or total.bytes + size > most.bytes:

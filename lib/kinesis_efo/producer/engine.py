@@ -1,6 +1,6 @@
 """Sends the accumulator's requests to Kinesis, with timers, flushes and failures. Runs on one event loop.
 
-The accumulator decides, the capacity bounds, and the service transports; the engine connects them.
+It connects the accumulator (what to send), the capacity (how much) and the service (the calls).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from random import Random
 from kinesis_efo.clock import Clock
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamError, WriteError
-from kinesis_efo.producer.accumulator import RecordAccumulator, Settled
+from kinesis_efo.producer.accumulator import RecordAccumulator, RequestOutcome
 from kinesis_efo.producer.capacity import Capacity, usage_of
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import Counts, ProducerMetrics
 from kinesis_efo.producer.placement import shard_map, warn_of_consequences
 from kinesis_efo.producer.record import Data, Epoch, Given, Record, SizeLimit, make_record
-from kinesis_efo.producer.request import Request
+from kinesis_efo.producer.request import PutRecordsRequest
 from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.service import Service, StreamTraits
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
@@ -30,13 +30,13 @@ from kinesis_efo.producer.stall import StallWatch
 logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
-"""The least interval between two loads of the shard map: ListShards may lag behind the answers that name a new shard."""
+"""The shortest interval between two loads of the shard map: ListShards may lag behind the responses that name a new shard."""
 MOST_REFRESH_SECONDS = 60.0
-"""The interval grows up to here while the shard map stays the same."""
+"""The longest such interval; it grows while the shard map stays the same."""
 RECHECK_SECONDS = 300.0
-"""So often, a producer asks whether Kinesis still distributes the records of a stream itself. Nothing else would tell it."""
+"""How often a producer checks whether Kinesis still distributes the records of a stream itself; no response shows that."""
 _BATCH_BYTES = 1 << 20
-"""The most bytes that `make_records` collects before it hands them on; the last record may exceed it."""
+"""The most bytes of a batch of `make_records`; the last record may exceed it."""
 
 
 class Engine:
@@ -97,14 +97,14 @@ class Engine:
     # -- from any thread
 
     def check(self) -> None:
-        """Raise the producer's failure, or that it is closed; return if it takes records."""
+        """Raise the producer's failure, or ProducerClosedError; return if it accepts records."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         if self._stopped:
             raise self.closed_error()
 
     def closed_error(self) -> ProducerClosedError:
-        """What a closed producer answers."""
+        """Make the error of a closed producer."""
         return ProducerClosedError(f"the producer for {self._stream} is closed; create another one")
 
     def make_record(self, given: Given) -> Record | None:
@@ -117,11 +117,11 @@ class Engine:
         return record
 
     def make_records(self, given: Iterable[Given], positions: Iterable[int] | None = None) -> Iterator[list[Record]]:
-        """As `make_record`, in batches. Where a record is refused, the batch of those before it comes before the error.
+        """Do the same as `make_record`, in batches. If a record is refused, the records before it are yielded before the error.
 
         Args:
             given: The records.
-            positions: What messages call them; None: their places among all that were put.
+            positions: Their numbers in messages; None: counted over all records that were put.
         """
         rest = iter(given)
         numbers = self._positions if positions is None else iter(positions)
@@ -170,7 +170,7 @@ class Engine:
     # -- on the loop's thread
 
     def accept(self, records: Sequence[Record]) -> None:
-        """Queue records that capacity was acquired for."""
+        """Queue records for which capacity was acquired."""
         for record in records:
             record.epoch = self._epoch
         self._epoch.count += len(records)
@@ -200,7 +200,7 @@ class Engine:
                 self._arm(due - self._clock.monotonic())
 
     def pump_if_full(self) -> bool:
-        """Pump if a full request's worth of records was put since the last pump; return whether."""
+        """Pump if enough records for a full request were put since the last pump; returns whether it did."""
         full = self._unpumped_records >= MAX_REQUEST_RECORDS or self._unpumped_bytes >= MAX_REQUEST_BYTES
         if full:
             self.pump()
@@ -216,7 +216,7 @@ class Engine:
         self._fail(WriteError(f"the producer for {self._stream} gave up: {why}"))
 
     async def flush(self) -> None:
-        """Wait until Kinesis has acknowledged everything that was put before.
+        """Wait until Kinesis has acknowledged all records that were put before.
 
         Raises:
             StreamError: The first failure; unacknowledged records may not have been written.
@@ -274,7 +274,7 @@ class Engine:
         self._timer = None
         self.pump()
 
-    async def _send(self, request: Request) -> None:
+    async def _send(self, request: PutRecordsRequest) -> None:
         self._counts.requests += 1
         try:
             try:
@@ -282,14 +282,14 @@ class Engine:
             except Exception as error:
                 settled = self._accumulator.fault(request, judge(error), self._clock.monotonic())
             else:
-                # Whether readers take an aggregate depends on the shard that it was written to: its hash range must be known.
+                # Readers accept or drop an aggregate by the hash range of its actual shard, which must be known here.
                 actual = {result.shard for result in results} if self._settings.aggregate else set()
                 unknown = not all(shard is None or self._accumulator.shards.knows(shard) for shard in actual)
                 if unknown:
                     try:
                         await self._refresh()
                     except Exception as error:
-                        # The answer stands: what was written must be settled, or it would be written again.
+                        # The records were written: without settling the request, they would be sent again.
                         logger.warning("the shard map of %s cannot be refreshed: %s", self._stream, error)
                 settled = self._accumulator.settle(request, results, self._clock.monotonic())
                 settled.misrouted &= not unknown
@@ -298,7 +298,7 @@ class Engine:
             self._fail(WriteError(f"the producer for {self._stream} failed: {type(error).__name__}: {error}"), error)
         self.pump()
 
-    def _conclude(self, settled: Settled) -> None:
+    def _conclude(self, settled: RequestOutcome) -> None:
         now = self._clock.monotonic()
         if settled.acknowledged:
             self._stall.progress()
@@ -362,12 +362,12 @@ class Engine:
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
         if not news or known.distribution is not Distribution.KEYED:
-            # No reshard explains it. Each time would be too often: the account has 20 calls a second for all its producers.
+            # There was no reshard. Not checked each time, because an account has 20 calls a second for all its producers.
             traits = await self._service.traits()
             shards = await shard_map(self._service, traits, listed)
             news = not shards.is_like(known)
             warn_of_consequences(self._stream, traits, self._settings)
-        # Where records go elsewhere although the map is right, asking again and again would not help.
+        # If records go to other shards although the map is right, frequent refreshes would not help.
         self._refresh_pause = REFRESH_SECONDS if news else min(2 * self._refresh_pause, MOST_REFRESH_SECONDS)
         self._accumulator.adopt(shards)
         self.capacity.divide(len(shards.open_shards))
@@ -392,7 +392,7 @@ class Engine:
             self._refreshing = None
 
     def _look_again(self) -> None:
-        """Ask later where no answer tells that Kinesis has stopped to distribute the stream's records itself."""
+        """Schedule a check whether Kinesis still distributes the stream's records itself; no response shows that."""
         if self._recheck is not None:
             self._recheck.cancel()
         if not self._accumulator.shards.predicts and not self._stopped:

@@ -20,7 +20,7 @@ from kinesis_efo.errors import (
 
 
 class Retry(Enum):
-    """Whether to repeat a failed call."""
+    """Whether to retry a failed call."""
 
     YES = "with backoff, until `retry_timeout`"
     BRIEFLY = "a few times: the SDK may just be renewing the credentials"
@@ -32,7 +32,7 @@ class WriteFault:
     """A failed call and what to do about it.
 
     Attributes:
-        code: Error code from Kinesis; the name of the exception's class if there was no answer.
+        code: Error code from Kinesis; the name of the exception's class if there was no response.
         text: The fault in words, for messages.
         retry: Whether to try again.
         kind: Class of the exception to raise when retries are over.
@@ -90,6 +90,6 @@ def _fault(cause: Cause, code: str, text: str, action: str) -> WriteFault:
             return WriteFault(code, text, Retry.NO, StreamNotFoundError, remedy)
         case Cause.INVALID:
             return WriteFault(code, text, Retry.NO, RecordRefusedError)
-    # A reader retries codes that it does not know. A writer must not: callers would wait, and records pile up, for a fault that
-    # most likely stays. Faults that pass by themselves come with a status of 500 and above.
+    # A reader retries unknown codes. A writer must not: callers would wait, and records pile up, for a fault that most likely stays.
+    # Transient faults have a status of 500 and above.
     return WriteFault(code, text, Retry.NO, WriteError, "mend the cause: Kinesis would refuse the request again")

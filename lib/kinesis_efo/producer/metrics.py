@@ -28,10 +28,10 @@ class Latency:
         self.longest = 0.0
 
     def add(self, seconds: Sequence[float]) -> None:
-        """Count the times of some records."""
+        """Add the times of records."""
         if not seconds:
             return
-        # The times of one request are nearly sorted already, so sorting is cheap and saves one search per record.
+        # The times of one request are nearly sorted, so sorting is cheap and saves one search per record.
         ordered = sorted(seconds)
         below = 0
         for power, bound in enumerate(_BOUNDS):
@@ -46,7 +46,7 @@ class Latency:
         self.longest = max(self.longest, ordered[-1])
 
     def quantile(self, share: float) -> float:
-        """An upper bound, in seconds, for this share of the records; 0.0 if there are none."""
+        """Return an upper bound, in seconds, for this share of the records; 0.0 if there are none."""
         wanted = share * self.count
         seen = 0
         for power, count in enumerate(self._counts):
@@ -69,7 +69,7 @@ class ProducerMetrics:
         requests: Number of PutRecords calls.
         records_written: Acknowledged records, as they were put.
         bytes_written: The same in bytes.
-        records_refused: Records skipped because they can never be written; only where `fail_on_error` is off.
+        records_refused: Records skipped because they can never be written; only if `fail_on_error` is off.
         latency_mean: Mean time from put to acknowledgement.
         latency_p50: The same, median; an upper bound within a factor of 1.5.
         latency_p99: The same, 99th percentile.
@@ -92,7 +92,7 @@ class ProducerMetrics:
 
 
 class Counts:
-    """The counters that a snapshot is made of."""
+    """The counters of a producer."""
 
     def __init__(self) -> None:
         self.retries: Counter[str] = Counter()
@@ -122,7 +122,7 @@ class Counts:
 
 
 def producer_collector(stream: str, snapshot: Callable[[], ProducerMetrics]) -> Source:
-    """A source of the samples of one producer.
+    """Make a source of the samples of one producer.
 
     Args:
         stream: Name or ARN; the name becomes the attribute `stream`.

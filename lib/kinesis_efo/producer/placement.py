@@ -1,4 +1,4 @@
-"""What follows from who decides on the shard of a record: the shard map, and what a producer cannot do that it is asked for."""
+"""Makes the shard map for a stream's record distribution, and warns of settings that this distribution does not allow."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ logger = logging.getLogger(__name__)
 
 
 async def shard_map(service: Service, traits: StreamTraits, listed: Sequence[HashRange] | None = None) -> ShardMap:
-    """The shard map of a stream.
+    """Make the shard map of a stream.
 
     Args:
-        service: Lists the shards, where they are needed: not where Kinesis decides on them.
-        traits: The stream's.
-        listed: The shards, where they were just listed.
+        service: Lists the shards, unless Kinesis distributes records itself.
+        traits: The stream's traits.
+        listed: The shards if they were just listed; None: list them.
 
     Raises:
         ClientError: The shards cannot be listed; botocore's exception.
@@ -32,7 +32,7 @@ async def shard_map(service: Service, traits: StreamTraits, listed: Sequence[Has
 
 
 def warn_of_consequences(stream: str, traits: StreamTraits, settings: ProducerSettings) -> None:
-    """Say what a producer does not do although its settings ask for it; each of it once in a process."""
+    """Log the settings that a producer cannot follow; each once in a process."""
     for what in _consequences(traits, settings):
         _warn_once(f"stream {stream}: {what}")
 

@@ -31,8 +31,8 @@ Connect = Callable[[], AbstractAsyncContextManager[Service]]
 class Producer:
     """Writes records to one stream. An async context manager; for one event loop.
 
-    It delivers at least once: it repeats a request whose answer is lost. It drops no record for its age, and counts none as
-    written before Kinesis has acknowledged it.
+    It delivers at least once: it repeats a request if the response was lost. It does not drop records for their age, and counts a
+    record as written only after Kinesis has acknowledged it.
 
     Args:
         stream: Name or ARN. The role needs `kinesis:PutRecords` and `kinesis:ListShards` on it, and
@@ -81,7 +81,7 @@ class Producer:
         """Connect and load the shard map. Entering the context does this.
 
         Raises:
-            ConfigurationError: The stream's name or ARN is not one, or no region is known.
+            ConfigurationError: The stream's name or ARN is not valid, or no region is known.
             StreamError: The stream does not exist, or credentials or policy refuse it.
         """
         if self._engine is not None:
@@ -106,7 +106,7 @@ class Producer:
         return self
 
     async def close(self) -> None:
-        """Write everything, then disconnect. Leaving the context does this. Does nothing when closed.
+        """Write all records, then disconnect. Leaving the context does this. Does nothing if the producer is closed.
 
         Raises:
             StreamError: As `flush`; the producer is closed even then.
@@ -159,11 +159,11 @@ class Producer:
         Args:
             data: The record; text is encoded as UTF-8.
             partition_key: 1 to 256 characters; selects the shard. With `ordered`, records with the same key keep their order. None: a
-                random one, for records that belong together with no others.
-            explicit_hash_key: 0 to 2**128-1; selects the shard in place of the partition key.
+                random key.
+            explicit_hash_key: 0 to 2**128-1; selects the shard instead of the partition key.
 
         Raises:
-            RecordRefusedError: The record can never be written. Others are not affected.
+            RecordRefusedError: The record can never be written. Other records are not affected.
             StreamError: An earlier record could not be written; unacknowledged records may not have been written.
         """
         engine = self.engine
@@ -175,7 +175,7 @@ class Producer:
         else:
             await _wait_for_capacity(engine, record)
         if engine.pump_if_full():
-            # Let the loop send: a caller that only puts would never yield to it.
+            # Let the loop send: a caller that only puts would not yield to it.
             await asyncio.sleep(0)
 
     async def put_many(self, records: Iterable[Given]) -> None:
@@ -199,7 +199,7 @@ class Producer:
                 await asyncio.sleep(0)
 
     async def flush(self) -> None:
-        """Wait until Kinesis has acknowledged everything that was put before.
+        """Wait until Kinesis has acknowledged all records that were put before.
 
         Raises:
             StreamError: The first failure; unacknowledged records may not have been written.
@@ -232,7 +232,7 @@ async def _wait_for_capacity(engine: Engine, record: Record) -> None:
     woken = asyncio.get_running_loop().create_future()
 
     def wake(waiter: Waiter) -> None:
-        # Queued at once, not when the coroutine runs again: records put later must stay behind this one.
+        # Queued at once, not when the coroutine runs again, so that later records stay after this one.
         if waiter.admitted:
             engine.accept((record,))
         if not woken.done():

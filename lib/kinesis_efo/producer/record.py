@@ -1,4 +1,4 @@
-"""A record on its way to Kinesis, checked once when it is put. A msgspec struct, which is created faster than an object."""
+"""A record that was put, checked once. It is a msgspec struct, which is created faster than an object."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer.routing import MAX_HASH
 
 try:
-    # Python's own MD5: the set-up of OpenSSL's takes longer than hashing the few bytes of a key.
+    # Python's own MD5: setting up OpenSSL's takes longer than hashing the few bytes of a key.
     from _md5 import md5  # type: ignore[import-not-found, unused-ignore]
 except ImportError:
     from hashlib import md5
 
 Data = bytes | bytearray | memoryview | str
 Given = tuple[Data, str | None] | tuple[Data, str | None, str | int | None]
-"""A record as `put` takes it: data, partition key (None: a random one), and the explicit hash key if there is one."""
+"""The arguments of `put`: data, partition key (None: a random one), and optionally the explicit hash key."""
 MAX_KEY_CHARACTERS = 256
 
 
@@ -32,7 +32,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class SizeLimit:
-    """The size of the largest record, partition key included, with the origin of the limit and what to raise, for messages."""
+    """The size of the largest record, including the partition key. For messages: the origin of the limit, and what to raise."""
 
     bytes: int
     source: str = "the stream takes"
@@ -46,9 +46,9 @@ class Record(msgspec.Struct, gc=False, eq=False):
         size: Bytes of data and partition key, as Kinesis counts them.
         hash: Hash key as a number; it selects the shard.
         position: Number of records put before this one; identifies it in messages.
-        shard: The shard predicted at the put; the record's capacity is counted there.
+        shard: The shard predicted at the put; the record counts against its capacity.
         put_at: Time of the put, monotonic seconds.
-        faulted_at: Time of the first refusal for another reason than throughput; None before.
+        faulted_at: Time of the first refusal for a reason other than throughput; None if there was none.
     """
 
     data: bytes
@@ -64,21 +64,21 @@ class Record(msgspec.Struct, gc=False, eq=False):
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """The record itself: it is a parcel of one record."""
+        """The record itself, as a parcel of one record."""
         return (self,)
 
     def describe(self) -> str:
-        """The record in words for messages, without its data."""
+        """Describe the record for messages, without its data."""
         return _describe(self.position, self.key, self.size)
 
 
 def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLimit, position: int) -> Record:
-    """Check data and keys, and make a record of them.
+    """Check data and keys, and make a record.
 
     Args:
         data: The record's data; text is encoded as UTF-8.
         key: Partition key, 1 to 256 characters.
-        hash_key: Explicit hash key, 0 to 2**128-1; in place of the MD5 of the partition key.
+        hash_key: Explicit hash key, 0 to 2**128-1, instead of the MD5 of the partition key.
         limit: Largest size of data and key together.
         position: Number of records put before, for messages.
 

@@ -1,4 +1,4 @@
-"""Cuts PutRecords requests out of the queues: at most 500 records and 10 MiB each, partition keys included."""
+"""Makes PutRecords requests from the queues: at most 500 records and 10 MiB each, including partition keys."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _AGGREGATE_OVERHEAD = 1_100  # magic number, digest and the longest partition ke
 
 
 @dataclass(slots=True)
-class Request:
-    """The content of one PutRecords request.
+class PutRecordsRequest:
+    """The contents of one PutRecords request.
 
     Attributes:
         parcels: The Kinesis records, in order.
@@ -33,18 +33,18 @@ class Request:
 
     @property
     def keyed(self) -> bool:
-        """Whether the keys of its records decide on their shards."""
+        """Whether the keys of its records select their shards."""
         return self.shards[0] != ANY_SHARD
 
 
-def cut(queues: Iterable[ShardQueue], aggregate_bytes: int | None) -> Request:
+def cut(queues: Iterable[ShardQueue], aggregate_bytes: int | None) -> PutRecordsRequest:
     """Take as many records out of the queues as one request holds, and at least one.
 
     Args:
-        queues: The queues that may send, in the order of their turns.
+        queues: The queues that may send, in this order.
         aggregate_bytes: Size of the largest aggregate, or None to send records as they are.
     """
-    request = Request()
+    request = PutRecordsRequest()
     bytes_left = MAX_REQUEST_BYTES
     for queue in queues:
         parcels_left = min(queue.window, MAX_REQUEST_RECORDS - len(request.parcels))

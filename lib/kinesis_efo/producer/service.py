@@ -29,17 +29,17 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_RECORD_BYTES = 1 << 20
 _SMALL = 400
-"""Bytes below which msgspec's base64 is faster than pybase64, which has four times the speed but costs a call per record."""
+"""Bytes below which msgspec's base64 is faster than pybase64, which is four times as fast but takes a call per record."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTraits:
-    """What a producer needs to know of a stream, beside its shards.
+    """The facts about a stream that a producer needs, except its shards.
 
     Attributes:
         max_record_bytes: Size of the largest record that it accepts, including the partition key.
-        distribution: Who decides on the shard of a record.
-        unknown: Why that is not known; empty where it is.
+        distribution: How Kinesis distributes records over the shards.
+        unknown: Why that is not known; empty if it is.
     """
 
     max_record_bytes: int = DEFAULT_RECORD_BYTES
@@ -48,14 +48,14 @@ class StreamTraits:
 
 
 class Service(Protocol):
-    """What a producer calls of Kinesis; replaced in tests."""
+    """The calls of a producer to Kinesis; replaced in tests."""
 
     async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Result]:
-        """Send one PutRecords without retries, which are the producer's task. Returns one result per parcel, in order.
+        """Send one PutRecords without retries. Returns one result per parcel, in order.
 
         Args:
-            parcels: What to send.
-            keyed: Whether keys decide on the shard; else no explicit hash keys are sent.
+            parcels: The Kinesis records.
+            keyed: Whether keys select the shard; if not, no explicit hash keys are sent.
         """
         ...
 
@@ -64,26 +64,26 @@ class Service(Protocol):
         ...
 
     async def traits(self) -> StreamTraits:
-        """Get what the stream accepts, and how it distributes records."""
+        """Get the stream's traits."""
         ...
 
 
-class _Entry(msgspec.Struct, gc=False, omit_defaults=True):
+class _PutRecordsEntry(msgspec.Struct, gc=False, omit_defaults=True):
     data: bytes | msgspec.Raw = msgspec.field(name="Data")
     key: str = msgspec.field(name="PartitionKey")
     hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
 
 
-class _Answer(msgspec.Struct):
+class _PutRecordsBody(msgspec.Struct):
     records: list[Result] = msgspec.field(name="Records")
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(_Answer)
+_decoder = msgspec.json.Decoder(_PutRecordsBody)
 
 
 class BrokenAnswerError(OSError):
-    """The answer of PutRecords is not one result per record."""
+    """The response of PutRecords does not have one result per record."""
 
 
 class KinesisService:
@@ -104,7 +104,7 @@ class KinesisService:
 
     async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Result]:
         entries = [
-            _Entry(
+            _PutRecordsEntry(
                 parcel.data if parcel.size < _SMALL else msgspec.Raw(b'"%b"' % b64encode(parcel.data)),
                 parcel.key,
                 parcel.hash_key if keyed else None,
@@ -163,14 +163,14 @@ async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncItera
         connections: Most requests in flight at a time.
 
     Raises:
-        ConfigurationError: The stream's name or ARN is not one, or no region is known.
+        ConfigurationError: The stream's name or ARN is not valid, or no region is known.
     """
     clients = AsyncClients(aws, region_of(stream, aws))
     once = AioConfig(
         retries={"total_max_attempts": 1},
         max_pool_connections=connections,
         parameter_validation=False,
-        # The SDK builds its own user agent anew for every request, which takes longer than signing the request.
+        # The SDK would build its own user agent for every request, which takes longer than signing the request.
         user_agent=f"kinesis-efo/{__version__} Botocore/{botocore.__version__}",
     )
     async with await clients.open("kinesis", once) as data, await clients.open("kinesis") as control:
@@ -178,10 +178,10 @@ async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncItera
 
 
 def region_of(stream: str, aws: AwsSettings) -> str:
-    """The region of a stream: from the option, from the ARN, or from the SDK's configuration.
+    """Return the region of a stream: from the option, the ARN, or the SDK's configuration.
 
     Raises:
-        ConfigurationError: The stream's name or ARN is not one, or no region is known.
+        ConfigurationError: The stream's name or ARN is not valid, or no region is known.
     """
     arn = STREAM_ARN.fullmatch(stream)
     if not arn and not STREAM_NAME.fullmatch(stream):

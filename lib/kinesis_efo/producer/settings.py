@@ -37,16 +37,16 @@ class ProducerSettings:
         max_outstanding_bytes: The same in bytes of data and partition keys. At least twice the stream's largest record.
         linger: Seconds that a record waits for others to fill its request; cut short while a `put` or `flush` waits.
         max_in_flight: Most requests in flight at a time.
-        ordered: Keep the order of records with the same partition key, even when some are retried. Each shard then has one
-            request at a time, with one record per key, or with `aggregate` one aggregate of any number of keys.
+        ordered: Keep the order of records with the same partition key, even if some are retried. Each shard then has one request
+            at a time, with one record per key, or with `aggregate` one aggregate of any number of keys.
         aggregate: Pack small records of one shard into KPL aggregates, which readers must unpack.
         aggregate_bytes: Size of the largest aggregate. KPL's default is 50 KiB, too.
-        fail_on_error: Whether a record that can never be written fails the producer. Otherwise the record is logged, counted
-            and skipped. Faults of the whole stream always fail the producer.
+        fail_on_error: Whether a record that can never be written fails the producer. If not, the record is logged, counted and
+            skipped. Faults of the whole stream always fail the producer.
         backoff_base: First backoff in seconds. The wait is random between 0 and the backoff (full jitter), which doubles.
         backoff_max: Longest backoff, seconds.
-        retry_timeout: Seconds without any progress on a failing shard after which the producer fails. Records are never
-            dropped for their age.
+        retry_timeout: Seconds without any progress on a failing shard after which the producer fails. Records are not dropped for
+            their age.
         stall_warning: Seconds without any acknowledgement, while a caller waits, after which one warning is logged.
 
     Raises:

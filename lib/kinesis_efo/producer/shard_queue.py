@@ -1,7 +1,7 @@
 """The records that wait for one shard, and the rate at which they are sent. No I/O, no clock: times are passed in.
 
-After Kinesis throttled a queue, it backs off for a random time, sends one request at a time, and halves or doubles its window
-(records per request). So it writes at the shard's limit without sending everything again and again.
+After Kinesis has throttled a queue, it backs off for a random time, sends one request at a time, and halves or doubles its window
+(records per request). So it writes at the shard's limit with few retries.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Backoff:
         Args:
             sent_at: When the failed request was sent, monotonic seconds.
             now: Monotonic seconds.
-            progress: Whether a part of the request succeeded, so that the bound starts anew.
+            progress: Whether a part of the request succeeded: then the bound is reset.
         """
         if progress:
             self._faults = 1
@@ -80,11 +80,11 @@ class Fifo:
         self.bytes += sum(record.size for record in records)
 
     def oldest(self) -> float:
-        """The time at which the first record was put."""
+        """Return the time at which the first record was put."""
         return self._records[0].put_at
 
     def candidates(self) -> Iterable[Record]:
-        """The records that may go into one request, in order."""
+        """Return the records that may go into one request, in order."""
         return iter(self._records)
 
     def take(self, records: Sequence[Record]) -> None:
@@ -94,19 +94,20 @@ class Fifo:
             self.bytes -= record.size
 
     def take_first(self, most: int, most_bytes: int) -> list[Record]:
-        """Remove and return as many candidates as fit."""
+        """Remove and return as many candidates as possible: at most `most` records and `most_bytes`."""
         if self.bytes > most_bytes:
             taken = _fitting(self._records, most, most_bytes)
             self.take(taken)
             return taken
-        # The fast path: most queues fit into the request as a whole.
+        # The fast path: most queues fit into one request.
         taken = [self._records.popleft() for _ in range(min(most, len(self._records)))]
         self.bytes -= sum([record.size for record in taken])
         return taken
 
 
 class PerKey:
-    """As `Fifo`, with an order per partition key: a request holds one record per key, because PutRecords may refuse a record and take a later one."""
+    """Like `Fifo`, with an order per partition key: a request has one record per key, because PutRecords may refuse a record and take a
+    later one."""
 
     def __init__(self) -> None:
         self._keys: dict[str, deque[Record]] = {}
@@ -136,7 +137,7 @@ class PerKey:
             self.bytes += record.size
 
     def oldest(self) -> float:
-        # May be earlier than the first record's own time, never later: that only shortens its linger.
+        # May be earlier than the time of the first record, which only shortens its linger.
         return self._since
 
     def candidates(self) -> Iterable[Record]:
@@ -169,8 +170,8 @@ def _fitting(candidates: Iterable[Record], most: int, most_bytes: int) -> list[R
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
-    """Since when a queue makes no progress, in monotonic seconds, and the first fault."""
+class Outage:
+    """The time since which a queue has made no progress, in monotonic seconds, and the first fault."""
 
     since: float
     cause: str
@@ -187,10 +188,10 @@ class ShardQueue:
 
     def __init__(self, shard: str, settings: ProducerSettings, random: Random) -> None:
         self.shard = shard
-        # An aggregate is written as a whole or not at all, and the queue sends one at a time: first in, first out keeps order.
+        # Aggregates keep the order in a FIFO, because each is written as a whole or not at all, and one at a time.
         self.records: Fifo | PerKey = PerKey() if settings.ordered and not settings.aggregate else Fifo()
         self.in_flight = 0
-        self.failing: Failing | None = None
+        self.failing: Outage | None = None
         self._ordered = settings.ordered
         self._most = 1 if settings.ordered and settings.aggregate else MAX_REQUEST_RECORDS
         self.window = self._most

@@ -12,10 +12,10 @@ logger = logging.getLogger(__name__)
 
 
 class StallWatch:
-    """Warns once per stall: Kinesis acknowledged nothing for a while although a caller waits.
+    """Warns once per stall: Kinesis acknowledged no record for a while although a caller waits.
 
     Args:
-        seconds: Time without an acknowledgement that makes a stall.
+        seconds: Time without an acknowledgement after which it is a stall.
         clock: Source of the time.
         loop: Runs the timer.
         describe: Returns the producer's state for the message; None if no caller waits.
@@ -34,20 +34,20 @@ class StallWatch:
         self.fault = ""
 
     def start(self) -> None:
-        """Begin to watch, because a caller waits."""
+        """Start watching, because a caller waits."""
         if self._timer is None:
             self._since = self._clock.monotonic()
             self._timer = self._loop.call_later(self._seconds, self._check)
 
     def progress(self) -> None:
-        """Take note of an acknowledgement."""
+        """Note an acknowledgement."""
         now = self._clock.monotonic()
         if self._warned:
             logger.warning("writing continues after %.0f s", now - self._since)
         self._since, self._warned, self.fault = now, False, ""
 
     def stop(self) -> None:
-        """End the watch."""
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

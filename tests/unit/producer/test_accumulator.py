@@ -20,7 +20,7 @@ from kinesis_efo.errors import (
 from kinesis_efo.producer.accumulator import WRONG_SHARD, RecordAccumulator
 from kinesis_efo.producer.faults import Retry, judge
 from kinesis_efo.producer.record import Record, SizeLimit, make_record
-from kinesis_efo.producer.request import Request
+from kinesis_efo.producer.request import PutRecordsRequest
 from kinesis_efo.producer.routing import AnyShard, ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, ProducerSettings
 from tests.support.transports import refused
@@ -39,7 +39,7 @@ def record(position: int, key: str = "k", data: bytes = b"x", now: float = 0.0, 
     return made
 
 
-def send(accumulator: RecordAccumulator, now: float = 0.0) -> Request:
+def send(accumulator: RecordAccumulator, now: float = 0.0) -> PutRecordsRequest:
     request = accumulator.next_request(now, eager=True)
     assert request is not None
     return request
@@ -57,7 +57,7 @@ class Interleaving:
         self.now = 0.0
         self.put: list[Record] = []
         self.acknowledged: Counter[int] = Counter()
-        self.in_flight: list[Request] = []
+        self.in_flight: list[PutRecordsRequest] = []
         self.answers_lost = False
 
     def step(self) -> None:
@@ -94,7 +94,7 @@ class Interleaving:
         outcome = self.data.draw(st.sampled_from(["ok", "ok", THROTTLE, "InternalFailure"]))
         return self.stream.store(parcel) if outcome == "ok" else Answer(code=outcome, message="busy")  # type: ignore[arg-type]
 
-    def settle(self, request: Request, answers: list[Answer]) -> None:
+    def settle(self, request: PutRecordsRequest, answers: list[Answer]) -> None:
         if not all(self.accumulator.shards.knows(answer.shard) for answer in answers if answer.shard):
             self.accumulator.adopt(self.stream.map)
         settled = self.accumulator.settle(request, answers, self.now)

@@ -1,7 +1,7 @@
 """The library's metrics, exported through OpenTelemetry or as CloudWatch EMF lines.
 
-Fetcher and producer only increment plain numbers. Once per export interval an exporter reads these through a `Source`, so that
-metrics cost nothing per record.
+Fetcher and producer only increment plain numbers. An exporter reads these once per interval through a `Source`, so that metrics cost
+nothing per record.
 """
 
 from __future__ import annotations

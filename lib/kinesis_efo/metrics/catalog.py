@@ -118,15 +118,15 @@ QUERIES: Final = Metric(
 )
 QUERIES_APART: Final = Metric(
     "kinesis_efo.queries.apart", "QueriesApart", Kind.AMOUNT, "{query}", (),
-    "those that are behind the others and read apart, with GetRecords",
+    "queries that are behind the others and catch up with GetRecords",
 )  # fmt: skip
 APART_BYTES: Final = Metric(
     "kinesis_efo.apart.bytes", "BytesFetchedApart", Kind.COUNTER, "By", ("stream",),
-    "bytes that they fetched so, as received; `kinesis_efo.bytes` has them not",
+    "bytes that these queries fetched, as received; not part of `kinesis_efo.bytes`",
 )  # fmt: skip
 APART_CALLS: Final = Metric(
     "kinesis_efo.apart.calls", "GetRecordsCallsApart", Kind.COUNTER, "{call}", ("stream",),
-    "their GetRecords calls that were answered",
+    "successful GetRecords calls of these queries",
 )  # fmt: skip
 LEASES_WANTED: Final = Metric(
     "kinesis_efo.leases.wanted", "LeasesWanted", Kind.AMOUNT, "{lease}", (), "streams whose lease is to be held"

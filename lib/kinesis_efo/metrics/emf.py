@@ -1,8 +1,8 @@
 """Writes metrics as lines of CloudWatch's embedded metric format (EMF), which CloudWatch extracts from collected logs.
 
 Source: Amazon CloudWatch user guide, "Specification: Embedded metric format". AWS bills each combination of dimensions as a custom
-metric, so shard and fetcher are no dimensions but plain members of the line, for Logs Insights. An alarm on the lag is one alarm,
-however many fetchers there are.
+metric, so shard and fetcher are not dimensions but plain members of the line, for Logs Insights. So one alarm on the lag covers all
+fetchers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 NAMESPACE: Final = "KinesisEfo"
 _MOST_METRICS: Final = 100
 _END_SECONDS: Final = 2.0
-"""How long the end waits for lines that are being written: a file system may hang."""
+"""How long `close` waits for lines that are being written: a file system may hang."""
 _NO_DIMENSIONS: Final = ("shard", "fetcher")
 _DETAIL: Final = ("error", "reason")
 """Attributes whose metrics also appear without this dimension, as totals."""
 
 
 def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:
-    """The lines of one interval, one per set of attributes.
+    """Make the lines of one interval, one per set of attributes.
 
     Args:
         values: The current values.
@@ -58,15 +58,15 @@ def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:
 
 def _value(metric: Metric, value: float, before: float) -> float:
     if metric.kind is Kind.COUNTER:
-        # A counter below its former value has started anew.
+        # A counter below its former value was reset.
         value -= before if before <= value else 0
     return round(value, 6)
 
 
 def emf_sink(where: str) -> Callable[[str], None]:
-    """A function that writes lines to `stdout`, `stderr` or a file.
+    """Make a function that writes lines to `stdout`, `stderr` or a file.
 
-    It opens a file anew for each set of lines, so that the file may be rotated, and several processes may append to it.
+    It opens a file for each set of lines, so that the file may be rotated and several processes may append to it.
     """
 
     def to_stream(text: str) -> None:
@@ -132,7 +132,7 @@ class EmfWriter:
                 logger.warning("metrics cannot be written as EMF lines: %s; check option 'metrics.emf.to'", error)
             self._failed = True
         else:
-            # Only now: after a failure, the next lines include the growth that was not written.
+            # Not after a failure: then the next lines include the growth that was not written.
             self._before, self._failed = values, False
 
     def _run(self) -> None:

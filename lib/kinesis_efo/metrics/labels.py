@@ -1,7 +1,7 @@
 """Bounds the number of values of an attribute: the first ones get labels of their own, the rest shares `other`.
 
-A thing in `other` stays there, and a thing with its own label never moves into `other`, where its whole history would look like a
-burst. Not thread-safe.
+A thing in `other` stays there, and a thing with its own label does not move into `other`, where its counts so far would look like a burst.
+Not thread-safe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ OTHER: Final = "other"
 """The shared label of all things without their own."""
 
 MOST_ERRORS: Final = 32
-"""Error codes with labels of their own: AWS has few, but a proxy may invent any number."""
+"""Most error codes with labels of their own: AWS has few, but a proxy may invent any number."""
 
 
 class Labels:
@@ -46,7 +46,7 @@ class Labels:
         self._own.update(again)
 
     def label(self, thing: Hashable) -> str | None:
-        """The thing's own label, or `other`; None if its own label was withdrawn."""
+        """Return the thing's own label, or `other`; None if its own label was withdrawn."""
         if thing in self._own:
             return str(thing)
         if thing in self._former:

@@ -1,9 +1,9 @@
 """Exports metrics through OpenTelemetry's API, and sets up an SDK in processes where the user cannot.
 
-The API does nothing without an SDK. In the processes that Spark starts for Python, no program of the user's runs that could set one
-up, so this module does, as the standard environment variables say (`OTEL_METRICS_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, ...;
-OpenTelemetry specification, "Environment Variable Specification"). Its provider serves this library only and does not become the
-process's global one, so that a program can still set its own.
+The API does nothing without an SDK. In the processes that Spark starts for Python, the user's program does not run and cannot set one
+up, so this module does, following the standard environment variables (`OTEL_METRICS_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, ...;
+OpenTelemetry specification, "Environment Variable Specification"). Its provider serves this library only and does not become the global
+one of the process, so that a program can still set its own.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Telemetry:
 
 
 def exporter_names(environment: Mapping[str, str]) -> list[str]:
-    """The exporters that environment variables request, as names of entry points.
+    """Return the exporters that environment variables request, as names of entry points.
 
     >>> exporter_names({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"})
     ['otlp_proto_http']
@@ -130,7 +130,7 @@ _once: Final = threading.Lock()
 
 
 def telemetry() -> Telemetry:
-    """The telemetry of this process: a single one, because each instrument may exist only once."""
+    """Return the single telemetry of this process: each instrument may exist only once."""
     with _once:
         return _telemetry()
 

@@ -1,6 +1,6 @@
 """The registry of a process's metric sources: reads them together, and keeps the counters of removed ones.
 
-The exporter's thread reads a source; the source must copy what other threads change, without taking their locks.
+A source is read in the exporter's thread. It must copy values that other threads change, without taking their locks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Attributes = tuple[tuple[str, str], ...]
 """Names and values, in a fixed order."""
 
 FRESH_SECONDS: Final = 0.5
-"""How long read values are reused: an exporter asks for one metric after the other, and should read the sources once."""
+"""How long values are reused, because an exporter reads one metric after the other."""
 
 
 class Sample(NamedTuple):
@@ -84,7 +84,7 @@ class MetricsRegistry:
             self._read_at = float("-inf")
 
     def values(self, fresh: float = FRESH_SECONDS) -> Values:
-        """All values, at most `fresh` seconds old."""
+        """Return all values, at most `fresh` seconds old."""
         with self._lock:
             if self._now() - self._read_at >= fresh:
                 values = dict(self._former)
@@ -98,6 +98,6 @@ def _read(source: Source) -> list[Sample]:
     try:
         return list(source())
     except Exception:
-        # A source that fails must stop neither the exporter nor a query.
+        # A failing source must not stop the exporter or a query.
         logger.exception("metrics of %s cannot be read", source)
         return []

@@ -10,7 +10,7 @@ from kinesis_efo.metrics.settings import MetricsSettings
 
 
 def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
-    """Start to report a source.
+    """Start reporting a source.
 
     Args:
         source: Read once per interval, in the exporter's thread.
@@ -36,7 +36,7 @@ def _as_emf(source: Source, settings: MetricsSettings) -> Callable[[], None]:
 
 
 def _to_otel(source: Source) -> Callable[[], None]:
-    # Imported here, because tasks import this module, too, and few of them report anything.
+    # Imported here, because tasks also import this module, and few of them report metrics.
     from kinesis_efo.metrics.otel import telemetry
 
     process = telemetry()

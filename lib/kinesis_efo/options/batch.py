@@ -1,4 +1,4 @@
-"""The options of a batch read: those of the source, with a start and an end of their own."""
+"""The options of a batch read: those of the source, with its own start and end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ STARTS_RULE = (
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """What a batch read is asked for.
+    """The parsed options of a batch read.
 
     Attributes:
-        source: The options that streaming queries have as well.
+        source: The options that streaming queries also have.
         starts: Where it begins.
         ends: Where it ends.
     """
@@ -37,12 +37,12 @@ class BatchOptions:
 
     @property
     def start_name(self) -> str:
-        """What the caller of the read calls its start."""
+        """The name of the start in messages."""
         return "since" if "since" in self.source.times else "kinesis-efo option 'startingPosition'"
 
     @property
     def end_name(self) -> str:
-        """What the caller of the read calls its end."""
+        """The name of the end in messages."""
         return "until" if "until" in self.source.times else "kinesis-efo option 'endingPosition'"
 
     @classmethod
@@ -77,7 +77,7 @@ TRIM_HORIZON or AT_TIMESTAMP:<time>. Behind the tip there is nothing yet; spark.
 
 
 def are_for_batch(options: Iterable[str]) -> bool:
-    """Whether options can only be meant for a batch read: Spark does not say at `load()` what is loaded.
+    """Whether options can only be meant for a batch read: at `load()`, Spark does not say which kind it is.
 
     Args:
         options: Their names, in any case.

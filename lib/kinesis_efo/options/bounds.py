@@ -1,4 +1,4 @@
-"""Where reading begins and ends: one position for everything, or JSON with one for each stream or shard."""
+"""Parses the positions at which reading begins and ends: one for all shards, or JSON with one for each stream or shard."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from kinesis_efo.options.readers import Refused, timestamp_meant
+from kinesis_efo.options.readers import UnsupportedValue, timestamp_meant
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo.units import parse_time
 
@@ -18,11 +18,11 @@ EVERY: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Positions of one side of a stretch. None is the tip of the stream, as it is when the read is planned.
+    """Start or end positions of a read. None means the tip when the read is planned.
 
     Attributes:
-        everywhere: Where nothing else is said.
-        streams: By logical name, for all shards that are not named.
+        everywhere: The default.
+        streams: By logical name, for all shards of the stream that are not in `shards`.
         shards: By shard.
     """
 
@@ -31,24 +31,24 @@ class Bounds:
     shards: Mapping[ShardKey, Position | None] = field(default_factory=dict)
 
     def of(self, stream: str) -> Position | None:
-        """The position of a stream's shards that are not named."""
+        """Return the position of a stream's shards that are not named."""
         return self.streams.get(stream, self.everywhere)
 
     def named(self, stream: str) -> dict[str, Position | None]:
-        """The positions of a stream's shards that are named."""
+        """Return the positions of a stream's named shards, by shard id."""
         return {key.shard: position for key, position in self.shards.items() if key.stream == stream}
 
     @property
     def names(self) -> set[str]:
-        """The streams that are named."""
+        """The named streams."""
         return {*self.streams, *(key.stream for key in self.shards)}
 
 
 def starts(text: str) -> Bounds:
-    """Where batch reads begin.
+    """Parse the start of a batch read.
 
     Raises:
-        ValueError: The text is nothing of the kind.
+        ValueError: The text is not such a position.
 
     >>> starts("TRIM_HORIZON").of("orders")
     Position(kind=<PositionKind.TRIM_HORIZON: 'TRIM_HORIZON'>, value=0, sub=0)
@@ -59,10 +59,10 @@ def starts(text: str) -> Bounds:
 
 
 def query_starts(text: str) -> Bounds:
-    """Where a streaming query begins, where JSON says so.
+    """Parse the start of a streaming query, given as JSON.
 
     Raises:
-        ValueError: The text is nothing of the kind.
+        ValueError: The text is not such a position.
 
     >>> str(query_starts('{"orders": "TRIM_HORIZON", "*": "LATEST"}').of("orders"))
     'TRIM_HORIZON'
@@ -71,10 +71,10 @@ def query_starts(text: str) -> Bounds:
 
 
 def ends(text: str) -> Bounds:
-    """Where batch reads end.
+    """Parse the end of a batch read.
 
     Raises:
-        ValueError: The text is nothing of the kind.
+        ValueError: The text is not such a position.
 
     >>> ends("LATEST")
     Bounds(everywhere=None, streams={}, shards={})
@@ -109,12 +109,12 @@ def _bounds(text: str, read: Callable[[str, bool], Position | None], default: Po
 def _start(text: str, of_shard: bool) -> Position:
     match text.upper():
         case "LATEST":
-            raise Refused(
+            raise UnsupportedValue(
                 "must be where there is something to read: TRIM_HORIZON or AT_TIMESTAMP:<time>. "
                 "Behind the tip there is nothing yet; spark.readStream reads what comes"
             )
         case "LEASES":
-            raise Refused("must be TRIM_HORIZON or AT_TIMESTAMP:<time>: a batch read knows no leases")
+            raise UnsupportedValue("must be TRIM_HORIZON or AT_TIMESTAMP:<time>: a batch read knows no leases")
         case "TRIM_HORIZON":
             return TRIM_HORIZON
     return _time_or_number(text, of_shard, (PositionKind.AFTER, PositionKind.INSIDE))
@@ -125,7 +125,7 @@ def _query_start(text: str, of_shard: bool) -> Position | None:
         case "LATEST":
             return None
         case "LEASES":
-            raise Refused("must be LEASES for all streams, or for none: write it without JSON")
+            raise UnsupportedValue("must be LEASES for all streams, or for none: write it without JSON")
     return _start(text, of_shard)
 
 
@@ -134,7 +134,7 @@ def _end(text: str, of_shard: bool) -> Position | None:
         case "LATEST":
             return None
         case "TRIM_HORIZON":
-            raise Refused("must be LATEST or AT_TIMESTAMP:<time>: before the horizon there is nothing")
+            raise UnsupportedValue("must be LATEST or AT_TIMESTAMP:<time>: before the horizon there is nothing")
         case "SHARD_END" if of_shard:
             return SHARD_END
     return _time_or_number(text, of_shard, (PositionKind.AFTER,))

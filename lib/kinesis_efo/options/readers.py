@@ -1,4 +1,4 @@
-"""Readers of option values: each turns a text into a value or raises ValueError. The tables pair them with the rule in words."""
+"""Parsers of option values: each turns a text into a value or raises ValueError. The option tables have the rule in words."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from kinesis_efo.units import NotMillisecondsError, lacks_unit, parse_duration, 
 Number = TypeVar("Number", int, float)
 
 _MEANT_AS_SECONDS = 99
-"""A number up to here without a unit is refused: as milliseconds it would disarm most limits."""
+"""A number up to this value without a unit is refused: as milliseconds, it would make most limits useless."""
 
 
-class Refused(ValueError):
+class UnsupportedValue(ValueError):
     """A value that is well formed but not supported; its message replaces the option's rule."""
 
 
 class NoUnit(ValueError):
-    """A number alone, so small that it was probably not meant as milliseconds."""
+    """A number without a unit, so small that it was probably not meant as milliseconds."""
 
 
 class BareTime(ValueError):
-    """A time where a position is wanted."""
+    """A time without `AT_TIMESTAMP:`."""
 
 
 def text(text: str) -> str:
-    """Any text that is not blank, stripped."""
+    """Parse any text that is not blank; returns it stripped."""
     if not text.strip():
         raise ValueError(text)
     return text.strip()
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names separated by commas, without repetition."""
+    """Parse names separated by commas, without repetition."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) != len(names):
         raise ValueError(text)
@@ -43,7 +43,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """A reader of one of these words, in any case."""
+    """Make a parser of one of these words, in any case."""
 
     def read(text: str) -> str:
         word = text.strip().lower()
@@ -55,23 +55,23 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 
 def flag(text: str) -> bool:
-    """`true` or `false`, in any case."""
+    """Parse `true` or `false`, in any case."""
     return one_of("true", "false")(text) == "true"
 
 
 def integer(text: str) -> int:
-    """A whole number without a sign."""
+    """Parse a whole number without a sign."""
     if not re.fullmatch(r"\d{1,18}", text.strip(), re.ASCII):
         raise ValueError(text)
     return int(text)
 
 
 def seconds(text: str, guess: int = _MEANT_AS_SECONDS) -> float:
-    """A duration such as `200ms`, in seconds. A number alone is milliseconds, as Spark reads it.
+    """Parse a duration such as `200ms`; returns seconds. A number alone is milliseconds, as in Spark.
 
     Args:
         text: The duration.
-        guess: Up to here a number alone was probably meant as seconds.
+        guess: A number alone up to this value was probably meant as seconds.
 
     Raises:
         NoUnit: The number is so small that seconds were probably meant.
@@ -82,7 +82,7 @@ def seconds(text: str, guess: int = _MEANT_AS_SECONDS) -> float:
 
 
 def timestamp_meant(text: str) -> ValueError:
-    """The error for a text that is no position, which says whether it is a time, or probably means one.
+    """Make the error for a text that is not a position: BareTime if it is a time, or probably means one.
 
     >>> timestamp_meant("2024-01-01"), timestamp_meant("1704067200"), timestamp_meant("soon")
     (BareTime('2024-01-01'), BareTime('1704067200000'), ValueError('soon'))
@@ -97,17 +97,17 @@ def timestamp_meant(text: str) -> ValueError:
 
 
 def refusal(error: ValueError, rule: str, text: str) -> str:
-    """What is said of a value that a reader has refused, behind the name of its option.
+    """Word the end of the message about an invalid value, after the name of its option.
 
     Args:
-        error: The reader's error.
+        error: The parser's error.
         rule: Completes "must be ...".
         text: The value.
 
     >>> refusal(BareTime("2024-01-01"), "LATEST or AT_TIMESTAMP:<time>", "2024-01-01")
     "must be LATEST or AT_TIMESTAMP:<time>; got '2024-01-01'; did you mean AT_TIMESTAMP:2024-01-01?"
     """
-    reason = str(error) if isinstance(error, Refused) else f"must be {rule}"
+    reason = str(error) if isinstance(error, UnsupportedValue) else f"must be {rule}"
     unit = ", and say its unit" if isinstance(error, NoUnit) else ""
     meant = f"; did you mean AT_TIMESTAMP:{error}?" if isinstance(error, BareTime) else ""
     number = f": {error}" if isinstance(error, NotMillisecondsError) else ""
@@ -115,7 +115,7 @@ def refusal(error: ValueError, rule: str, text: str) -> str:
 
 
 def peer(text: str) -> str:
-    """A host name or address that one can connect to."""
+    """Parse a host name or an address to which a client can connect."""
     host = parse_host(text)
     if is_every_address(host):
         raise ValueError(text)
@@ -123,7 +123,7 @@ def peer(text: str) -> str:
 
 
 def ports(text: str) -> range:
-    """A port, or the first and the last of several: `40000-40100`."""
+    """Parse a port or a range such as `40000-40100`."""
     first, dash, last = text.partition("-")
     ports = range(integer(first), integer(last if dash else first) + 1)
     if not ports or ports[0] < 1 or ports[-1] > 65_535:
@@ -132,11 +132,11 @@ def ports(text: str) -> range:
 
 
 def bounded(parse: Callable[[str], Number], least: float, most: float = float("inf")) -> Callable[[str], Number]:
-    """A reader with bounds, both allowed."""
+    """Make a parser with bounds, both allowed."""
 
     def read(text: str) -> Number:
         value = parse(text)
-        # Written so that NaN is refused.
+        # This form refuses NaN.
         if not least <= value <= most:
             raise ValueError(text)
         return value
@@ -145,7 +145,7 @@ def bounded(parse: Callable[[str], Number], least: float, most: float = float("i
 
 
 def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
-    """A text that matches a pattern."""
+    """Make a parser of texts that match a pattern; it returns them stripped."""
 
     def read(text: str) -> str:
         if not pattern.fullmatch(text.strip()):

@@ -1,4 +1,4 @@
-"""Settings that options are parsed into and that several parts of the library use."""
+"""Parsed options that several parts of the library use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Start:
 
     Attributes:
         position: A position for every shard, or None for `LATEST` and `LEASES`.
-        from_leases: Start from the checkpoints in the lease table, as a KCL application left them.
-        bounds: Positions of streams and shards, where they differ; None: they do not.
+        from_leases: Start from the checkpoints in the lease table, such as those of a KCL application.
+        bounds: Positions of streams and shards if they differ; None if they do not.
     """
 
     position: Position | None = None
@@ -25,14 +25,14 @@ class Start:
 
 
 class Deaggregation(Enum):
-    """What becomes of KPL aggregates; the values are those of the option `deaggregate`."""
+    """What to do with KPL aggregates; the values are those of the option `deaggregate`."""
 
     OFF = "false"
-    """They stay whole."""
+    """Leave them whole."""
     ALL = "true"
-    """They are unpacked, whatever their records' hash keys are."""
+    """Unpack them, whatever their records' hash keys are."""
     STRICT = "strict"
-    """They are unpacked. One with records whose hash keys belong to other shards is left out, as the KCL does."""
+    """Unpack them, but leave out those with records that belong to other shards, as the KCL does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class RetrySettings:
     """How often, and after which backoff, to open a failed subscription again.
 
     Attributes:
-        max_retries: Tolerated faults in a row, without any progress between them; None: as many as `timeout` leaves time for.
+        max_retries: Tolerated faults in a row, without any progress between them; None: only `timeout` limits them.
         base_ms: First backoff, milliseconds.
         max_ms: Longest backoff, milliseconds.
         factor: Growth of the backoff from one fault to the next.
-        timeout: Seconds without any progress after which it is given up.
+        timeout: Seconds without any progress after which there are no more retries.
     """
 
     max_retries: int | None = None

@@ -1,4 +1,4 @@
-"""Which options belong to a run, and so are the same for all queries of one Spark program that share it, and which to each query."""
+"""Lists the options of a run, which must be the same for all queries that share it, and the options of a query."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ OF_RUN: Final = frozenset(
         *(option.name for option in (*AWS_OPTIONS, *METRICS_OPTIONS)),
     }
 )
-"""What the one that reads decides once: how, into how much memory, with which identity, and where it is reached."""
+"""Options of a run: how it reads, its memory, its AWS identity, and its addresses."""
 
 OF_QUERY: Final = frozenset(
     {
-        # What is read. It is compared by what it leads to: streams, consumers and lease table.
+        # What is read. Queries are compared by the resulting streams, consumers and lease table instead.
         "manifest",
         "streamArn",
         "consumerArn",
@@ -75,20 +75,20 @@ OF_QUERY: Final = frozenset(
         BATCH,
         TIMES,
         LOADED,
-        # What a session tells: where it is, and who starts fetchers if this query's process has to.
+        # Facts about the Spark session: its address, and the supervisor that starts fetchers.
         DRIVER_HOST,
         SUPERVISOR,
         PROGRAM,
         LISTENS,
     }
 )
-"""What each query decides for itself."""
+"""Options of a query."""
 
 _SECRET: Final = frozenset({"externalId"})
 
 
 def of_run(options: SourceOptions) -> dict[str, str]:
-    """The options that belong to a run, by name, as texts to compare and to show. Secrets are not among them, but what tells two apart."""
+    """Return a run's options by name, as texts to compare and to show. Secrets are replaced by hashes."""
     return {
         option.name: _text(option.name, attrgetter(option.field)(options))
         for option in OPTIONS
@@ -97,11 +97,11 @@ def of_run(options: SourceOptions) -> dict[str, str]:
 
 
 def differences(run: Mapping[str, str], query: Mapping[str, str]) -> list[str]:
-    """What keeps a query from sharing a run, one sentence per option.
+    """Describe the differences that keep a query from sharing a run, one sentence per option.
 
     Args:
-        run: The run's, from `of_run`.
-        query: The query's.
+        run: The run's options, from `of_run`.
+        query: The query's options, from `of_run`.
     """
     return [
         f"kinesis-efo option '{name}' is {_shown(name, query.get(name, '-'))} here and {_shown(name, run.get(name, '-'))} in a query of this "

@@ -1,4 +1,4 @@
-"""The options of the source: the table, from which the documentation is generated, and the settings that it fills."""
+"""The options of the source: the table, from which the documentation is generated, and the parsed options."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
 from kinesis_efo.metrics.settings import MetricsSettings
 from kinesis_efo.options import readers as read
 from kinesis_efo.options.bounds import Bounds, ends, query_starts
-from kinesis_efo.options.readers import Refused
+from kinesis_efo.options.readers import UnsupportedValue
 from kinesis_efo.options.settings import AwsSettings, Deaggregation, RetrySettings, Start
 from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
-from kinesis_efo.options.table import Given, Option, OptionTable
+from kinesis_efo.options.table import Option, OptionTable, UserOptions
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.units import parse_size, parse_time
 
@@ -75,11 +75,11 @@ class SourceOptions:
     aws: AwsSettings = field(default_factory=AwsSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """What it was parsed from."""
+    """The options as they were given."""
 
     @property
     def arrival_step(self) -> int | None:
-        """How exactly fetchers note when records arrived, milliseconds: a tenth of what shards may be apart; None: not at all."""
+        """Precision with which fetchers note arrival times, milliseconds: a tenth of `max_shard_skew`; None: they do not note them."""
         return None if self.max_shard_skew is None else round(self.max_shard_skew * 100)
 
     @property
@@ -89,7 +89,7 @@ class SourceOptions:
 
     @property
     def patience(self) -> float:
-        """Seconds for which a read waits for a lease, or for a fetcher: after a crash, the lease of the run before has to expire first."""
+        """Seconds for which a read waits for a lease or a fetcher. After a crash, the former run's lease has to expire first."""
         return self.retry.timeout + 3 * self.lease_timeout + 30
 
     @classmethod
@@ -125,7 +125,7 @@ def _registration(text: str) -> str:
         case "none":
             return "none"
         case "lazy" | "eager":
-            raise Refused(
+            raise UnsupportedValue(
                 "must be none: this library never registers consumers at run time. "
                 "Declare the consumer in infra/environments/<environment>.yaml and run `cdktf deploy`"
             )
@@ -137,7 +137,7 @@ def _removed(text: str) -> bool:
 
 
 def _deaggregation(text: str) -> Deaggregation:
-    # `all` is an older word for `true`.
+    # `all` is an older name of `true`.
     chosen = read.one_of(*(each.value for each in Deaggregation), "all")(text)
     return Deaggregation.ALL if chosen == "all" else Deaggregation(chosen)
 
@@ -160,9 +160,9 @@ SOURCE_OPTIONS: Final = (
     Option("readMode", read.one_of("efo", "polling"), "efo or polling", "`efo`",
            "`polling` fetches records with GetRecords, without a consumer", "read_mode"),
     Option("transport", read.one_of("auto", "http2", "http1"), "auto, http2 or http1", "`auto`",
-           "how subscriptions are carried; `auto`: by HTTP/2 where the service speaks it, else by HTTP/1.1", "transport"),
+           "protocol of subscriptions; `auto`: HTTP/2 if the service speaks it, else HTTP/1.1", "transport"),
     Option("polling.interval", read.bounded(read.seconds, 0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
-           "how long `polling` waits before it asks again for a shard that had no more records; with more than 500 shards, longer", "polling_interval"),
+           "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval"),
     Option("startingPosition", _query_start,
            "LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or "
            "AFTER:<sequence number> for a shard", "`LATEST`",
@@ -171,7 +171,7 @@ SOURCE_OPTIONS: Final = (
            "TRIM_HORIZON, LATEST, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>", "`TRIM_HORIZON`",
            "where a stream starts that the query's checkpoint does not know yet", "new_stream_start"),
     Option("removedStreams", _removed, "fail or drop", "`fail`",
-           "what to do where the checkpoint has a stream that is not read any more: fail, or go on without it", "drop_removed_streams"),
+           "what to do if the checkpoint has a stream that is not read any more: fail, or continue without it", "drop_removed_streams"),
     Option("endingPosition", ends,
            "LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or AFTER:<sequence number> for a shard",
            "`LATEST`", "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at `load()`, or at the start",
@@ -191,26 +191,26 @@ SOURCE_OPTIONS: Final = (
     Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",
            "memory of each fetcher for events; at least 1m", "buffer_bytes"),
     Option("slowQueries", read.one_of("apart", "hold"), "apart or hold", "`apart`",
-           "if a slow query leaves others of its program no room in the buffer: it goes on apart, with GetRecords; `hold`: all wait for it", "slow_queries"),
+           "if a slow query leaves the others of its program no room in the buffer: it continues alone, with GetRecords; `hold`: all wait for it", "slow_queries"),
     Option("apartRate", read.bounded(parse_size, 64 << 10, 2 << 20), "a size such as 1m, from 64k to 2m", "`1m`",
-           "most bytes in a second that a query reads apart from a shard; with `1m`, at most one GetRecords", "apart_rate"),
+           "most bytes in a second that a query alone reads from a shard; with `1m`, at most one GetRecords", "apart_rate"),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",
            "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss"),
     Option("deaggregate", _deaggregation, "true, false or strict", "`true`",
            "unpack KPL aggregates, with every record in them; `strict`: leave out those whose records' hash keys belong to other shards, as the KCL does", "deaggregate"),
     Option("fetchers", _fetchers, "driver, or a number of tasks from 1 to 1000", "`driver`",
-           "where events are fetched: beside the driver, or in so many Spark tasks, which `kinesis_efo.read_stream` starts", "fetchers"),
+           "where events are fetched: on the driver's host, or in this many Spark tasks that `kinesis_efo.read_stream` starts", "fetchers"),
     Option("fetcherHost", read.peer, "a host name or address that tasks can connect to, without a port",
-           "where Spark's driver is reached, then the host's addresses", "where tasks on other hosts reach the fetcher",
+           "the address of Spark's driver, then the host's addresses", "address at which tasks on other hosts reach the fetcher",
            "fetcher_host"),
     Option("fetcherBindHost", parse_host, "a host name or address, without a port",
-           "loopback in local mode, else every address", "what the fetcher binds to", "fetcher_bind_host"),
+           "loopback in local mode, else every address", "address that the fetcher binds to", "fetcher_bind_host"),
     Option("fetcherPort", read.ports, "a port or a range such as 40000-40100", "any free port",
            "port that the fetcher listens on, the first free one of a range", "fetcher_ports"),
     Option("fetcherTls", read.flag, "true or false", "`true`",
-           "encrypt what does not stay on the loopback address; `false` logs a warning", "fetcher_tls"),
+           "encrypt all connections except those on the loopback address; `false` logs a warning", "fetcher_tls"),
     Option("catchUp", read.flag, "true or false", "`false`",
-           "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` and `Trigger.Once` before Spark 4.2, which else end with what has come by then", "catch_up"),
+           "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` and `Trigger.Once` before Spark 4.2, which otherwise end with the records that have come by then", "catch_up"),
     Option("latencyHooks", read.flag, "true or false", "`true`",
            "quick TCP acknowledgements between Spark and its Python workers, which stay through quiet times", "latency_hooks"),
     Option("leaseTimeout", read.bounded(read.seconds, 1, 3600), "a duration such as 10s, at least 1s", "`10s`",
@@ -223,7 +223,7 @@ SOURCE_OPTIONS: Final = (
            "how often offsets of idle shards are stored; with more than `50s`, Spark's Python workers end meanwhile", "idle_checkpoint_interval"),
     *AWS_OPTIONS,
     Option("subscribe.retryTimeout", read.bounded(read.seconds, 1, 7 * 86_400), "a duration such as 10m, from 1s to 7d", "`10m`",
-           "how long a query lives on while a shard only fails, or the lease table cannot be reached, and how long a start waits for AWS", "retry.timeout"),
+           "how long a query continues while a shard only fails or the lease table cannot be reached, and how long a start waits for AWS", "retry.timeout"),
     Option("subscribe.maxRetries", read.bounded(read.integer, 0, 1_000), "a whole number up to 1000", "-",
            "faults of a shard in a row, without progress, after which a query fails before `subscribe.retryTimeout` is over",
            "retry.max_retries"),
@@ -238,19 +238,19 @@ SOURCE_OPTIONS: Final = (
            "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards"),
 )  # fmt: skip
 DRIVER_HOST: Final = "session.driverHost"
-"""The name under which `kinesis_efo.read_stream` tells where Spark's driver is reached; not for users."""
+"""Internal option, set by `kinesis_efo.read_stream`: the address of Spark's driver."""
 SUPERVISOR: Final = "session.supervisor"
-"""The name under which `kinesis_efo.read_stream` tells who starts fetchers, as the path of a Unix socket; not for users."""
+"""Internal option, set by `kinesis_efo.read_stream`: the Unix socket of the supervisor, which starts fetchers."""
 PROGRAM: Final = "session.program"
-"""The name under which `kinesis_efo.read_stream` tells a session of Spark Connect from others of its server; not for users."""
+"""Internal option, set by `kinesis_efo.read_stream`: identifies a session of Spark Connect among those of its server."""
 LISTENS: Final = "session.listens"
-"""The name under which `kinesis_efo.read_stream` tells that the driver says which micro-batches are done; not for users."""
+"""Internal option, set by `kinesis_efo.read_stream`: the driver reports which micro-batches are done."""
 BATCH: Final = "session.batch"
-"""The name under which batch reads say that they are no streaming query; not for users."""
+"""Internal option, set by batch reads: this is not a streaming query."""
 TIMES: Final = "session.times"
-"""The name under which `kinesis_efo.read` tells which of `since` and `until` its caller gave, for messages; not for users."""
+"""Internal option, set by `kinesis_efo.read`: which of `since` and `until` were given, for messages."""
 LOADED: Final = "session.loaded"
-"""The name under which `kinesis_efo.read` tells when it was called, in epoch milliseconds; not for users."""
+"""Internal option, set by `kinesis_efo.read`: when it was called, epoch milliseconds."""
 HINTS: Final = (
     Option(BATCH, read.flag, "true or false", "-", "set by `kinesis_efo.read`", "batch"),
     Option(TIMES, read.names, "since or until", "-", "set by `kinesis_efo.read`", "times"),
@@ -275,7 +275,7 @@ _ELSEWHERE: Final = {
     "streamName": "Databricks'; here it is 'streams'",
     "subscribe": "Kafka's; here it is 'streams'",
 }
-"""Options of other sources that users give; docs/coming-from.md has more of them."""
+"""Options of other sources that users may give; docs/coming-from.md has more of them."""
 _TABLE: Final = OptionTable(
     "kinesis-efo",
     SourceOptions,
@@ -284,7 +284,7 @@ _TABLE: Final = OptionTable(
 )
 
 
-def _contradictions(given: Given) -> Iterator[str]:
+def _contradictions(given: UserOptions) -> Iterator[str]:
     names, values = given.names, given.values
     needed = ["streamArn", "consumerArn", "leaseTable"]
     direct = [name for name in needed if name in names]

@@ -40,7 +40,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class UserOptions:
     """The options that a user gave.
 
     Attributes:
@@ -59,8 +59,8 @@ class OptionTable(Generic[Settings]):
         subject: The subject's name in messages.
         settings: The result: a dataclass whose fields all have defaults.
         options: The rows.
-        ignored: Names, in lower case, to skip because they belong to others.
-        elsewhere: Options of other systems, with whose each is and what to do instead.
+        ignored: Names to skip, in lower case.
+        elsewhere: Options of other systems; each with its system and what to do instead.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class OptionTable(Generic[Settings]):
         self._elsewhere = {each.lower(): (each, told) for each, told in (elsewhere or {}).items()}
 
     def parse(
-        self, texts: Mapping[str, str], contradictions: Callable[[Given], Iterable[str]] = lambda _given: ()
+        self, texts: Mapping[str, str], contradictions: Callable[[UserOptions], Iterable[str]] = lambda _given: ()
     ) -> Settings:
         """Parse options into settings.
 
         Args:
-            texts: Texts by name; names in any case.
-            contradictions: Returns faults that concern several options together.
+            texts: Texts by name, in any case.
+            contradictions: Returns faults that concern several options.
 
         Raises:
             OptionsError: One or more options are wrong, unknown or missing; the message names all of them.
@@ -104,7 +104,7 @@ class OptionTable(Generic[Settings]):
                 values[option.name] = option.read(text)
             except ValueError as error:
                 faults.append(f"{self._label(option)} {refusal(error, option.rule, text)}")
-        given = Given(names, values)
+        given = UserOptions(names, values)
         faults += [*contradictions(given), *self._broken_rules(given)]
         if faults:
             raise OptionsError(faults)
@@ -120,7 +120,7 @@ class OptionTable(Generic[Settings]):
         hint = f"; did you mean '{self._by_lower_name[near[0]].name}'?" if near else ""
         return f"{self._subject} has no option {name!r}{hint}"
 
-    def _broken_rules(self, given: Given) -> Iterator[str]:
+    def _broken_rules(self, given: UserOptions) -> Iterator[str]:
         for option in self._by_name.values():
             other, _, wanted = option.needs.partition("=")
             if option.name in given.names and other:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kinesis_efo.batch.reading import Portion, Progress, read_stretch
+from kinesis_efo.batch.reading import StretchEvent, StretchProgress, read_stretch
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
@@ -33,7 +33,7 @@ async def batch_rows(kinesis: MemoryKinesis, ref: StreamRef, clock: Clock, *, po
         transport = PollingTransport(client, clock, 0.5)
     rows: list[tuple[str, bytes]] = []
 
-    async def take(portion: Portion) -> None:
+    async def take(portion: StretchEvent) -> None:
         stretch = portion.stretch
         for batch in decode([portion.event.payload], stretch.key, portion.after, SHARD_END, deaggregate=True):
             rows.extend((row["partitionKey"], row["data"]) for row in batch.to_pylist())
@@ -42,5 +42,7 @@ async def batch_rows(kinesis: MemoryKinesis, ref: StreamRef, clock: Clock, *, po
         stream = Stream(ref, transport, topology, RetrySettings(), "manifest.json", clock, limits)
         end = TIP if shard.last is None else SHARD_END
         stretch = Stretch(ShardKey(ref.name, shard.shard_id), shard.hash_range, TRIM_HORIZON, end, shard.last)
-        await read_stretch(stream, Progress(stretch), clock.time, take, clock, patience=600.0, fail_on_data_loss=True)
+        await read_stretch(
+            stream, StretchProgress(stretch), clock.time, take, clock, patience=600.0, fail_on_data_loss=True
+        )
     return rows

@@ -1,4 +1,4 @@
-"""Decides which rows belong to a stretch, and when all of them were read: never because a single answer brings none. Pure."""
+"""Decides which rows belong to a stretch, and when all of them were read. A single empty response is not enough. Pure."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.positions import Position, PositionKind
 
 DISORDER_MS: Final = 2_000
-"""Kinesis does not promise that arrival times grow along a shard. Reading begins so much before a time, and goes on so much behind."""
+"""Margin by which reading begins before a time and ends after it: Kinesis does not promise that arrival times grow along a shard."""
 
 SETTLED_SECONDS: Final = 1.0
-"""So long after a time, whatever arrived before it can be read."""
+"""Time after which all records that arrived before a given time can be read."""
 
 
 def first_position(stretch: Stretch) -> Position:
-    """Where reading begins: at the start of the stretch, or somewhat before where that is a time."""
+    """Return where reading begins: at the start of the stretch, or `DISORDER_MS` before it if that is a time."""
     return stretch.start if stretch.since is None else Position.at_timestamp(max(0, stretch.since - DISORDER_MS))
 
 
 class Completion:
-    """Tells when all rows of a stretch were read.
+    """Detects when all rows of a stretch were read.
 
     Args:
         stretch: The stretch.
-        timeout: Seconds without progress after which it is given up, `subscribe.retryTimeout`.
+        timeout: Seconds without progress after which the read fails, `subscribe.retryTimeout`.
     """
 
     def __init__(self, stretch: Stretch, timeout: float) -> None:
@@ -41,15 +41,15 @@ class Completion:
         self._quiet = Quiet()
 
     def after(self, event: Event, server_time: float, now: float) -> bool:
-        """Whether all rows were read once an event was.
+        """Whether all rows were read with this event.
 
         Args:
             event: The next event.
-            server_time: When Kinesis answered with it at the earliest, by its own clock; epoch seconds.
+            server_time: The earliest time of the response, by Kinesis' clock; epoch seconds.
             now: Monotonic time, seconds.
 
         Raises:
-            RetriesExhaustedError: For too long, nothing has come, and the end of the stretch is not reached.
+            RetriesExhaustedError: No record came for `timeout`, and the end of the stretch is not reached.
         """
         if not event.head.brings_nothing or self._is_settled(server_time):
             self._quiet.heard(event.head, now)
@@ -65,9 +65,9 @@ class Completion:
         return False
 
     def _is_settled(self, server_time: float) -> bool:
-        """Whether what an answer does not bring does not come later either."""
+        """Whether no more records of the stretch can arrive after a response of this time."""
         until = self._stretch.until
-        # No record that comes now has a number as low as one that was known when the read was planned.
+        # A new record has a higher number than those that were known when the read was planned.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
 
     def _is_reached(self, event: Event) -> bool:
@@ -81,15 +81,15 @@ class Completion:
 
     @property
     def _has_nothing_more(self) -> bool:
-        # A shard that is closed is over where Kinesis says so, and not because nothing comes.
+        # A closed shard ends where Kinesis says so, and not because nothing comes.
         return self._stretch.last is None and not self._stretch.end.is_end and self._quiet.believed()
 
 
 def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of a batch that belong to a stretch.
+    """Return the rows of a batch that belong to a stretch.
 
     Raises:
-        FrameError: The stretch begins or ends at a time, and a row does not say when it arrived.
+        FrameError: The stretch begins or ends at a time, and a row has no arrival time.
     """
     since, until = stretch.since, stretch.until
     if since is None and until is None:
@@ -115,5 +115,5 @@ def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _scalar(milliseconds: int) -> pa.Scalar:
-    # pa.scalar() would import pandas where it is installed.
+    # pa.scalar() would import an installed pandas.
     return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(array("q", [milliseconds * 1000]))])[0]

@@ -1,6 +1,6 @@
-"""Plans a batch read: asks Kinesis for shards, retention and the time, and refuses what cannot be read as it was asked for.
+"""Plans a batch read: gets shards, retention and the time from Kinesis, and refuses reads that are not possible.
 
-`stretches` decides what follows from the answers.
+`stretches` decides what to read of each shard.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 logger = logging.getLogger(__name__)
 
 SKEW_SECONDS: Final = 5.0
-"""So far, a time may be ahead of Kinesis' clock: it is waited for, since whoever gave it may have a clock that is fast."""
+"""How far a given time may be ahead of Kinesis' clock, because the user's clock may be fast. The read waits for it."""
 
 _MARGIN_SECONDS: Final = 10.0
-"""Shards that were open so long before or after a time may have records of that time."""
+"""Shards that were open this long before or after a time may have records of that time."""
 
 _TIP_MS: Final = 1_000
 
 
 def tip_at(loaded: float) -> Position:
-    """The tip of a stream for a read that was loaded then: so late that whatever was acknowledged before has arrived before it.
+    """Return the tip for a read: one second after `loaded`, so that every record acknowledged by then is included.
 
     Args:
-        loaded: Epoch seconds.
+        loaded: When the read was loaded, epoch seconds.
     """
     return Position.at_timestamp(round(loaded * 1000) + _TIP_MS)
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
-    """The tip of a stream by Kinesis' clock. It never lies far in the future: whatever is in the stream has arrived before now.
+    """Correct a tip to Kinesis' clock. The result is at most `SKEW_SECONDS` in the future.
 
     Args:
-        tip: By the clock of the machine on which the read was loaded; from `tip_at`.
-        clock: Kinesis'; has heard an answer.
-        here: Whether that was this machine, so that its error is known.
+        tip: The tip from `tip_at`, by the clock of the machine on which the read was loaded.
+        clock: Kinesis' clock, after a first response.
+        here: Whether the read was loaded on this machine, so that the error of its clock is known.
     """
-    # In whole seconds, so that two actions on one DataFrame, which both measure it, see the same rows.
+    # In whole seconds, so that two actions on one DataFrame, which measure the error separately, see the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
     if here and clock.skew < 0:
-        # As much as it may be behind: what was acknowledged before the read was loaded must have arrived before the tip.
+        # The largest possible error, so that all records acknowledged before the read was loaded come before the tip.
         off = -ceil(clock.latest - clock.here)
     corrected = tip.value - 1000 * off
     too_late = corrected / 1000 > clock.latest + SKEW_SECONDS
@@ -78,15 +78,15 @@ async def plan(
     Args:
         manifest: The streams to read.
         options: The options of the read.
-        tip: What `LATEST` stands for, by the clock of the machine on which the read was loaded.
+        tip: The position for `LATEST`, by the clock of the machine on which the read was loaded.
         clock: Time.
         here: Whether that is this machine.
 
     Raises:
-        ConfigurationError: Start and end cannot be read from or to, or name what does not exist.
-        StreamError: A stream cannot be asked for its shards.
-        DataLossError: The read begins before the stream's retention, and losses are errors.
-        LeaseError: A query reads with the consumer, or whether one does cannot be told.
+        ConfigurationError: The start or the end is not possible, or names a shard that does not exist.
+        StreamError: A stream's shards cannot be listed.
+        DataLossError: The read begins before the stream's retention, and `failOnDataLoss` is set.
+        LeaseError: A query reads with the consumer, or that cannot be found out.
     """
     clock = KinesisClock(clock or SystemClock())
     _check_names(manifest, options)
@@ -105,7 +105,7 @@ async def plan(
         planners = [StreamPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]
         planned = await asyncio.gather(*(each.plan(shards) for each, shards in zip(planners, listed, strict=True)))
         found = [stretch for stretches in planned for stretch in stretches]
-        # A start that is the future for Kinesis would be refused there.
+        # Kinesis would refuse a start in its future.
         newest = max((stretch.since or 0 for stretch in found), default=0)
         await clock.sleep(min(SKEW_SECONDS, max(0.0, newest / 1000 - clock.time())))
     return found
@@ -118,9 +118,9 @@ class StreamPlanner:
         ref: The stream.
         source: Where its ARN came from, for messages.
         options: The options of the read.
-        tip: What `LATEST` stands for.
-        lister: Knows the stream.
-        now: What time it is for Kinesis, at the latest; epoch seconds.
+        tip: The position for `LATEST`.
+        lister: Gets shards, retention and time of creation.
+        now: Kinesis' time, at the latest; epoch seconds.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class StreamPlanner:
         self._ends = {shard: position or tip for shard, position in options.ends.named(ref.name).items()}
 
     async def plan(self, shards: list[Shard]) -> list[Stretch]:
-        """The stretches of the stream.
+        """Plan the stretches of the stream.
 
         Args:
             shards: As ListShards returned them.
@@ -208,7 +208,7 @@ class StreamPlanner:
         )
 
     def _check_starts(self, shards: Mapping[str, Shard]) -> None:
-        # Shard ids grow, and are never reused. One below the newest has been trimmed.
+        # Shard ids grow and are never reused. A missing id below the newest was trimmed.
         newest = max(shards, default="")
         for shard_id in self._starts:
             if shard_id not in shards:
@@ -236,7 +236,7 @@ class StreamPlanner:
                 )
 
     async def _within_retention(self) -> Position:
-        """The start of the stream, and those of its shards: the horizon in place of times before it."""
+        """Return the start of the stream. Replaces times before the horizon by the horizon, also in `_starts`."""
         times = [
             position for position in (self._start, *self._starts.values()) if position.kind is PositionKind.AT_TIMESTAMP
         ]
@@ -269,7 +269,7 @@ class StreamPlanner:
         logger.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
 
     async def _open_at(self, position: Position, margin: float) -> list[str] | None:
-        """The shards that were open at a time; None where that is not known, or so recent that all may have been."""
+        """List the shards that were open at a time; None if that is not known, or so recent that all may have been."""
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:
             return None
@@ -282,12 +282,11 @@ class StreamPlanner:
 async def check_consumers(manifest: Manifest, client: Any, lease_timeout: float, clock: Clock) -> None:
     """Check that no query reads with the consumers of an application.
 
-    A subscription takes the place of another one with the same consumer. So a batch read would cut off a live query, shard by shard,
-    and the query the batch read.
+    A subscription ends an earlier one of the same consumer, so a batch read and a live query would cut off each other.
 
     Raises:
         AlreadyRunningError: A query reads with a consumer.
-        LeaseTableError: It cannot be told whether one does.
+        LeaseTableError: The lease table cannot be read.
     """
     keys = LeaseKeys(manifest.stream_names)
     table = LeaseTable(client, manifest.lease_table, declared_by=manifest.declared_by)
@@ -321,7 +320,7 @@ def _shown(position: Position) -> str:
 
 
 def _time(epoch: float) -> str:
-    # Options have dates only, and a number holds 36 bits of seconds.
+    # Times from options are in the calendar's range, and sequence numbers have 36 bits of seconds.
     return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

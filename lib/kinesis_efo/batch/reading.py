@@ -1,6 +1,6 @@
-"""Reads stretches in a task: all of them at a time, with GetRecords at each shard's pace, or with subscriptions.
+"""Reads the stretches of a task concurrently, with GetRecords at each shard's pace, or with subscriptions.
 
-The network has a thread of its own, so that records come while others are decoded.
+The network has a thread of its own, so that records arrive while others are decoded.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ from kinesis_efo.units import format_size
 logger = logging.getLogger(__name__)
 
 WORD_SECONDS: Final = 10.0
-"""So often, the log says how far each shard is."""
+"""How often the progress of each shard is logged, seconds."""
 
 CALLS_PER_MEBIBYTE: Final = 2
-"""GetRecords for each MiB of `batch.maxRate`: less than the half of what a shard allows, with the default."""
+"""GetRecords calls per MiB of `batch.maxRate`: with the default, less than half of a shard's limit."""
 
 _SUBSCRIPTION_LIMITS: Final = replace(KINESIS_LIMITS, takeovers=1)
-"""Whoever takes the consumer keeps it: a query that has begun meanwhile is not to be cut off again and again."""
+"""The read fails at the first take-over, so that it does not cut off a query that has started meanwhile."""
 
 _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
 _WAITING_EVENTS: Final = 2
 
 
-class Portion(NamedTuple):
-    """Some records of a stretch.
+class StretchEvent(NamedTuple):
+    """An event with records of a stretch.
 
     Attributes:
         stretch: The stretch.
-        after: How far its shard was read before.
-        event: The records, raw.
+        after: How far the shard was read before this event.
+        event: The event.
     """
 
     stretch: Stretch
@@ -68,15 +68,15 @@ class Portion(NamedTuple):
 
 
 @dataclass(slots=True)
-class Progress:
+class StretchProgress:
     """How far a stretch was read, for the log.
 
     Attributes:
         stretch: The stretch.
-        rows: Rows delivered: those that belong to the stretch.
-        records: Kinesis records fetched, also before and behind the stretch.
+        rows: Rows of the stretch delivered.
+        records: Kinesis records fetched, including those before and after the stretch.
         bytes: Bytes of their JSON.
-        arrived: When the last one arrived, epoch milliseconds.
+        arrived: When the last record arrived, epoch milliseconds.
         behind: Milliseconds behind the tip.
     """
 
@@ -104,7 +104,7 @@ class Progress:
 
 
 def pace_of(rate: int) -> Pace:
-    """The pace for so many bytes a second.
+    """Return the pace for a rate in bytes a second.
 
     >>> pace_of(1 << 20).call_seconds
     0.5
@@ -120,16 +120,16 @@ class _Complete(Exception):
     """All rows of a stretch were read."""
 
 
-class _Sink:
+class _StretchSink:
     """Takes the events of one shard until its stretch is complete; implements `EventSink`."""
 
     room: Final = Unlimited()
 
     def __init__(
         self,
-        progress: Progress,
+        progress: StretchProgress,
         server_time: Callable[[], float],
-        take: Callable[[Portion], Awaitable[None]],
+        take: Callable[[StretchEvent], Awaitable[None]],
         clock: Clock,
         patience: float,
     ) -> None:
@@ -142,11 +142,11 @@ class _Sink:
         self._after = progress.stretch.start
 
     async def admit(self, event: Event) -> None:
-        # Before anything is awaited: the time is that of this event.
+        # Before any await, so that the server's time is that of this event.
         complete = self._completion.after(event, self._server_time(), self._clock.monotonic())
         self._progress.add(event)
         if event.head.records:
-            await self._take(Portion(self._stretch, self._after, event))
+            await self._take(StretchEvent(self._stretch, self._after, event))
         if not event.head.still:
             self._after = event.through
         if complete:
@@ -155,9 +155,9 @@ class _Sink:
 
 async def read_stretch(
     stream: Stream,
-    progress: Progress,
+    progress: StretchProgress,
     server_time: Callable[[], float],
-    take: Callable[[Portion], Awaitable[None]],
+    take: Callable[[StretchEvent], Awaitable[None]],
     clock: Clock,
     *,
     patience: float,
@@ -166,20 +166,20 @@ async def read_stretch(
     """Read one stretch to its end.
 
     Args:
-        stream: Its stream; no other shard is read through it.
+        stream: Its stream, with a client for this shard alone.
         progress: Its progress, which is updated.
-        server_time: When Kinesis gave its last answer, epoch seconds.
+        server_time: Returns the time of Kinesis' last response, epoch seconds.
         take: Takes the records; may wait.
         clock: Time.
-        patience: Seconds without progress after which it is given up, although Kinesis answers.
+        patience: Seconds without progress after which the read fails, although Kinesis responds.
         fail_on_data_loss: Whether a shard that is gone is an error.
 
     Raises:
-        StreamError: The shard cannot be read, or does not come to the end of the stretch.
-        DataLossError: Records are gone that lie in the stretch.
+        StreamError: The shard cannot be read, or does not get to the end of the stretch.
+        DataLossError: Records of the stretch are gone.
     """
     stretch = progress.stretch
-    sink = _Sink(progress, server_time, take, clock, patience)
+    sink = _StretchSink(progress, server_time, take, clock, patience)
     since = None if stretch.since is None else stretch.since / 1000
     try:
         subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, read_until=since)
@@ -195,15 +195,15 @@ async def read_stretch(
 
 
 class Reading:
-    """The rows of some stretches, as they come.
+    """Reads the rows of stretches.
 
     Args:
-        stretches: What to read; at most one stretch for each shard.
-        manifest: Names their streams.
+        stretches: The stretches; at most one for each shard.
+        manifest: Has their streams.
         options: The options of the read.
         clock: Time.
-        word_every: Seconds between two lines in the log for each shard.
-        left_out: Called with KPL aggregates that are left out; None: they are only logged.
+        word_every: Seconds between two log lines for each shard.
+        left_out: Called with the number of KPL aggregates left out, by shard; None: they are only logged.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Reading:
         word_every: float = WORD_SECONDS,
         left_out: Callable[[ShardKey, int], None] | None = None,
     ) -> None:
-        self._progress = {stretch.key: Progress(stretch) for stretch in stretches}
+        self._progress = {stretch.key: StretchProgress(stretch) for stretch in stretches}
         self._manifest = manifest
         self._options = options
         self._clock = clock or SystemClock()
@@ -223,16 +223,16 @@ class Reading:
         self._left_out = left_out
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read. The rows of each shard come in order, those of several shards in any.
+        """Read the stretches. The rows of each shard come in order; shards may interleave.
 
         Raises:
             StreamError: A shard cannot be read.
-            DataLossError: Records are gone that lie in a stretch.
-            FrameError: An answer of Kinesis cannot be decoded.
+            DataLossError: Records of a stretch are gone.
+            FrameError: A response of Kinesis cannot be decoded.
         """
         began = self._clock.monotonic()
         loop = asyncio.new_event_loop()
-        portions: asyncio.Queue[Portion | None] = asyncio.Queue(_WAITING_EVENTS)
+        portions: asyncio.Queue[StretchEvent | None] = asyncio.Queue(_WAITING_EVENTS)
         reading = loop.create_task(self._read(portions))
         thread = threading.Thread(target=loop.run_forever, name="kinesis-efo batch", daemon=True)
         thread.start()
@@ -240,7 +240,7 @@ class Reading:
             while (portion := asyncio.run_coroutine_threadsafe(portions.get(), loop).result()) is not None:
                 yield from self._rows(portion)
             reading.result()
-            # Here and not in `_read`: only now are the rows of the last portions counted.
+            # Here and not in `_read`, because the rows of the last events are counted only now.
             for each in self._progress.values():
                 logger.info("%s: complete after %.1f s", each, self._clock.monotonic() - began)
         finally:
@@ -249,7 +249,7 @@ class Reading:
             thread.join()
             loop.close()
 
-    def _rows(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+    def _rows(self, portion: StretchEvent) -> Iterator[pa.RecordBatch]:
         stretch = portion.stretch
         through = stretch.end if stretch.end.kind is PositionKind.AFTER else SHARD_END
         for batch in decode(
@@ -265,7 +265,7 @@ class Reading:
                 self._progress[stretch.key].rows += rows.num_rows
                 yield rows
 
-    async def _read(self, portions: asyncio.Queue[Portion | None]) -> None:
+    async def _read(self, portions: asyncio.Queue[StretchEvent | None]) -> None:
         word = asyncio.create_task(self._say())
         try:
             clients = AsyncClients(self._options.aws, self._manifest.region)
@@ -274,10 +274,10 @@ class Reading:
                     group.create_task(self._read_one(clients, each, portions.put)) for each in self._progress.values()
                 ]
             for task in tasks:
-                # A group passes over a task that was cancelled from within, whose rows are missing.
+                # A group ignores a task that was cancelled from within, whose rows are missing.
                 task.result()
         except asyncio.CancelledError:
-            # Nobody takes anything any more, and there may be no room for the end.
+            # The reader has stopped, and the queue may have no room for the end.
             if portions.full():
                 portions.get_nowait()
             raise
@@ -288,7 +288,7 @@ class Reading:
             await portions.put(None)
 
     async def _read_one(
-        self, clients: AsyncClients, progress: Progress, take: Callable[[Portion], Awaitable[None]]
+        self, clients: AsyncClients, progress: StretchProgress, take: Callable[[StretchEvent], Awaitable[None]]
     ) -> None:
         async with self._access(clients, progress.stretch) as (stream, clock):
             await read_stretch(
@@ -309,7 +309,7 @@ class Reading:
 
     @asynccontextmanager
     async def _access(self, clients: AsyncClients, stretch: Stretch) -> AsyncIterator[tuple[Stream, KinesisClock]]:
-        """The stream of a stretch, with a client for this shard alone: the time of an answer must not be that of another."""
+        """Open the stream of a stretch, with a client for this shard alone, so that the clock has the time of its own responses."""
         options = self._options
         clock = KinesisClock(self._clock, warns=False)  # planning has warned
         ref = self._manifest.streams[stretch.key.stream]
@@ -344,10 +344,10 @@ class Reading:
             )
 
     async def _wait_until_settled(self, control: Any, ref: StreamRef, stretch: Stretch) -> None:
-        """Wait until whatever belongs to a stretch can be read.
+        """Wait until all records of a stretch can be read.
 
-        An event does not say when it was sent, only the answer that opens a subscription does. So one that says that nothing more is
-        there is believed if its subscription was opened behind the end of the stretch.
+        Only the response that opens a subscription has a time, and its events have none. So an event that reports the tip counts only if
+        the subscription was opened after the end of the stretch.
         """
         if stretch.until is not None:
             clock = KinesisClock(self._clock, warns=False)
@@ -357,7 +357,7 @@ class Reading:
 
 
 async def _end(reading: asyncio.Task[None]) -> None:
-    """End a read, and then what it has left behind: a task that is cancelled twice does not close its clients."""
+    """Cancel a read, and then the remaining tasks: a task that is cancelled twice would not close its clients."""
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -1,7 +1,7 @@
-"""Decides what a batch read reads of each shard of a stream. Pure.
+"""Decides which part of each shard a batch read reads. Pure.
 
-A stretch of time is half open, and a row belongs to it by its own arrival time: what two readers see of `[8:00, 9:00)` and
-`[9:00, 10:00)` is each row of these two hours once, however Kinesis finds a time, and however parents and children overlap in time.
+A stretch of time is half open, and a row belongs to it by its own arrival time. So reads of `[8:00, 9:00)` and `[9:00, 10:00)` together
+have each row of the two hours once, however exactly Kinesis finds a time, and even if parents and children overlap in time.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What is read of one shard.
+    """The part of one shard that is read.
 
     Attributes:
         key: The shard.
-        hash_range: First and last hash key of the shard; None where aggregates are not compared with it.
-        start: Behind the start lies what is read: `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`.
-        end: Up to here: `AT_TIMESTAMP`, which is exclusive, or `AFTER` or `SHARD_END`, which are inclusive.
-        last: The shard's last sequence number, where it was closed when the read was planned.
+        hash_range: First and last hash key of the shard; None if aggregates are not compared with it.
+        start: The start: `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`.
+        end: The end: `AT_TIMESTAMP`, which is exclusive, or `AFTER` or `SHARD_END`, which are inclusive.
+        last: The shard's last sequence number if it was closed when the read was planned; else None.
     """
 
     key: ShardKey
@@ -36,23 +36,23 @@ class Stretch:
 
     @property
     def since(self) -> int | None:
-        """Rows that arrived earlier do not belong to it, epoch milliseconds; None: the start is no time."""
+        """Rows that arrived before this time do not belong to it, epoch milliseconds; None: the start is not a time."""
         return self.start.value if self.start.kind is PositionKind.AT_TIMESTAMP else None
 
     @property
     def until(self) -> int | None:
-        """Rows that arrived then or later do not belong to it, epoch milliseconds; None: the end is no time."""
+        """Rows that arrived at this time or later do not belong to it, epoch milliseconds; None: the end is not a time."""
         return self.end.value if self.end.kind is PositionKind.AT_TIMESTAMP else None
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The start or the end of what is read of one stream.
+    """The start or the end of a read of one stream.
 
     Attributes:
         everywhere: The position for all shards that are not named.
         named: The positions of single shards.
-        open_then: Shards that were open at `everywhere`, give or take some seconds; None: all may have been.
+        open_then: Shards that were open at the time `everywhere`, plus or minus some seconds; None: all may have been.
     """
 
     everywhere: Position
@@ -61,16 +61,16 @@ class Side:
 
 
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:
-    """The stretches of a stream, parents before children.
+    """Return the stretches of a stream, parents before children.
 
-    A shard that is named as a start or an end stands for its place in the lineage: nothing is read of the ancestors of a start, nor of
-    the descendants of an end at a sequence number.
+    The ancestors of a shard that is named as a start are not read, nor the descendants of one that is named as an end with a sequence
+    number.
 
     Args:
         stream: Logical name.
-        shards: All that Kinesis lists.
+        shards: All shards that Kinesis lists.
         start: Where to begin.
-        end: Where to end; without a position that stands for the tip.
+        end: Where to end. It has no None for the tip.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -83,7 +83,7 @@ def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> l
     ...     print(stretch)
     orders:p from TRIM_HORIZON to AFTER:3
     """
-    # A child is created after its parents, so its sequence numbers begin behind theirs.
+    # A child is created after its parents, so its first sequence number is higher.
     ordered = sorted(shards, key=lambda shard: (shard.first, shard.shard_id))
     begins, finishes = _begins(ordered, start), _finishes(ordered, end)
     found = []
@@ -95,7 +95,7 @@ def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> l
 
 
 def _begins(ordered: list[Shard], start: Side) -> dict[str, Position]:
-    """Where each shard begins; shards that lie before the start are left out."""
+    """Return the start of each shard; shards before the start are left out."""
     passed = _ancestors(ordered, start.named)
     reachable = None if start.open_then is None else _with_descendants(ordered, start.open_then)
     found: dict[str, Position] = {}
@@ -112,7 +112,7 @@ def _begins(ordered: list[Shard], start: Side) -> dict[str, Position]:
 
 
 def _finishes(ordered: list[Shard], end: Side) -> dict[str, Position]:
-    """Where each shard ends; shards that lie behind the end are left out."""
+    """Return the end of each shard; shards after the end are left out."""
     reachable = None if end.open_then is None else _ancestors(ordered, end.open_then) | set(end.open_then)
     found: dict[str, Position] = {}
     cut: dict[str, Position] = {}
@@ -135,7 +135,7 @@ def _finishes(ordered: list[Shard], end: Side) -> dict[str, Position]:
 
 
 def _earliest(positions: Collection[Position]) -> Position:
-    """Where a child begins whose parents begin there: at the same time, or with its first record."""
+    """Return where a child begins, given the starts of its parents: at the same time, or with its first record."""
     if all(position.kind is PositionKind.AT_TIMESTAMP for position in positions):
         return min(positions, key=lambda position: position.value)
     return TRIM_HORIZON

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.batch.reading import Portion, Progress, pace_of, read_stretch
+from kinesis_efo.batch.reading import StretchEvent, StretchProgress, pace_of, read_stretch
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.stream import Stream
@@ -49,12 +49,12 @@ def read(
             clock,
             fail_on_data_loss=fail,
         )
-        taken: list[Portion] = []
+        taken: list[StretchEvent] = []
 
-        async def take(portion: Portion) -> None:
+        async def take(portion: StretchEvent) -> None:
             taken.append(portion)
 
-        progress = Progress(Stretch(KEY, (0, 9), start, end))
+        progress = StretchProgress(Stretch(KEY, (0, 9), start, end))
         began = clock.monotonic()
         server_time = lambda: clock.time() + server_ahead  # noqa: E731
         await read_stretch(stream, progress, server_time, take, clock, patience=60.0, fail_on_data_loss=fail)
@@ -144,9 +144,9 @@ def test_cancelling_closes_the_connection() -> None:
         clock = LoopClock()
         transport = ScriptedTransport(clock, [payload(10, 1, behind=5), Wait(100)])
         stream = Stream(ORDERS, transport, ScriptedTopology(LISTED), RetrySettings(), "m.json", clock)
-        stretch = Progress(Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START))
+        stretch = StretchProgress(Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START))
 
-        async def take(portion: Portion) -> None:
+        async def take(portion: StretchEvent) -> None:
             pass
 
         read_all = read_stretch(stream, stretch, clock.time, take, clock, patience=60.0, fail_on_data_loss=True)
@@ -169,7 +169,7 @@ def test_the_pace_leaves_other_readers_more_than_half_of_a_shard() -> None:
 
 
 def test_the_log_says_how_far_a_stretch_is() -> None:
-    progress = Progress(
+    progress = StretchProgress(
         Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START), 1_200, 1_234, 5_600_000, 1_700_000_940_000.0, 61_000
     )
     assert str(progress) == (
@@ -178,19 +178,19 @@ def test_the_log_says_how_far_a_stretch_is() -> None:
     )
 
 
-def portions(*scripts: Any, stretch: Stretch) -> tuple[list[tuple[str, int | None]], Progress]:
+def portions(*scripts: Any, stretch: Stretch) -> tuple[list[tuple[str, int | None]], StretchProgress]:
     """From where each event with records is cut, and where it ends; and the progress."""
 
-    async def main() -> tuple[list[tuple[str, int | None]], Progress]:
+    async def main() -> tuple[list[tuple[str, int | None]], StretchProgress]:
         clock = LoopClock()
         transport = ScriptedTransport(clock, *scripts)
         stream = Stream(ORDERS, transport, ScriptedTopology(LISTED), RetrySettings(max_retries=3), "m.json", clock)
         found: list[tuple[str, int | None]] = []
 
-        async def take(portion: Portion) -> None:
+        async def take(portion: StretchEvent) -> None:
             found.append((str(portion.after), portion.event.head.continuation))
 
-        progress = Progress(stretch)
+        progress = StretchProgress(stretch)
         await read_stretch(stream, progress, clock.time, take, clock, patience=60.0, fail_on_data_loss=True)
         return found, progress
 

@@ -1,7 +1,7 @@
 """Read Amazon Kinesis with Enhanced Fan-Out from PySpark; streams, consumers and leases are declared as code.
 
-What is here is public; modules below are not (docs/versioning.md). Names that need PySpark or the AWS SDK are loaded when
-they are first used, so that producers and tools work without Spark, and asking for the version costs nothing.
+Names of this module are public; modules below are not (docs/versioning.md). Names that need PySpark or the AWS SDK are loaded when they
+are first used, so that producers and tools work without Spark, and importing the version costs nothing.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ _HOMES: Final = {
     "read_stream": "kinesis_efo.spark.facade",
     "stop_signals": "kinesis_efo.spark.graceful",
 }
-"""Where the names are that are loaded when they are first used."""
+"""The modules of the names that are loaded when they are first used."""
 
 
 def __getattr__(name: str) -> Any:

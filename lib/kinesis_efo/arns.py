@@ -1,5 +1,5 @@
-"""Names and ARNs as patterns: what options, manifests and the producer accept, and how they take it apart. And what an ARN does not
-tell: which of the streams that had it one after the other is meant."""
+"""Patterns of names and ARNs that options, manifests and the producer accept; and the identity of a stream, whose ARN a later stream may
+have, too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 _NAME: Final = "[a-zA-Z0-9_.-]{1,128}"
-# The schema of manifests has these patterns, too, and there \w and \d mean other things in other languages.
+# The schema of manifests has these patterns, too, and \w and \d have other meanings in other languages.
 _WORD: Final = "[a-zA-Z0-9_-]+"
 _ACCOUNT: Final = "[0-9]{12}"
 
@@ -25,11 +25,11 @@ ROLE_ARN: Final = re.compile(rf"arn:{_WORD}:iam::{_ACCOUNT}:role/\S+")
 
 
 class StreamIdentity(NamedTuple):
-    """Which stream it is. One that is deleted and created again has the same ARN, and shards with the same ids.
+    """The identity of a stream. A stream that is deleted and created again has the same ARN, and shards with the same ids.
 
     Attributes:
         arn: Its ARN.
-        created: When it was created, epoch seconds; None where that is not known.
+        created: When it was created, epoch seconds; None if not known.
 
     >>> print(StreamIdentity("arn:aws:kinesis:eu-west-1:123456789012:stream/orders", 1700000000))
     arn:aws:kinesis:eu-west-1:123456789012:stream/orders, created 2023-11-14T22:13:20+00:00

@@ -1,6 +1,6 @@
-"""Makes AWS clients with a query's region, endpoint and role, for botocore and for aiobotocore.
+"""Makes clients of botocore and aiobotocore with a query's region, endpoint and role.
 
-The SDK itself handles `AWS_ENDPOINT_URL*`, profiles, web identities and instance roles; this module adds the query's options.
+The SDK handles `AWS_ENDPOINT_URL*`, profiles, web identities and instance roles; this module adds the query's options.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ CONTROL_CONFIG: dict[str, Any] = {
     "connect_timeout": 10,
     "read_timeout": 30,
 }
-"""Configuration for control calls, which the SDK retries. Subscriptions retry by themselves."""
+"""Configuration for control calls, which the SDK retries. Subscriptions have their own retries."""
 
 
 def patient_config(seconds: float) -> dict[str, Any]:
-    """Configuration for calls that `Patience` repeats, which the SDK must not repeat as well: it knows nothing of how long.
+    """Return the configuration for calls that `Patience` retries: without retries of the SDK, which does not know how long to retry.
 
     Args:
-        seconds: How long an answer may be waited for in all.
+        seconds: Longest wait for a response.
     """
     return {
         "retries": {"mode": "standard", "total_max_attempts": 1},
@@ -57,16 +57,16 @@ INTERACTIVE_CONFIG: dict[str, Any] = {
     "connect_timeout": 2,
     "read_timeout": 5,
 }
-"""Configuration for single calls while a person waits."""
+"""Configuration for calls of interactive tools, which should fail soon."""
 
 
 _loader = cache(botocore.loaders.create_loader)
 
 
 def with_shared_loader(session: SessionT) -> SessionT:
-    """Let a session use the descriptions of AWS' services that other sessions of this process have parsed already.
+    """Let a session share the parsed descriptions of AWS' services with other sessions of this process.
 
-    A session on its own parses them anew, which takes 5 to 100 ms of CPU for each service.
+    Parsing them again would take 5 to 100 ms of CPU for each service.
     """
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     return session
@@ -74,7 +74,7 @@ def with_shared_loader(session: SessionT) -> SessionT:
 
 @cache
 def domains_of_aws() -> tuple[str, ...]:
-    """The domains of AWS' endpoints in all partitions, each with a dot before it."""
+    """Return the domains of AWS' endpoints in all partitions, each with a dot before it."""
     data = with_shared_loader(botocore.session.Session()).get_data("partitions")
     outputs = [each["outputs"] for each in data["partitions"]]
     return tuple(f".{each[name]}" for each in outputs for name in ("dnsSuffix", "dualStackDnsSuffix"))
@@ -84,20 +84,20 @@ _HTML: Final = (b"<!doctype html", b"<html")
 
 
 def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
-    """Raise an error about an HTML page, which the SDK would take for an answer without content."""
+    """Raise an error about an HTML page, which the SDK would treat as an empty response."""
     if operation_model.has_streaming_output and not operation_model.has_event_stream_output:
-        return  # an object in S3 may well be one
+        return  # an object in S3 may be an HTML page
     body, status = response_dict["body"], response_dict["status_code"]
     if body == b"":
-        return  # no page, whatever the server calls it
+        return  # no page, whatever the content type
     begins = body[:100].strip().lower().startswith(_HTML) if isinstance(body, bytes) else False
     if not begins and "text/html" not in response_dict["headers"].get("content-type", ""):
         return
     if status >= 500:
-        response_dict["body"] = b""  # the SDK tries again, and then names the status without the page
+        response_dict["body"] = b""  # the SDK retries, and then names the status without the page
         return
     if hasattr(body, "close"):
-        body.close()  # a stream, which nobody else gets to close
+        body.close()  # a stream, which the caller will not get
     raise ResponseParserError(
         f"{operation_model.name} was answered with an HTML page (HTTP status {status}), which AWS does not send: "
         "a captive portal or a proxy is in between. Sign in to the network, or correct the proxy or the endpoint"
@@ -105,9 +105,9 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 
 
 def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
-    """Raise an error about a request of another service to an endpoint of Kinesis: the refusal that would come misleads."""
+    """Raise an error about a request of another service to Kinesis' endpoint, whose own error would mislead."""
     host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
-    # A region follows: a bucket may be called kinesis, too.
+    # With a region after it, because a bucket may be called kinesis, too.
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
     if service != "kinesis" and its and host.endswith(domains_of_aws()):
         raise ConfigurationError(
@@ -117,10 +117,10 @@ def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
 
 
 def prepared(session: SessionT) -> SessionT:
-    """Let a session send and read what Kinesis documents, whatever botocore's version makes of it.
+    """Correct a session where some versions of botocore differ from Kinesis' documentation, and check its endpoints and responses.
 
     Args:
-        session: botocore's or aiobotocore's, which has made no client yet.
+        session: A session of botocore or aiobotocore that has not made a client yet.
     """
     send_exact_times(session)
     session.register("before-parse", _refuse_html)
@@ -129,13 +129,13 @@ def prepared(session: SessionT) -> SessionT:
 
 
 class SyncClients:
-    """Makes botocore clients (boto3's are the same), for calls made once, such as loading the manifest.
+    """Makes botocore clients (boto3's are the same), for single calls such as loading the manifest.
 
-    It looks for configuration and credentials when the first client is made: a manifest in a file needs none.
+    It reads configuration and credentials when the first client is made: a manifest in a file needs none.
 
     Args:
         settings: Region, endpoint and role.
-        region: Used where the settings name none; without it, the SDK's own configuration.
+        region: The region if the settings name none; None: that of the SDK's own configuration.
         config: Timeouts and retries.
         clock: Time.
     """
@@ -154,12 +154,12 @@ class SyncClients:
 
     @cached_property
     def region(self) -> str | None:
-        """The region of the clients; None where nobody names one.
+        """The region of the clients; None if there is none.
 
         Raises:
-            ProfileNotFound: The SDK is told to use a profile that does not exist; botocore's exception.
+            ProfileNotFound: The configured profile does not exist; botocore's exception.
         """
-        # botocore knows AWS_DEFAULT_REGION only; every other SDK knows AWS_REGION, and AWS' command line prefers it.
+        # botocore reads only AWS_DEFAULT_REGION; all other SDKs read AWS_REGION, and AWS' command line prefers it.
         configured = os.environ.get("AWS_REGION") or self._core.get_config_variable("region")
         return self._given_region or configured
 
@@ -185,7 +185,7 @@ class SyncClients:
 
     @cached_property
     def _session(self) -> botocore.session.Session:
-        """The session, with the role's credentials if there is one."""
+        """The session; with a role, it has the role's credentials."""
         if self._settings.role_arn:
             base = _watched(botocore.session.Session(), self._clock)
             config = botocore.config.Config(**self._config)
@@ -201,7 +201,7 @@ class AsyncClients:
 
     Args:
         settings: Region, endpoint and role.
-        region: The manifest's region, used where the settings name none.
+        region: The manifest's region, used if the settings name none.
         clock: Time.
     """
 
@@ -230,11 +230,11 @@ class AsyncClients:
         return self._session
 
     async def credentials(self) -> Any:
-        """Credentials that are valid now, of the role if there is one; None where there are none.
+        """Return the present credentials, with a role those of the role; None if there are none.
 
         Raises:
             ConfigurationError: There are no credentials to assume the role with.
-            BotoCoreError, ClientError: Whoever gives credentials refuses.
+            BotoCoreError, ClientError: The provider of the credentials refused.
         """
         found = await (await self._ready()).get_credentials()
         return None if found is None else await found.get_frozen_credentials()
@@ -252,7 +252,7 @@ class AsyncClients:
         session = await self._ready()
         given = config or AioConfig()
         merged = AioConfig(**CONTROL_CONFIG).merge(given)
-        # aiobotocore's `merge` left out what botocore's configuration has not, until version 3.7.
+        # Before version 3.7, aiobotocore's `merge` left out the settings that botocore does not have.
         merged.connector_args = given.connector_args
         merged.http_session_cls = HttpSession if given.http_session_cls is AIOHTTPSession else given.http_session_cls
         client: AbstractAsyncContextManager[Any] = session.create_client(
@@ -270,7 +270,7 @@ def _watched(session: SessionT, clock: Clock) -> SessionT:
 
 
 def _assuming(fetcher: Any, client: Callable[..., Any], credentials: Any, settings: AwsSettings) -> Any:
-    """What assumes the role of the settings: a fetcher of botocore's or aiobotocore's, which calls STS with a client of the same."""
+    """Make a fetcher, of botocore or aiobotocore, that assumes the role of the settings."""
     if credentials is None:
         raise ConfigurationError(
             f"kinesis-efo option 'roleArn' is {settings.role_arn!r}, but there are no AWS credentials to assume it with; "

@@ -1,7 +1,7 @@
-"""Tells why a call to AWS failed: one table of error codes and one of exceptions, for all callers.
+"""Classifies errors of AWS calls by cause: one table of error codes and one of exceptions, for all callers.
 
-What to do about a cause is the caller's policy: readers, writers and the lease table differ. The codes are those of the API
-references of Kinesis and DynamoDB, of their pages "Common Errors", and of botocore's own lists of what may be retried.
+The callers decide what to do about a cause: readers, writers and the lease table differ. The codes are those of the API references of
+Kinesis and DynamoDB, of their pages "Common Errors", and of botocore's own lists of retryable errors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ THROUGHPUT_EXCEEDED: Final = "ProvisionedThroughputExceededException"
 
 
 class SignInError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
-    """There are no credentials, and waiting will not bring any: a profile, a file or a program that gives them is wrong."""
+    """There are no credentials, and waiting does not help: a profile, a file or a program that provides them is wrong."""
 
     fmt = "{reason}"
 
@@ -56,7 +56,7 @@ class Cause(Enum):
     NO_CREDENTIALS = auto()
     """There are no credentials to sign with."""
     CREDENTIALS_UNREACHABLE = auto()
-    """The provider of the credentials does not answer."""
+    """The provider of the credentials does not respond."""
     EXPIRED = auto()
     """The credentials have expired."""
     KEY = auto()
@@ -64,17 +64,17 @@ class Cause(Enum):
     MISSING = auto()
     """The resource does not exist."""
     IN_USE = auto()
-    """The resource is being created or changed, or someone else uses it."""
+    """The resource is being created or changed, or another program uses it."""
     INVALID = auto()
     """The service calls the request invalid."""
     UNSENT = auto()
     """The SDK refused to send the request: a parameter or its configuration is wrong."""
     UNKNOWN = auto()
-    """The tables below do not know the error."""
+    """The error is not in the tables below."""
 
     @property
     def refused(self) -> bool:
-        """Whether credentials or policies are the cause, so that waiting does not help."""
+        """Whether credentials or policies are the cause, so waiting does not help."""
         return self in (Cause.DENIED, Cause.UNRECOGNIZED, Cause.NO_CREDENTIALS)
 
 
@@ -175,28 +175,28 @@ _SIGNATURE_CODES: Final = frozenset({"InvalidSignatureException", "SignatureDoes
 _SIGNED: Final = re.compile(r"^Signature (?:expired|not\s+yet current): (\d{8}T\d{6}Z) .*\((\d{8}T\d{6}Z) [-+]")
 
 CALL_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError, ParserError, OSError)
-"""What a call to AWS raises where it fails."""
+"""The exceptions of failed AWS calls."""
 
 
 def cause_of(error: Exception) -> Cause:
-    """Why a call failed.
+    """Return why a call failed.
 
     >>> cause_of(TimeoutError("no event for 35 s")).name
     'PASSING'
     """
     if skew_of(error) is not None:
-        return Cause.PASSING  # clocks are set right, and the credentials are fine
+        return Cause.PASSING  # the credentials are fine, and the clock may be corrected
     if isinstance(error, ClientError):
         return cause_of_code(code_of(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return next((cause for kinds, cause in _BY_TYPE if isinstance(error, kinds)), Cause.UNKNOWN)
 
 
 def cause_of_code(code: str, status: int = 0) -> Cause:
-    """What an error code means.
+    """Return the cause of an error code.
 
     Args:
         code: The service's error code.
-        status: HTTP status of the answer, where the code concerns the whole answer; else 0.
+        status: HTTP status of the response if the code is that of the whole response; else 0.
 
     >>> cause_of_code("ThrottledSomehow", 400).name
     'PASSING'
@@ -209,16 +209,16 @@ def cause_of_code(code: str, status: int = 0) -> Cause:
 
 
 def code_of(error: Exception) -> str:
-    """The service's error code; empty where the service did not answer or gave none."""
+    """Return the service's error code; empty if there was no response, or no code."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def action_of(error: Exception, operation: str) -> str:
-    """The permission that a refused call needs, such as `sts:AssumeRole`.
+    """Return the permission that a refused call needs, such as `sts:AssumeRole`.
 
     Args:
         error: The refusal.
-        operation: Of Kinesis, where the error names none.
+        operation: The operation of Kinesis if the error names none.
     """
     operation = getattr(error, "operation_name", operation)
     service = "sts" if operation.startswith("AssumeRole") else "sso" if operation == "GetRoleCredentials" else "kinesis"
@@ -226,14 +226,14 @@ def action_of(error: Exception, operation: str) -> str:
 
 
 def message_of(error: Exception) -> str:
-    """The service's message about an error; the exception's own text where the service did not answer."""
+    """Return the service's message about an error; the exception's own text if there was no response."""
     return str(error.response.get("Error", {}).get("Message", "")) if isinstance(error, ClientError) else str(error)
 
 
 def skew_of(error: Exception) -> float | None:
-    """Seconds by which this machine's clock was ahead of AWS', negative if behind, where that is why AWS refused a signature; else None.
+    """Return by how many seconds this machine's clock was ahead of AWS' (negative: behind) if AWS refused a signature for that; else None.
 
-    The message says when the request was signed, and what time it was for AWS. A request that is under way for minutes looks alike.
+    The message has the time of the signature and AWS' time. A request that was under way for minutes looks the same.
     """
     if code_of(error) not in _SIGNATURE_CODES or (times := _SIGNED.search(message_of(error))) is None:
         return None
@@ -242,13 +242,13 @@ def skew_of(error: Exception) -> float | None:
 
 
 def is_foreign(error: Exception) -> bool:
-    """Whether something else than AWS seems to have answered, such as a proxy: AWS names a code beside the HTTP status."""
-    heads = isinstance(error, ClientError) and error.operation_name.startswith("Head")  # answered without a body
+    """Whether the response seems to come from a proxy or another server: AWS always sends a code with the HTTP status."""
+    heads = isinstance(error, ClientError) and error.operation_name.startswith("Head")  # the response has no body
     return isinstance(error, ResponseParserError) or (code_of(error).isdigit() and not heads)
 
 
 def describe(error: Exception) -> str:
-    """One line about an error: its code or type, and its message, without a full stop at the end."""
+    """Describe an error in one line: its code or type, and its message, without a full stop at the end."""
     return _described(error).rstrip(". \n")
 
 
@@ -267,7 +267,7 @@ def _described(error: Exception) -> str:
 
 
 def key_remedy(code: str, action: str) -> str:
-    """The remedy for a key that cannot be used, as an imperative.
+    """Return the remedy for a key that cannot be used, as an imperative.
 
     Args:
         code: An error code of `Cause.KEY`.

@@ -1,4 +1,4 @@
-"""Time as an object that is passed in, so that tests can control it."""
+"""Clocks are objects that are passed in, so that tests can control time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """What the library needs of time."""
+    """A source of time."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow; meaningful as differences."""
+        """Return seconds that only grow; meaningful as differences."""
         ...
 
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for that many seconds."""
+        """Wait."""
         ...
 
 
@@ -49,14 +49,14 @@ async def within(
         clock: Measures the time.
         seconds: Longest time.
         work: What to await.
-        discard: Receives a result that came although time was up or the caller was cancelled just then.
+        discard: Receives a result that came just when time was up or the caller was cancelled.
     """
     task = asyncio.ensure_future(work)
     alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
     taken = False
     try:
         await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
-        # Nothing is awaited once the result is taken: the caller could be cancelled there, and the result would be lost.
+        # No await after this: if the caller were cancelled there, the result would be lost.
         taken = task.done()
     finally:
         alarm.cancel()

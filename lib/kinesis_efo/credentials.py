@@ -1,6 +1,6 @@
-"""Credentials that change while a query runs, which are read again, and sign-ins that fail, which are explained.
+"""Reads changed credentials again while a query runs, and explains failed sign-ins.
 
-The SDK reads files of credentials once, and renews by itself only what says when it expires.
+The SDK reads files of credentials once, and renews only credentials with an expiry time.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from kinesis_efo.clock import Clock
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 60.0
-"""So often the files are looked at."""
+"""How often the files are checked."""
 _AGAIN_SECONDS: Final = 1.0
 _REPEATED_BY_OTHERS: Final = ("PutRecords",)
-"""The SDK cannot send these bodies twice (raw_bodies.py); the producer repeats the call."""
+"""Operations whose bodies the SDK cannot send twice (raw_bodies.py); the producer repeats the call."""
 _FILES: Final = ("credentials_file", "config_file")
 _MAY_PASS: Final = (Cause.PASSING, Cause.CREDENTIALS_UNREACHABLE)
 _BY_AWS: Final = (*_MAY_PASS, Cause.DENIED, Cause.UNRECOGNIZED, Cause.EXPIRED)
-"""Causes of a failed sign-in for which every caller has words of its own."""
+"""Causes of a failed sign-in for which every caller has its own message."""
 _OF_THIS_HOST: Final = ("custom-process", "Environment")
-"""What the SDK calls the sources of credentials that need no network."""
+"""The SDK's names of the sources of credentials that need no network."""
 
 
 class Provider:
-    """What a session asks for its credentials: its component `credential_provider`.
+    """A session's component `credential_provider`.
 
     Args:
         load: Returns the credentials, or None; for aiobotocore, awaitable.
@@ -48,37 +48,37 @@ class Provider:
 
 
 def watch(session: Any, clock: Clock) -> None:
-    """Let a session look for its credentials again where their files changed (once a minute), and where AWS says that they have expired.
+    """Let a session read its credentials again if their files changed (checked once a minute), or if AWS says that they have expired.
 
-    A sign-in that no waiting mends raises `SignInError`.
+    A sign-in that fails for good raises `SignInError`.
 
     Args:
-        session: botocore's or aiobotocore's, which has made no client yet.
+        session: A session of botocore or aiobotocore that has not made a client yet.
         clock: Time.
     """
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
         logging.getLogger(name).addFilter(_without_traceback)
     files = [Path(os.path.expanduser(session.get_config_variable(name))) for name in _FILES]  # noqa: PTH111
-    moment = _Moment(files, session.get_config_variable("profile") or "default", clock)
+    moment = _RefreshState(files, session.get_config_variable("profile") or "default", clock)
     usual = session.get_component("credential_provider").load_credentials
 
     def anew() -> Any:
-        # A session keeps what it has read of the files. It takes its profile from the environment, as this one did: an explicit one would
-        # take the place of keys in the environment.
+        # A session keeps what it has read from the files, so this needs a new one. Its profile comes from the environment, as that of the
+        # old one: an explicit profile would override keys in the environment.
         return type(session)().get_credentials()
 
     async def load_async() -> Any:
         with moment.signing_in():
             found = await usual()
-        return None if found is None else _AsyncWatched(found, anew, moment)
+        return None if found is None else _AsyncCredentials(found, anew, moment)
 
     def load() -> Any:
         with moment.signing_in():
             found = usual()
-        return None if found is None else _Watched(found, anew, moment)
+        return None if found is None else _Credentials(found, anew, moment)
 
     def again(response: tuple[Any, dict[str, Any]] | None, attempts: int, operation: Any, **_: Any) -> float | None:
-        """Let the SDK sign a call once more that was refused as expired: it was not carried out."""
+        """Let the SDK sign and send a call again, once, if it was refused because the credentials have expired."""
         if response is None or cause_of_code(response[1].get("Error", {}).get("Code", "")) is not Cause.EXPIRED:
             return None
         moment.expired()
@@ -88,8 +88,8 @@ def watch(session: Any, clock: Clock) -> None:
     session.register("needs-retry", again)
 
 
-class _Moment:
-    """When credentials are looked for again, and whether there have been any."""
+class _RefreshState:
+    """Decides when to read the credentials again, and remembers whether there have been any."""
 
     def __init__(self, files: list[Path], profile: str, clock: Clock) -> None:
         self._files = files
@@ -109,7 +109,7 @@ class _Moment:
         """Explain the failure of a sign-in.
 
         Args:
-            works: Whether there are credentials if it does not fail. From then on, a failure may pass.
+            works: Whether success proves that there are credentials. From then on, failures may be transient.
 
         Raises:
             SignInError: Waiting does not help.
@@ -117,7 +117,9 @@ class _Moment:
         try:
             yield
         except Exception as error:
-            if self._worked and isinstance(error, ValueError):  # what a program prints without a network, for example
+            if self._worked and isinstance(
+                error, ValueError
+            ):  # for example, a program prints an error about the network
                 raise CredentialRetrievalError(provider=f"profile {self._profile!r}", error_msg=error) from None
             if _is_of_aws(error) or (self._worked and cause_of(error) in _MAY_PASS):
                 raise
@@ -130,7 +132,7 @@ class _Moment:
         return f"the sign-in with AWS profile {self._profile!r} ({f'of {there}' if there else 'without files'})"
 
     def has_come(self) -> bool:
-        """Whether to look for them now."""
+        """Whether to read them again now."""
         now = self._clock.monotonic()
         if now - self._looked < (_AGAIN_SECONDS if self._expired else LOOK_SECONDS):
             return False
@@ -139,16 +141,15 @@ class _Moment:
         return self._expired or self._seen != self._stamps
 
     def taken(self, found: Any, kept: Any) -> Any:
-        """What is used from now on: what was found, or the credentials as they are if that is None or does not fit.
+        """Choose the credentials to use from now on: the new ones, or the present ones if the new ones are None or of another kind.
 
-        A file that is just being written lets the SDK look elsewhere: whoever it would be then is taken only if AWS has refused the
-        old ones.
+        While a file is being written, the SDK may find credentials elsewhere. Those are used only if AWS has refused the present ones.
         """
         fits = found is not None and (self._expired or found.method == kept.method)
         self._expired = False
         if not fits:
             return kept
-        # Of before they were read: what is written meanwhile is looked at again.
+        # The stamps from before the read, so that changes during the read are noticed.
         self._stamps = self._seen
         logger.info("credentials were read again (%s)", found.method)
         return found
@@ -165,10 +166,10 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-class _Watched:
-    """The credentials of the moment; everything else is theirs."""
+class _Credentials:
+    """Wraps botocore's credentials, which it replaces when they change."""
 
-    def __init__(self, found: Any, anew: Callable[[], Any], moment: _Moment) -> None:
+    def __init__(self, found: Any, anew: Callable[[], Any], moment: _RefreshState) -> None:
         self._found = found
         self._anew = anew
         self._moment = moment
@@ -178,7 +179,7 @@ class _Watched:
         return getattr(self._found, name)
 
     def get_frozen_credentials(self) -> Any:
-        """See botocore's `Credentials`."""
+        """Return the present credentials, read again if they changed."""
         with self._lock:
             if self._moment.has_come():
                 try:
@@ -198,10 +199,10 @@ class _Watched:
         return get
 
 
-class _AsyncWatched:
-    """`_Watched` for aiobotocore."""
+class _AsyncCredentials:
+    """Wraps aiobotocore's credentials in the same way."""
 
-    def __init__(self, found: Any, anew: Callable[[], Awaitable[Any]], moment: _Moment) -> None:
+    def __init__(self, found: Any, anew: Callable[[], Awaitable[Any]], moment: _RefreshState) -> None:
         self._found = found
         self._anew = anew
         self._moment = moment
@@ -211,7 +212,7 @@ class _AsyncWatched:
         return getattr(self._found, name)
 
     async def get_frozen_credentials(self) -> Any:
-        """See aiobotocore's `AioCredentials`."""
+        """Return the present credentials, read again if they changed."""
         async with self._lock:
             if self._moment.has_come():
                 try:
@@ -225,7 +226,7 @@ class _AsyncWatched:
 
     async def get_account_id(self) -> Any:
         with self._moment.signing_in():
-            found = self._found.get_account_id()  # aiobotocore has some credentials of botocore's
+            found = self._found.get_account_id()  # some of aiobotocore's credentials are botocore's
             return await found if isawaitable(found) else found
 
 
@@ -234,7 +235,7 @@ def _missed(error: Exception) -> None:
 
 
 def _is_of_aws(error: Exception) -> bool:
-    """Whether a service or the way to it fails, and not this host's own files, programs and settings."""
+    """Whether a service or the network failed, and not files, programs and settings of this host."""
     if isinstance(error, CredentialRetrievalError):
         return error.kwargs.get("provider") not in _OF_THIS_HOST
     is_file = isinstance(error, OSError) and error.filename is not None
@@ -244,13 +245,13 @@ def _is_of_aws(error: Exception) -> bool:
 def _why(error: Exception) -> str:
     if isinstance(error, EOFError):
         return "it asks for a code (MFA), and this process has no terminal"
-    if isinstance(error, ValueError | AttributeError | TypeError):  # what it printed is not what the SDK can read
+    if isinstance(error, ValueError | AttributeError | TypeError):  # the SDK cannot parse the output of a program
         return f"the SDK cannot read what a file or a credential_process of it gives ({describe(error)})"
     return describe(error)
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """The SDK's word on a failed renewal in one line. The error is raised as well, or the renewal is tried again."""
+    """Log the SDK's message about a failed renewal in one line. The error is also raised, or the renewal is retried."""
     if record.exc_info and isinstance(error := record.exc_info[1], Exception):
         record.msg, record.args, record.exc_info = f"{record.getMessage()} {describe(error)}", (), None
     return True

@@ -1,4 +1,4 @@
-"""Who decides on the shard of a stream's records: their keys, or Kinesis itself (`RecordDistributionStrategy`).
+"""How Kinesis distributes a stream's records over its shards: by their keys, or by itself (`RecordDistributionStrategy`).
 
 https://docs.aws.amazon.com/streams/latest/dev/service-managed-record-distribution.html
 """
@@ -11,27 +11,27 @@ from typing import Any
 
 
 class Distribution(Enum):
-    """Who decides on the shard of a record. The values are those of the API, but for `UNKNOWN`."""
+    """How Kinesis chooses the shard of a record. The values are those of the API, except `UNKNOWN`."""
 
     KEYED = "USER_PARTITION_KEY"
-    """Its explicit hash key or its partition key."""
+    """By the explicit hash key or the partition key."""
     AUTO = "AUTO"
-    """Kinesis, whatever the keys are."""
+    """By itself, whatever the keys are."""
     UNKNOWN = "unknown"
-    """It cannot be told."""
+    """Not known."""
 
 
 def distribution_of(client: Any, summary: Mapping[str, Any]) -> Distribution:
-    """Who decides, as DescribeStreamSummary tells for records that are put now; older ones may lie by another strategy.
+    """Return the distribution of new records from the response of DescribeStreamSummary; older records may have had another one.
 
     Args:
-        client: The client that was asked, of botocore or aiobotocore. One that is older than the strategies drops them from answers.
+        client: The client that made the call, of botocore or aiobotocore. Older versions drop the strategy from responses.
         summary: The `StreamDescriptionSummary`.
     """
     told = summary.get("RecordDistributionStrategy")
     if told is not None:
         return next((each for each in Distribution if each.value == told), Distribution.UNKNOWN)
-    # Only streams on demand have a strategy.
+    # Only on-demand streams have a strategy.
     on_demand = summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND"
     return Distribution.UNKNOWN if on_demand and not _is_known_to(client) else Distribution.KEYED
 
@@ -42,11 +42,11 @@ def _is_known_to(client: Any) -> bool:
 
 
 def lenient(stream: str, distribution: Distribution) -> str:
-    """Why aggregates are not compared with the hash keys of their shard, although option `deaggregate` is `strict`.
+    """Word the warning that no aggregates are left out although option `deaggregate` is `strict`.
 
     Args:
         stream: The stream's logical name.
-        distribution: Who decides on the shard of its records, or did once.
+        distribution: The present or an earlier distribution of its records.
     """
     why = (
         "Kinesis distributes or distributed its records itself (RecordDistributionStrategy AUTO), whatever their keys are"

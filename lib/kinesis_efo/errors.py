@@ -1,8 +1,8 @@
-"""Every exception this library raises on purpose, in one tree.
+"""All exceptions that this library raises on purpose, in one tree.
 
 ```
 KinesisEfoError
-├── ConfigurationError          something the user wrote is wrong; nothing was started
+├── ConfigurationError          options, command line or manifest are wrong; nothing was started
 │   ├── OptionsError            one or more options; all faults are in one message
 │   ├── UsageError              the command line of `kinesis-efo`
 │   └── ManifestError           the manifest cannot be loaded or lacks something
@@ -10,24 +10,24 @@ KinesisEfoError
 │   ├── AccessRefusedError      credentials or policy
 │   ├── StreamNotFoundError     the stream does not exist (any more)
 │   ├── KeyUnusableError        the stream's KMS key cannot be used
-│   ├── RetriesExhaustedError   transient faults, too many in a row or for too long; carries the first one
+│   ├── RetriesExhaustedError   transient faults, too many in a row or for too long; names the first one
 │   ├── SubscriptionError       only reading: a shard cannot be read any more; names stream, shard and ARN
-│   │   ├── InvalidRequestError     Kinesis calls our request invalid
+│   │   ├── InvalidRequestError     Kinesis calls the request invalid
 │   │   ├── ConsumerNotFoundError   the consumer does not exist (any more)
 │   │   ├── StreamReplacedError     the stream was created again: the checkpoint belongs to a former one
-│   │   ├── ConsumerTakenOverError  someone else reads with this consumer
-│   │   └── SequenceNumberError     the server writes sequence numbers in a form that cannot go back to it
-│   └── WriteError              only writing: something that was put was not written; never raised for what was acknowledged
+│   │   ├── ConsumerTakenOverError  another program reads with this consumer
+│   │   └── SequenceNumberError     the server's sequence numbers have a form that cannot be used in requests
+│   └── WriteError              only writing: a record was not written; never raised for acknowledged records
 │       ├── RecordRefusedError      a record cannot be written: too large, key out of bounds, refused by Kinesis
 │       └── ProducerClosedError     put or flush after close
 ├── DataLossError               records that should be read are gone (retention, deleted shard)
 ├── LeaseError
 │   ├── LeaseTableError         the table is missing, refused or has the wrong key
-│   ├── TableUnavailableError   the table cannot be reached or throttles us for now
-│   ├── LeaseLostError          another worker took a lease from us
+│   ├── TableUnavailableError   the table cannot be reached or throttles for now
+│   ├── LeaseLostError          another run or a KCL application took a lease
 │   └── AlreadyRunningError     another live run of the application holds the leases
-├── FetcherError                talking to the fetcher failed
-│   ├── FetcherUnreachableError nobody answers at any of its addresses
+├── FetcherError                a call to the fetcher failed
+│   ├── FetcherUnreachableError no fetcher responds at any of its addresses
 │   └── FetcherRefusedError     the secret of the run is missing or wrong
 ├── EmrError                    a job on EMR
 │   ├── PackagingError          the environment archive of a job cannot be built or read
@@ -48,11 +48,11 @@ logger = logging.getLogger(__name__)
 
 
 class KinesisEfoError(Exception):
-    """Base of everything this library raises on purpose."""
+    """Base of all exceptions that this library raises on purpose."""
 
 
 class ConfigurationError(KinesisEfoError):
-    """Something the user wrote is wrong; nothing was started."""
+    """Options, command line or manifest are wrong; nothing was started."""
 
 
 class OptionsError(ConfigurationError):
@@ -71,11 +71,11 @@ class OptionsError(ConfigurationError):
 
 
 class UsageError(ConfigurationError):
-    """The command line of `kinesis-efo` is wrong: an option, or how options go together."""
+    """The command line of `kinesis-efo` is wrong: an option, or a combination of options."""
 
 
 class ManifestError(ConfigurationError):
-    """The manifest cannot be loaded, is not valid, or lacks something the options name."""
+    """The manifest cannot be loaded, is not valid, or lacks something that the options name."""
 
 
 class StreamError(KinesisEfoError):
@@ -102,7 +102,7 @@ class RetriesExhaustedError(StreamError):
 
 
 class SubscriptionError(StreamError):
-    """A shard cannot be read any more, for a reason that only reading has."""
+    """A shard cannot be read any more, for a reason specific to reading."""
 
 
 class InvalidRequestError(SubscriptionError):
@@ -118,15 +118,15 @@ class StreamReplacedError(SubscriptionError):
 
 
 class ConsumerTakenOverError(SubscriptionError):
-    """Someone else keeps subscribing with the same consumer."""
+    """Another program keeps subscribing with the same consumer."""
 
 
 class SequenceNumberError(SubscriptionError):
-    """The server's sequence numbers have leading zeros, which Kinesis' do not: they could not go back to it as they came."""
+    """The server's sequence numbers have leading zeros, unlike those of Kinesis. They would be lost in later requests."""
 
 
 class WriteError(StreamError):
-    """Something that was put was not written, for a reason that only writing has."""
+    """A record was not written, for a reason specific to writing."""
 
 
 class RecordRefusedError(WriteError):
@@ -146,15 +146,15 @@ class LeaseError(KinesisEfoError):
 
 
 class LeaseTableError(LeaseError):
-    """The lease table is missing, refuses us, or does not have the lease key schema."""
+    """The lease table is missing, refuses access, or does not have the key schema of a lease table."""
 
 
 class TableUnavailableError(LeaseError):
-    """The lease table cannot be reached or throttles us for now; trying again later makes sense."""
+    """The lease table cannot be reached or throttles for now; a later try may succeed."""
 
 
 class LeaseLostError(LeaseError):
-    """Another worker took a lease that this one held."""
+    """Another run, or a KCL application, took a lease that this run held."""
 
 
 class AlreadyRunningError(LeaseError):
@@ -162,15 +162,15 @@ class AlreadyRunningError(LeaseError):
 
 
 class FetcherError(KinesisEfoError):
-    """Talking to the fetcher failed."""
+    """A call to the fetcher failed."""
 
 
 class FetcherUnreachableError(FetcherError):
-    """Nobody answers at any address of the fetcher."""
+    """No fetcher responds at any of its addresses."""
 
 
 class FetcherRefusedError(FetcherError):
-    """The fetcher does not know the secret that came with a call."""
+    """The fetcher refused a call, because the run's secret is missing or wrong."""
 
 
 class EmrError(KinesisEfoError):
@@ -202,10 +202,10 @@ class FrameError(KinesisEfoError):
 
 
 def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error to raise for several that ended tasks of one group: this library's before others. The rest is logged, not lost.
+    """Choose the error to raise for a failed task group: an error of this library, if there is one. The others are logged.
 
     Args:
-        errors: What `asyncio.TaskGroup` raises.
+        errors: The errors that `asyncio.TaskGroup` raised.
     """
     first = next((error for error in errors.exceptions if isinstance(error, KinesisEfoError)), errors.exceptions[0])
     for error in errors.exceptions:

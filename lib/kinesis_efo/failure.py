@@ -1,4 +1,4 @@
-"""The first error that ends a run, or a fetcher: everybody who has a part in it holds the same object."""
+"""Holds the first error that ends a run or a fetcher; all its parts share the object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def stopped() -> FetcherUnreachableError:
-    """The error of calls that come after the end of their query."""
+    """Make the error for calls after the end of their query."""
     return FetcherUnreachableError("the fetcher has stopped: its query has ended")
 
 
@@ -37,7 +37,8 @@ class Failure:
         self._wakes: list[Callable[[], None]] = []
 
     def set(self, error: KinesisEfoError) -> None:
-        """Keep the first error, wake those who wait, and log it if no call raises it soon. Later ones are logged for debugging."""
+        """Keep the first error, call the `on_set` functions, and log the error if no call raises it within a minute. Later errors are
+        only logged for debugging."""
         if self.error is None:
             self._said = False
             asyncio.get_running_loop().call_later(60.0, self.stop)
@@ -46,21 +47,21 @@ class Failure:
             logger.debug("after what ended the run already: %s", error)
 
     def adopt(self, error: KinesisEfoError) -> None:
-        """Keep an error that another one logs, and wake those who wait, unless there is an error already."""
+        """Keep an error that is logged elsewhere, and call the `on_set` functions, unless there is an error already."""
         if self.error is None:
             self.error = error
             for wake in self._wakes:
                 wake()
 
     def stop(self) -> None:
-        """Let every call from now on fail because the query has ended, or by the error before: it is logged if no call has raised it."""
+        """Make all later calls fail, with the first error or because the query has ended. Logs an error that no call has raised."""
         if not self._said:
             logger.error("%s", self.error)
         self._said = True
         self.adopt(stopped())
 
     def on_set(self, wake: Callable[[], None]) -> None:
-        """Call something once there is an error: at once if there is one."""
+        """Register a function to call when there is an error; it is called at once if there is one."""
         if self.error is None:
             self._wakes.append(wake)
         else:

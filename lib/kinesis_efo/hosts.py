@@ -1,4 +1,4 @@
-"""Host names and addresses: read from text, told apart, and put into URLs."""
+"""Parses and classifies host names and addresses, and formats them for URLs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 LOOPBACK: Final = "127.0.0.1"
-"""The address that only processes of the same network namespace reach."""
+"""The address that only processes of the same network namespace can reach."""
 
 EVERY_ADDRESS: Final = "0.0.0.0"
-"""What to bind to for every address of a host: those of IPv6 as well, if there is IPv6."""
+"""The address to bind to for all addresses of a host, including IPv6 if it is available."""
 
 _NAME: Final = re.compile(r"(?=.{1,253}\Z)[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)
 
 
 def parse_host(text: str) -> str:
-    """Read a host name, or an address, IPv6 with brackets or without.
+    """Parse a host name or an address; IPv6 with or without brackets.
 
     Raises:
         ValueError: It is neither, or has a port, a scheme or a zone.
@@ -29,7 +29,7 @@ def parse_host(text: str) -> str:
         if getattr(address, "scope_id", None):
             raise ValueError(text)
         return str(address)
-    # No name ends in a number: such a text is an address with a fault in it.
+    # A name cannot end in a number: such a text is an invalid address.
     if not _NAME.fullmatch(host) or host.rstrip(".").rpartition(".")[2].isdecimal():
         raise ValueError(text)
     return host
@@ -42,13 +42,13 @@ def is_loopback(host: str) -> bool:
 
 
 def is_every_address(host: str) -> bool:
-    """Whether a host stands for every address, which one can bind to but not connect to."""
+    """Whether a host stands for all addresses: a server can bind to it, but a client cannot connect to it."""
     address = _address(host)
     return address is not None and address.is_unspecified
 
 
 def bracketed(host: str) -> str:
-    """A host as URLs have it."""
+    """Format a host for URLs."""
     return f"[{host}]" if ":" in host else host
 
 

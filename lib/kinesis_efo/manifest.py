@@ -1,4 +1,4 @@
-"""Loads and checks the manifest: the document through which the infrastructure tells the runtime what it deployed."""
+"""Loads and checks the manifest, in which the deployment describes its resources to the runtime."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """One stream an application reads.
+    """One stream that an application reads.
 
     Attributes:
         name: Logical name, the key in the manifest.
         stream_name: Name in Kinesis.
         stream_arn: ARN of the stream.
-        consumer_arn: ARN of the consumer that Terraform registered; None where GetRecords reads the stream.
+        consumer_arn: ARN of the consumer that Terraform registered; None if the stream is read with GetRecords.
     """
 
     name: str
@@ -37,18 +37,18 @@ class StreamRef:
 
     @property
     def polled(self) -> bool:
-        """Whether GetRecords reads the stream, without a consumer."""
+        """Whether the stream is read with GetRecords, without a consumer."""
         return self.consumer_arn is None
 
     @property
     def reader(self) -> str:
-        """The stream or consumer that reads it, as messages name it."""
+        """The consumer, or the stream if it is polled, for messages."""
         return f"stream {self.stream_arn}" if self.polled else f"consumer {self.consumer_arn}"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an application needs to know about its infrastructure.
+    """The resources of an application.
 
     Attributes:
         application: The application; also the name of its consumers.
@@ -70,16 +70,16 @@ class Manifest:
 
     @property
     def declared_by(self) -> str:
-        """What declares the resources, for messages."""
-        if not self.environment:  # no manifest of a deployment: the options name the resources
+        """The declaration of the resources, for messages."""
+        if not self.environment:  # the options name the resources, without a manifest
             return f"the deployment of the resources in {self.source}"
         return f"application {self.application!r} in environment {self.environment!r} (manifest {self.source})"
 
     def select(self, names: Sequence[str] | None) -> Manifest:
-        """The same manifest with only the named streams; all of them for None.
+        """Return the manifest with only the named streams; all of them for None.
 
         Raises:
-            ManifestError: A name is not in the manifest; the message lists those that are.
+            ManifestError: A name is not in the manifest; the message lists its streams.
         """
         if names is None:
             return self
@@ -93,10 +93,10 @@ class Manifest:
         return replace(self, streams=chosen)
 
     def document(self, lease_table: str | Mapping[str, str]) -> dict[str, Any]:
-        """The document that `parse_manifest` reads as this manifest.
+        """Return the document that `parse_manifest` parses to this manifest.
 
         Args:
-            lease_table: What it says of the lease table: its name, or an object with its `name`.
+            lease_table: The lease table in the document: its name, or an object with its `name`.
         """
         return {
             "schemaVersion": SCHEMA_VERSION,
@@ -114,10 +114,10 @@ def _entry(ref: StreamRef) -> dict[str, str]:
 
 
 class Session(Protocol):
-    """What loading needs of an AWS session: `SyncClients`, or a session of boto3."""
+    """Makes AWS clients: `SyncClients`, or a session of boto3."""
 
     def client(self, service_name: str, /) -> Any:
-        """A client for `ssm` or `s3`."""
+        """Make a client for `ssm` or `s3`."""
 
 
 def parse_manifest(text: str | bytes, source: str) -> Manifest:
@@ -218,7 +218,7 @@ class _Reader:
         return ref
 
     def finish(self) -> None:
-        # A missing table is named once, without the faults that follow from it.
+        # A missing table is reported once, without the faults that follow from it.
         if self._faults:
             faults = list(dict.fromkeys(self._faults))
             if "key 'leaseTable' is missing" in faults:
@@ -227,7 +227,7 @@ class _Reader:
 
 
 def arn_faults(ref: StreamRef, region: str) -> list[str]:
-    """Contradictions between a stream's name and ARNs, one sentence each."""
+    """Return the contradictions between a stream's name and ARNs, one sentence each."""
     faults = []
     stream = STREAM_ARN.fullmatch(ref.stream_arn)
     if not stream:
@@ -299,11 +299,11 @@ def _remedy(error: Exception, location: str) -> str:
 
 
 def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
-    """The manifest of a query, whether its options name one or give the ARNs directly.
+    """Return the manifest of a query, whether its options name one or give the ARNs directly.
 
     Raises:
-        ManifestError: As `load_manifest`; or `streams` names one that is not in it; or one has no consumer, and `readMode` is
-            not `polling`.
+        ManifestError: As `load_manifest`; or `streams` names a stream that is not in it; or a stream has no consumer, and `readMode`
+            is not `polling`.
     """
     manifest = load_manifest(options.manifest, session).select(options.streams) if options.manifest else _given(options)
     if options.read_mode == "polling":
@@ -324,14 +324,14 @@ def _named(**given: str | None) -> str:
 
 
 def _given(options: SourceOptions) -> Manifest:
-    """The manifest that the options give directly."""
+    """Make a manifest from ARNs in the options."""
     assert options.stream_arn and (options.lease_table or options.batch), "checked by SourceOptions.parse"
     stream = STREAM_ARN.fullmatch(options.stream_arn)
     consumer = CONSUMER_ARN.fullmatch(options.consumer_arn or "")
     assert stream and (consumer or options.read_mode == "polling"), "checked by SourceOptions.parse"
     name = stream["name"]
     return Manifest(
-        # Only messages use it; the lease table keeps two queries apart.
+        # Only for messages.
         application=consumer["name"] if consumer else options.lease_table or "",
         environment="",
         region=options.aws.region or stream["region"],

@@ -1,4 +1,4 @@
-"""The JSON Schema of manifests: all of `parse_manifest`'s rules but those that compare one value with another."""
+"""The JSON Schema of manifests: all of `parse_manifest`'s rules, except those that compare one value with another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kinesis_efo.manifest import SCHEMA_VERSION
 
 
 def _text(description: str, form: re.Pattern[str] | None = None) -> dict[str, Any]:
-    # Only Python names groups so.
+    # Named groups in this form are Python's only.
     pattern = {"pattern": f"^{re.sub(r'[(][?]P<[a-z]+>', '(', form.pattern)}$"} if form else {}
     return {"type": "string", "minLength": 1, **pattern, "description": description}
 

@@ -1,6 +1,6 @@
-"""The mark of a checkpoint: what tells one checkpoint from any other, and how often it has moved. A pure value.
+"""The mark of a checkpoint: an id and a count of micro-batches. A pure value.
 
-A data source learns neither where its checkpoint lies nor the id of its query. So the offsets in the checkpoint carry an id themselves.
+Spark does not tell a data source the path of its checkpoint or the id of its query. So the offsets in the checkpoint have an id themselves.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ _TEXT: Final = re.compile(r"([0-9a-z]{1,32}):([0-9]{1,18})", re.ASCII)
 
 
 class Mark(NamedTuple):
-    """Which checkpoint an offset belongs to, and its place in it.
+    """The checkpoint that an offset belongs to, and its place in it.
 
     Attributes:
         checkpoint: A random id, chosen when the query was new.
-        moved: How many micro-batches up to here have moved a position.
+        moved: How many micro-batches so far have moved a position.
 
     >>> str(Mark("7c1f09ab").moved_on()), Mark.parse("7c1f09ab:812")
     ('7c1f09ab:1', Mark(checkpoint='7c1f09ab', moved=812))
@@ -40,5 +40,5 @@ class Mark(NamedTuple):
         return f"{self.checkpoint}:{self.moved}"
 
     def moved_on(self) -> Self:
-        """The mark after one more micro-batch that moves a position."""
+        """Return the mark after one more micro-batch that moves a position."""
         return self._replace(moved=self.moved + 1)

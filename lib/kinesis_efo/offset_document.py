@@ -1,4 +1,4 @@
-"""The form of an offset in Spark's offset log, as plain data: which keys it has. What they say is for `positions.py` and `marks.py`."""
+"""The form of an offset in Spark's offset log, as plain data. `positions.py` and `marks.py` parse its values."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import msgspec
 
 
 class OffsetDocument(msgspec.Struct):
-    """An offset as plain data. Keys that this version does not know are ignored, as earlier versions do with those that came later.
+    """An offset as plain data. Unknown keys are ignored, so that earlier versions can read offsets of later ones.
 
     Attributes:
-        version: Of the form.
+        version: Version of the form.
         streams: Position by shard id, by logical name of the stream.
-        sources: What each stream was read from, as an ARN.
-        lasts: How far the last record lies before the position, by shard id and stream.
-        mark: Names the checkpoint, and how often it has moved; empty in offsets of earlier versions.
-        begin: Where a checkpoint's micro-batch 0 begins, in the form of `streams`, if this is its end: Spark's log does not say so.
+        sources: ARN from which each stream was read.
+        lasts: Distance from the last record to the position, by shard id, by logical name of the stream.
+        mark: The checkpoint's mark; empty in offsets of earlier versions.
+        begin: Where micro-batch 0 of a checkpoint begins, in the form of `streams`, if this is its end: Spark's log does not say so.
             Empty: it begins at `streams`, and reads nothing. None: the end of another micro-batch.
     """
 
@@ -29,10 +29,10 @@ class OffsetDocument(msgspec.Struct):
 
 
 def read_document(data: object) -> OffsetDocument:
-    """The document in plain data from Spark's offset log.
+    """Read plain data from Spark's offset log.
 
     Raises:
-        ValueError: The data is not an offset of this source, or a newer version wrote it; the message quotes what is wrong.
+        ValueError: The data is not an offset of this source, or a newer version wrote it; the message quotes the fault.
     """
     try:
         document = msgspec.convert(data, OffsetDocument)
@@ -47,9 +47,9 @@ def read_document(data: object) -> OffsetDocument:
 
 
 def sources_of(data: Mapping[str, object]) -> dict[str, str]:
-    """What the streams of an offset were read from, as far as its plain data says so: ARNs by logical name.
+    """Return the ARNs from which the streams of an offset were read, by logical name; empty if the offset does not have them.
 
     Args:
-        data: Plain data that `read_document` has read.
+        data: Plain data that `read_document` has accepted.
     """
     return msgspec.convert(data.get("sources", {}), dict[str, str])

@@ -1,4 +1,4 @@
-"""Waits out faults that pass, at a start as well as later: says what it waits for, and gives up with the first cause."""
+"""Retries calls that fail with transient errors, logs what it waits for, and finally raises the first error."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_WORD_SECONDS: Final = 5.0
-"""After so long, a warning says what is waited for."""
+"""Time until the first warning about a wait."""
 NEXT_WORD_SECONDS: Final = 30.0
-"""After so long, it says so again."""
+"""Time between later warnings."""
 
 _PASSING: Final = (
     Cause.PASSING,
     Cause.CREDENTIALS_UNREACHABLE,
-    # A stream that was created a moment ago; ListShards says so also after DescribeStream called it ACTIVE.
+    # The stream was just created; ListShards may say so even after DescribeStream called it ACTIVE.
     Cause.IN_USE,
 )
 
 
 def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) -> float:
-    """Seconds to wait after so many failures in a row: anything up to a limit that grows with each ("full jitter").
+    """Return the seconds to wait after failures in a row: random, up to a limit that grows with each ("full jitter").
 
     Args:
         settings: Base, factor and maximum.
         failures: Failures in a row, at least 1.
-        random: Gives numbers in `[0, 1)`.
+        random: Returns numbers in `[0, 1)`.
 
     >>> [jitter(RetrySettings(), failures, lambda: 1.0) for failures in (1, 2, 3, 10**6)]
     [1.0, 1.5, 2.25, 10.0]
     """
-    # The power would overflow some day, long after the maximum applies.
+    # Capped, because the power would overflow some day.
     growth: float = settings.factor ** min(failures - 1, 200)
     return random() * min(settings.max_ms, settings.base_ms * growth) / 1000
 
@@ -63,12 +63,12 @@ def passes(error: BaseException) -> bool:
 
 
 class Patience:
-    """How often a call is repeated whose fault may pass.
+    """Retries calls whose errors may be transient.
 
     Args:
         settings: How often, for how long, and how long apart.
         clock: Time.
-        random: Gives numbers in `[0, 1)`.
+        random: Returns numbers in `[0, 1)`.
     """
 
     def __init__(self, settings: RetrySettings, clock: Clock, random: Callable[[], float] | None = None) -> None:
@@ -80,11 +80,11 @@ class Patience:
         """Call until it succeeds, or fails for good.
 
         Args:
-            what: What is waited for, such as `ListShards of stream 'orders'`.
-            ask: The call. Where its credentials have expired, it is repeated once: files may have newer ones.
+            what: The name of the call in messages, such as `ListShards of stream 'orders'`.
+            ask: The call. If its credentials have expired, it is repeated once, because files may have newer ones.
 
         Raises:
-            Exception: What `ask` raises and no patience can mend; or the first of the faults that did not pass in time.
+            Exception: An error of `ask` that is not transient, or the first of the transient ones if they did not pass in time.
         """
         wait = _Wait(what, self._clock)
         word = asyncio.ensure_future(wait.say())
@@ -101,14 +101,14 @@ class Patience:
             word.cancel()
 
     def load(self, location: str, load: Callable[[], T]) -> T:
-        """Load a manifest, and wait out what passes of SSM, S3 and credentials. One in a file is there, or it is not.
+        """Load a manifest, and retry transient errors of SSM, S3 and credentials. A file is read once.
 
         Args:
             location: Where it is.
             load: Loads it.
 
         Raises:
-            ManifestError: As `load_manifest`; where nothing passed in time, with the first cause.
+            ManifestError: As `load_manifest`; after retries, the first error.
         """
         if "://" not in location:
             return load()
@@ -121,7 +121,7 @@ class Patience:
             except BaseException as error:
                 done.set_exception(error)
 
-        # In a thread of its own: a notebook's has a loop already. A daemon, so that Ctrl-C ends the wait.
+        # In a thread of its own, because a notebook's thread has a loop already. A daemon, so that Ctrl-C ends the wait.
         Thread(target=run, name="kinesis-efo manifest", daemon=True).start()
         return done.result()
 

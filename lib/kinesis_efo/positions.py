@@ -1,4 +1,4 @@
-"""How far shards have been read: positions, Spark offsets made of them, and the ranges between two offsets. Pure values."""
+"""Positions in shards, Spark offsets that consist of them, and the ranges between two offsets. Pure values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ShardKey(NamedTuple):
-    """A shard of one of the streams a query reads.
+    """A shard of one of a query's streams.
 
     Attributes:
         stream: Logical name of the stream, the key in the manifest.
@@ -31,9 +31,9 @@ class ShardKey(NamedTuple):
 
 
 class PositionKind(Enum):
-    """The kinds of position. `LATEST` is not one: it becomes `AT_TIMESTAMP` before anything is stored.
+    """The kinds of position. `LATEST` is not one: it becomes `AT_TIMESTAMP` before it is stored.
 
-    `INSIDE` is only a start, where a KCL application stopped in the middle of a KPL aggregate. Ranges end on whole records.
+    `INSIDE` is only a start, after a KCL application stopped in the middle of a KPL aggregate. Ranges end on whole records.
     """
 
     TRIM_HORIZON = "TRIM_HORIZON"
@@ -65,17 +65,17 @@ class Position(NamedTuple):
 
     @classmethod
     def after(cls, sequence_number: int | str) -> Position:
-        """The position behind a sequence number (of a record or a continuation)."""
+        """Make the position after a sequence number (of a record or a continuation)."""
         return cls(PositionKind.AFTER, int(sequence_number))
 
     @classmethod
     def at_timestamp(cls, epoch_ms: int) -> Position:
-        """The position before the first record that arrived at or after a time in epoch milliseconds."""
+        """Make the position before the first record that arrived at or after a time in epoch milliseconds."""
         return cls(PositionKind.AT_TIMESTAMP, epoch_ms)
 
     @classmethod
     def inside(cls, sequence_number: int, sub: int) -> Position:
-        """The position behind user record `sub` of an aggregate. If the record turns out to be no aggregate, all of it is done."""
+        """Make the position after user record `sub` of an aggregate. If the record is not an aggregate, all of it is done."""
         return cls(PositionKind.INSIDE, sequence_number, sub)
 
     @classmethod
@@ -105,7 +105,7 @@ class Position(NamedTuple):
 
     @property
     def sequence_number(self) -> int | None:
-        """Its sequence number; None for the kinds that have none."""
+        """Its sequence number; None for kinds without one."""
         return self.value if self.kind in (PositionKind.AFTER, PositionKind.INSIDE) else None
 
     @property
@@ -116,8 +116,8 @@ class Position(NamedTuple):
     def reaches(self, other: Position) -> bool:
         """Whether reading up to here certainly includes everything up to `other`.
 
-        Times and sequence numbers cannot be compared. So any sequence number reaches a start position, which reaches only
-        itself: in doubt, a reader reads again and never skips.
+        Times and sequence numbers cannot be compared. So any sequence number reaches a start position, and a start position reaches only
+        itself: in doubt, records are read again rather than skipped.
 
         >>> Position.after(12).reaches(Position.after(9)), Position.after(9).reaches(Position.after(12))
         (True, False)
@@ -131,7 +131,7 @@ class Position(NamedTuple):
         return False
 
     def precedes(self, number: int) -> bool:
-        """Whether the record with a number lies behind here, or may.
+        """Whether the record with a number comes after this position, or may.
 
         >>> Position.after(12).precedes(12), Position.after(12).precedes(13), Position.inside(12, 3).precedes(12)
         (False, True, True)
@@ -151,16 +151,16 @@ _NUMBERS = {PositionKind.AT_TIMESTAMP: 1, PositionKind.AFTER: 1, PositionKind.IN
 
 
 def _is_number(text: str) -> bool:
-    # int() also takes signs, blanks, underscores and other scripts' digits, which str() would not give back.
+    # int() also accepts signs, blanks, underscores and digits of other scripts, which str() would not restore.
     return text.isascii() and text.isdigit() and len(text) <= 200
 
 
 class LastRecord(NamedTuple):
-    """The last record up to a position, as the KCL's checkpoints name one.
+    """The last record up to a position, for checkpoints of the KCL.
 
     Attributes:
         number: Its sequence number.
-        sub: The index of its last user record, where it is a KPL aggregate; else 0.
+        sub: The index of its last user record if it is a KPL aggregate; else 0.
 
     >>> str(LastRecord(42, 7)), str(LastRecord(42)), LastRecord.parse("42:7")
     ('42:7', '42', LastRecord(number=42, sub=7))
@@ -185,8 +185,8 @@ class ShardRange(NamedTuple):
         key: The shard.
         after: Where the range starts; exclusive.
         through: Where it ends; inclusive. `SHARD_END` for everything up to the shard's end.
-        last: The number of the last record that was in it when it was planned: it is over once that was read. None where none had come,
-            or it is not known: it is over at `through`.
+        last: The number of the last record in it when it was planned; the range is over after that record. None if there was none, or if
+            it is not known: then the range is over at `through`.
     """
 
     key: ShardKey
@@ -196,20 +196,20 @@ class ShardRange(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it is left."""
+        """Whether the range has no more records."""
         return self.after.reaches(self.through) if self.last is None else not self.after.precedes(self.last)
 
 
 class Offset(Mapping[ShardKey, Position]):
-    """How far a query has read all its shards, in the form that Spark keeps in its offset log.
+    """The positions of a query in all its shards, as stored in Spark's offset log.
 
-    A position need not be the number of a record. So an offset also names the last record of each shard that its micro-batch read.
-    Offsets that earlier versions wrote have no such numbers and no mark, and those versions do not look at them.
+    A position need not be the number of a record. So an offset also has the number of the last record of each shard that its micro-batch
+    read. Offsets of earlier versions do not have these numbers and the mark, and earlier versions ignore them.
 
     Args:
         positions: How far each shard has been read.
         lasts: The number of the last record up to there, for shards of which the micro-batch that ends here has records.
-        mark: Names the checkpoint, and how often it has moved.
+        mark: The mark of the checkpoint.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
     >>> Offset({key: TRIM_HORIZON}).to_json()
@@ -246,7 +246,7 @@ class Offset(Mapping[ShardKey, Position]):
     def __len__(self) -> int:
         return len(self._positions)
 
-    # Those of Mapping call back into Python for every shard, which takes longer than all planning where there are thousands.
+    # The methods of Mapping call Python code for every shard, which would take longer than all planning if there are thousands.
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Offset):
@@ -261,19 +261,19 @@ class Offset(Mapping[ShardKey, Position]):
     @overload
     def get(self, key: ShardKey, /, default: Position | T) -> Position | T: ...
     def get(self, key: ShardKey, /, default: object = None) -> object:
-        """The position of a shard, or the default."""
+        """Return the position of a shard, or the default."""
         return self._positions.get(key, default)
 
     def keys(self) -> KeysView[ShardKey]:
-        """The shards."""
+        """Return the shards."""
         return self._positions.keys()
 
     def values(self) -> ValuesView[Position]:
-        """Their positions."""
+        """Return the positions."""
         return self._positions.values()
 
     def items(self) -> ItemsView[ShardKey, Position]:
-        """The shards with their positions."""
+        """Return the shards with their positions."""
         return self._positions.items()
 
     def __repr__(self) -> str:
@@ -281,27 +281,27 @@ class Offset(Mapping[ShardKey, Position]):
 
     @property
     def has_ends(self) -> bool:
-        """Whether it names shards that are closed and read to their end."""
+        """Whether some of its shards are closed and read to their end."""
         if self._has_ends is None:
             self._has_ends = SHARD_END in self._positions.values()
         return self._has_ends
 
     def changes_since(self, before: Offset | None) -> dict[ShardKey, Position]:
-        """The shards that it names and another does not, or not at the same position."""
+        """Return the positions that another offset does not have."""
         known = {} if before is None else before._positions
         return {key: position for key, position in self._positions.items() if known.get(key) != position}
 
     def moved_to(
         self, positions: Mapping[ShardKey, Position], lasts: Mapping[ShardKey, int], mark: Mark | None = None
     ) -> Offset:
-        """The offset after a micro-batch that begins at this one; this one itself where no position has changed.
+        """Return the offset after a micro-batch that begins at this one; this offset itself if no position has changed.
 
-        Spark takes an offset with another text for a micro-batch, so last records and marks alone must never change it.
+        Spark treats a different text as a new micro-batch, so last records and marks alone must not change it.
 
         Args:
-            positions: How far each shard is read then.
-            lasts: The number of the last record that is read of some shards.
-            mark: What an offset of an earlier version, which has no mark, goes on with.
+            positions: The new positions.
+            lasts: The numbers of the last records read, by shard.
+            mark: The mark to continue if this offset, of an earlier version, has none.
         """
         if self._positions == positions:
             return self
@@ -313,14 +313,14 @@ class Offset(Mapping[ShardKey, Position]):
         )
 
     def to_dict(self, sources: Mapping[str, str] | None = None) -> dict[str, object]:
-        """The offset as plain data; equal offsets give equal, equally ordered data.
+        """Convert the offset to plain data. Equal offsets give equal, equally ordered data.
 
         Args:
-            sources: What each stream is read from, by logical name, as an ARN; None: not said.
+            sources: ARN from which each stream is read, by logical name; None: leave them out.
         """
         streams: dict[str, dict[str, str]] = {}
         lasts: dict[str, dict[str, str]] = {}
-        # Spark compares offsets as strings: the order of keys is part of the value.
+        # Spark compares offsets as strings, so the order of keys matters.
         for key in sorted(self._positions):
             position = self._positions[key]
             streams.setdefault(key.stream, {})[key.shard] = str(position)
@@ -336,7 +336,7 @@ class Offset(Mapping[ShardKey, Position]):
         }
 
     def to_json(self) -> str:
-        """The canonical compact JSON text."""
+        """Return the canonical compact JSON text."""
         return msgspec.json.encode(self.to_dict()).decode()
 
     @classmethod
@@ -344,7 +344,7 @@ class Offset(Mapping[ShardKey, Position]):
         """Parse plain data from Spark's offset log.
 
         Raises:
-            ValueError: The data is not an offset of this source; the message quotes what is wrong.
+            ValueError: The data is not an offset of this source; the message quotes the fault.
         """
         document = read_document(data)
         positions = {
@@ -372,10 +372,10 @@ class Offset(Mapping[ShardKey, Position]):
             raise ValueError(f"not a kinesis-efo offset: {error}; got {text[:200]!r}") from None
 
     def ranges_to(self, end: Offset) -> list[ShardRange]:
-        """The ranges between this offset and a later one, one per shard, sorted by shard.
+        """Return the ranges between this offset and a later one, one per shard, sorted by shard.
 
-        A shard that `end` does not name has left the offset after it ended. One that this offset does not name is a child,
-        and is read from its trim horizon. But a stream that it does not name at all only begins where `end` says.
+        A shard that only this offset has was dropped after its end. A shard that only `end` has is a child, and is read from its trim
+        horizon. But a stream that only `end` has begins at the positions of `end`, without ranges.
         """
         ranges = []
         streams = {key.stream for key in self._positions}
@@ -389,7 +389,7 @@ class Offset(Mapping[ShardKey, Position]):
         return ranges
 
     def without(self, streams: Container[str]) -> Offset:
-        """The offset without the shards of some streams."""
+        """Return the offset without the shards of some streams."""
         return Offset(
             {key: at for key, at in self._positions.items() if key.stream not in streams},
             {key: last for key, last in self.lasts.items() if key.stream not in streams},
@@ -398,9 +398,9 @@ class Offset(Mapping[ShardKey, Position]):
 
 
 def _beside(position: Position, last: int) -> str:
-    """The number of a last record as offsets have it: by how much the position lies behind it, which is mostly 0 or short.
+    """Encode the number of a last record as its distance to the position, which is mostly 0 or short.
 
-    Thousands of shards have thousands of numbers of 56 digits.
+    The numbers themselves have 56 digits, and there may be thousands of shards.
     """
     return str(position.value - last if position.kind is PositionKind.AFTER else last)
 

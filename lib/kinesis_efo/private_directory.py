@@ -1,4 +1,4 @@
-"""The directory in which processes of one user on one host leave each other small files."""
+"""A directory with which the processes of one user on one host exchange small files."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _USER: Final = getattr(os, "geteuid", lambda: 0)()
 
 
 def notes_directory() -> Path:
-    """The path of the directory: the same for all processes of this user on this host."""
+    """Return the path of the directory: the same for all processes of this user on this host."""
     return Path(tempfile.gettempdir()) / f"kinesis-efo-{_USER}"
 
 
 class PrivateDirectory:
-    """A directory that only this user can enter, opened and used by its handle, wherever its path leads meanwhile.
+    """A directory that only this user can enter. It is used by its handle, so a later change of the path has no effect.
 
     Args:
-        path: Its path; it is made if it does not exist.
+        path: Its path; it is created if it does not exist.
 
     Raises:
-        OSError: It cannot be made, or another user made it or may enter it.
+        OSError: It cannot be created, or another user created it or may enter it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,7 +33,7 @@ class PrivateDirectory:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
         try:
-            # Any user may create the name in a directory for temporary files, and be it as a link.
+            # In a directory for temporary files, another user may have created the name, even as a link.
             self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except NotADirectoryError:
             raise _refused(path, "it is a link or a file") from None
@@ -49,11 +49,11 @@ class PrivateDirectory:
         os.close(self._handle)
 
     def open(self, name: str, flags: int) -> int:
-        """Open a file of the directory, as `os.open`."""
+        """Open a file of the directory, like `os.open`."""
         return os.open(name, flags, 0o600, dir_fd=self._handle)
 
     def names(self, pattern: str) -> list[str]:
-        """The names of the files that match a pattern, sorted."""
+        """Return the names of the files that match a pattern, sorted."""
         return sorted(fnmatch.filter(os.listdir(self._handle), pattern))  # noqa: PTH208 - of a handle
 
     def write(self, name: str, data: bytes = b"") -> None:
@@ -62,7 +62,7 @@ class PrivateDirectory:
             file.write(data)
 
     def rename(self, name: str, to: str) -> None:
-        """Give a file another name."""
+        """Rename a file."""
         os.rename(name, to, src_dir_fd=self._handle, dst_dir_fd=self._handle)
 
     def remove(self, *names: str) -> None:

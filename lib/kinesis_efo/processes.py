@@ -1,4 +1,4 @@
-"""Tells one process of this host from all others: a pid alone may be another process' by now."""
+"""Identifies processes of this host by pid and start time, because a pid may be reused."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 
 _PROC: Final = Path("/proc")
 UNKNOWN: Final = "-"
-"""Stands for what a system without /proc does not tell."""
+"""The start time if the system has no /proc."""
 
 
 class Stat(NamedTuple):
-    """What the system says of a process; see proc_pid_stat(5). Its start time is in clock ticks since boot."""
+    """The state of a process; see proc_pid_stat(5). Its start time is in clock ticks since boot."""
 
     state: str
     parent: str
@@ -20,7 +20,7 @@ class Stat(NamedTuple):
 
     @property
     def dead(self) -> bool:
-        """Whether it does nothing any more: nobody has waited for it yet."""
+        """Whether it has ended (a zombie)."""
         return self.state in ("Z", "X")
 
 
@@ -29,7 +29,7 @@ class Process(NamedTuple):
 
     Attributes:
         pid: Its id.
-        started: Its start time, which no other process with this id has.
+        started: Its start time; no other process with this id has the same.
     """
 
     pid: int
@@ -37,7 +37,7 @@ class Process(NamedTuple):
 
     @classmethod
     def of(cls, pid: int, proc: Path = _PROC) -> Process:
-        """The process that has an id now."""
+        """Return the process that has an id now."""
         stat = read_stat(pid, proc)
         return cls(pid, UNKNOWN if stat is None else stat.started)
 
@@ -48,22 +48,22 @@ class Process(NamedTuple):
         except ProcessLookupError:
             return False
         except OSError:
-            pass  # somebody else's
+            pass  # a process of another user
         stat = read_stat(self.pid, proc)
         return stat is None or (not stat.dead and self.started in (stat.started, UNKNOWN))
 
 
 def read_stat(pid: int | str, proc: Path = _PROC) -> Stat | None:
-    """What the system says of a process; None if it says nothing.
+    """Read the state of a process; None if it does not exist, or if the system has no /proc.
 
     Args:
         pid: Its id.
-        proc: Where the system describes its processes.
+        proc: The directory `/proc`.
     """
     try:
         text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name in parentheses may hold anything, parentheses and spaces included.
+    # The name in parentheses may contain anything, even parentheses and spaces.
     fields = text.rpartition(")")[2].split()
     return Stat(fields[0], fields[1], fields[19]) if len(fields) > 19 else None

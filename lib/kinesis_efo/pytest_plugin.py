@@ -1,6 +1,6 @@
-"""Fixtures for tests of Spark jobs: the local AWS, and an application of one's own for each test. pytest finds them by itself.
+"""Fixtures for tests of Spark jobs: the local AWS, and an application for each test. pytest finds them by itself.
 
-Needs the extra `local`. Nothing is imported or started unless a test asks for it.
+Needs the extra `local`. Nothing is imported or started unless a test uses it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class LocalKinesis:
-    """What the fixture `kinesis` declares for one test.
+    """The streams and the manifest of one test, made by the fixture `kinesis`.
 
     Attributes:
         aws: The local AWS.
@@ -43,25 +43,25 @@ class LocalKinesis:
     streams: Mapping[str, str]
 
     def put(self, stream: str, rows: Iterable[Row]) -> int:
-        """Put rows into a stream; see `LocalAws.put`.
+        """Put rows into a stream, like `LocalAws.put`.
 
         Args:
             stream: Its name in the manifest.
             rows: The rows.
 
         Returns:
-            Their number.
+            The number of rows.
         """
         return self.aws.put(self.streams[stream], rows)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the local AWS start before a fixture that starts Spark: Spark's processes inherit the environment."""
+    """Start the local AWS before a fixture that starts Spark, because Spark's processes inherit the environment."""
     for item in items:
         names: list[str] = getattr(item, "fixturenames", [])
         if _FIRST in names:
@@ -71,16 +71,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kinesis_efo_local_aws() -> Iterator[LocalAws]:
-    """What `local_aws` is, under a name that no other project has: the order of its own fixtures stays as it is."""
+    """The same as `local_aws`, under a name that no other project has, so that the order of a project's own fixtures stays."""
     from kinesis_efo.local import LocalAws, Settings
 
     _refuse_running_spark()
-    # As the real service, but for waits that a test has no use for.
+    # Like the real service, but without waits that are useless in tests.
     settings = Settings(consumer_creating_seconds=0.0, idle_event_seconds=0.5, resubscribe_seconds=0.0)
     with LocalAws(settings=settings) as aws, pytest.MonkeyPatch.context() as patch:
         for name, value in aws.environment.items():
             patch.setenv(name, value)
-        # Spark would start the first Python on the PATH, which need not be that of the tests.
+        # Spark would start the first Python on the PATH, which may not be the one of the tests.
         if "PYSPARK_PYTHON" not in os.environ:
             patch.setenv("PYSPARK_PYTHON", sys.executable)
         yield aws
@@ -88,13 +88,13 @@ def kinesis_efo_local_aws() -> Iterator[LocalAws]:
 
 @pytest.fixture(scope="session")
 def local_aws(kinesis_efo_local_aws: LocalAws) -> LocalAws:
-    """The local AWS, which every AWS SDK of this process and its children uses: the environment says so."""
+    """The local AWS. The environment makes every AWS SDK of this process and its children use it."""
     return kinesis_efo_local_aws
 
 
 @pytest.fixture
 def kinesis(request: pytest.FixtureRequest, local_aws: LocalAws, tmp_path: Path) -> Iterator[LocalKinesis]:
-    """Streams, consumers, lease table and manifest of one test, as `@pytest.mark.kinesis` says; one stream `orders` without it."""
+    """Streams, consumers, lease table and manifest of one test, as declared by `@pytest.mark.kinesis`; by default one stream `orders`."""
     from kinesis_efo.local import LocalApplication, LocalStream, declare
 
     marker = request.node.get_closest_marker("kinesis")

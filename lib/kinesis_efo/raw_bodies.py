@@ -1,4 +1,4 @@
-"""Takes request and response bodies past botocore's serializers and parsers, which cost more than the rest of a call.
+"""Bypasses botocore's serializers and parsers for request and response bodies: they cost more than the rest of a call.
 
 The SDK still handles endpoints, signing, credentials and errors. The events are those of boto3's and botocore's guides
 (https://docs.aws.amazon.com/boto3/latest/guide/events.html, https://docs.aws.amazon.com/botocore/latest/topics/events.html).
@@ -17,18 +17,18 @@ from aiobotocore.awsrequest import AioAWSResponse
 from aiobotocore.httpsession import AIOHTTPSession
 
 RAW_BODY: Final = "KinesisEfoBody"
-"""The key under which a response holds its raw body, once `keep_answers` was called for the operation."""
+"""The key of the raw body in a response, after `keep_answers` was called for the operation."""
 
 _BODY: Final = "kinesis_efo.body"
 _TIME: Final = "kinesis_efo.time"
 
 
 class Instead:
-    """What the SDK parses in place of a body that is kept. It passes for aiohttp's response.
+    """A replacement for a body, which the SDK parses instead. It has the interface of aiohttp's response.
 
     Args:
-        chunk: The bytes.
-        kept: The response that they stand for.
+        chunk: The bytes to parse.
+        kept: The response that it replaces.
     """
 
     def __init__(self, chunk: bytes, kept: Any) -> None:
@@ -40,16 +40,16 @@ class Instead:
         return self._chunk
 
     async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """See `aiohttp.StreamReader`: the SDK reads the first event of an event stream."""
+        """Yield the bytes, like `aiohttp.StreamReader`: the SDK reads the first event of an event stream."""
         yield self._chunk, True
 
 
 class HttpSession:
-    """aiobotocore's HTTP session, for `AioConfig(http_session_cls=...)`; it keeps the answers that `keep_answers` asks for.
+    """aiobotocore's HTTP session, for `AioConfig(http_session_cls=...)`, with support for `keep_answers`.
 
     Args:
         socket_factory: Makes the sockets; see `aiohttp.TCPConnector`.
-        arguments: aiobotocore's.
+        arguments: The arguments of aiobotocore's session.
     """
 
     def __init__(self, *, socket_factory: Callable[..., socket.socket] | None = None, **arguments: Any) -> None:
@@ -67,11 +67,11 @@ class HttpSession:
         await self._closing.aclose()
 
     async def close(self) -> None:
-        """Close all connections; may be called again."""
+        """Close all connections. May be called several times."""
         await self.__aexit__(None, None, None)
 
     async def send(self, request: Any) -> AioAWSResponse:
-        """Send a request; see aiobotocore's session."""
+        """Send a request, like aiobotocore's session."""
         answer = request.answer = await self.exchange(request)
         if (instead := getattr(request, "instead", None)) is None or answer.status_code >= 300:
             return answer
@@ -80,17 +80,17 @@ class HttpSession:
         return shown
 
     async def exchange(self, request: Any) -> AioAWSResponse:
-        """Send a request, and return the answer as it came."""
+        """Send a request, and return the response as it came."""
         return await self._http1.send(request)
 
 
 def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
-    """Keep the bodies of successful answers, as `RAW_BODY` in the response: bytes, or the open response of an event stream.
+    """Keep the bodies of successful responses, as `RAW_BODY` in the result: bytes, or the open response of an event stream.
 
     Args:
         client: An aiobotocore `kinesis` client whose session is an `HttpSession`.
         operation: Name in the API reference.
-        instead: What botocore parses in their place.
+        instead: The body that botocore parses instead.
     """
 
     def mark(request: Any, **_: Any) -> None:
@@ -107,11 +107,11 @@ def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
 
 @contextmanager
 def closed_where_it_fails(client: Any, operation: str) -> Iterator[None]:
-    """Close the streams that an operation opens in the body, where the body fails: the SDK leaves those open that it cannot parse.
+    """Close the responses of an operation if the body of the `with` fails: the SDK leaves streams open that it cannot parse.
 
     Args:
         client: An aiobotocore `kinesis` client whose session is an `HttpSession`.
-        operation: Name in the API reference; its answer is a stream.
+        operation: Name in the API reference; its response is a stream.
     """
     sent: list[Any] = []
     event, remember = f"before-send.kinesis.{operation}", lambda request, **_: sent.append(request)
@@ -133,7 +133,7 @@ def send_as_is(client: Any, operation: str, parameter: str) -> None:
     Args:
         client: An aiobotocore `kinesis` client, without parameter validation.
         operation: Name in the API reference.
-        parameter: The parameter that callers give as bytes. The others still determine the endpoint.
+        parameter: The parameter with the body, as bytes. The other parameters still determine the endpoint.
     """
 
     def set_aside(params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any]:
@@ -147,10 +147,10 @@ def send_as_is(client: Any, operation: str, parameter: str) -> None:
 
 
 def send_exact_times(session: Any) -> None:
-    """Send the times in requests of Kinesis to the millisecond, as Kinesis takes them: older versions of botocore cut them to whole seconds.
+    """Send times in requests of Kinesis with milliseconds: older versions of botocore cut them to whole seconds.
 
     Args:
-        session: botocore's or aiobotocore's.
+        session: A session of botocore or aiobotocore.
     """
 
     def note(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
@@ -176,8 +176,8 @@ def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None
 
 
 def _send_whole(request: Any, **_: Any) -> None:
-    """Let aiohttp send the body in one piece, whatever its size: of bytes above 1 MiB it warns, and files it reads piecemeal
-    through a thread pool. The request is signed by now, its Content-Length included."""
+    """Let aiohttp send the body in one piece: it warns of bytes above 1 MiB, and reads files piecemeal in a thread pool. The request is
+    already signed, including its Content-Length."""
 
     async def whole(body: bytes) -> AsyncIterator[bytes]:
         yield body

@@ -1,4 +1,4 @@
-"""Parses sizes, durations and times in the spelling that Spark users know, and writes sizes in the units that they mean.
+"""Parses sizes, durations and times in the spelling of Spark's options, and formats sizes in the same units.
 
 Spark reads `256m` as mebibytes and `200ms` as a duration (its `JavaUtils`); a number alone is bytes or milliseconds.
 """
@@ -13,19 +13,19 @@ from decimal import Decimal
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NEXT_UNIT = 1023.95
-"""What would be rounded up to 1024.0."""
+"""From here on, a value would be rounded up to 1024.0."""
 _THIS_CENTURY = range(978_307_200_000, 4_102_444_800_000)
 _NUMBER = re.compile(r"\d+(\.\d*)?", re.ASCII)
 _DATE = re.compile(r"20\d{6}", re.ASCII)
 _TIME_UNITS = (Decimal(1), Decimal(1000), Decimal("0.001"), Decimal("0.000001"))
-"""Milliseconds; seconds, as AWS' API takes them, with a fraction or none; microseconds; nanoseconds."""
+"""Factors to milliseconds: of milliseconds; seconds, as in AWS' API, with or without a fraction; microseconds; nanoseconds."""
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION = re.compile(r"(\d{1,12})\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _DURATION_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_size(text: str) -> int:
-    """Bytes in a text such as `256m`, `1g`, `64kb` or `1048576`.
+    """Parse a size such as `256m`, `1g`, `64kb` or `1048576`; returns bytes.
 
     Raises:
         ValueError: The text is not a size.
@@ -39,7 +39,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(count: int) -> str:
-    """A number of bytes, in the units that options mean: `256m` is 256 MiB.
+    """Format a number of bytes in the units of options: `256m` is 256 MiB.
 
     >>> format_size(parse_size("256m")), format_size(1000), format_size((1 << 30) - 1)
     ('256.0 MiB', '1000 B', '1.0 GiB')
@@ -51,7 +51,7 @@ def format_size(count: int) -> str:
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds in a text such as `200ms`, `10s`, `5m`, `1h` or `200`.
+    """Parse a duration such as `200ms`, `10s`, `5m`, `1h` or `200`; returns milliseconds.
 
     Raises:
         ValueError: The text is not a duration.
@@ -65,7 +65,7 @@ def parse_duration(text: str) -> int:
 
 
 def lacks_unit(text: str, most: int) -> bool:
-    """Whether a text is a number from 1 up to `most` alone, which people mean as seconds as often as as milliseconds.
+    """Whether a text is only a number from 1 to `most`, which may be meant as seconds or as milliseconds.
 
     >>> lacks_unit("10", 99), lacks_unit("200", 99), lacks_unit("10s", 99), lacks_unit("0", 99)
     (True, False, False, False)
@@ -75,14 +75,14 @@ def lacks_unit(text: str, most: int) -> bool:
 
 
 class NotMillisecondsError(ValueError):
-    """A number alone that is no time of this century in milliseconds; the message says which time it probably means."""
+    """A number that is not a time of this century in milliseconds; the message has the time that it probably means."""
 
 
 def parse_number(text: str) -> int | None:
-    """Epoch milliseconds in a number alone; None if the text is no such number. 0 is the same time in every unit.
+    """Parse a number of epoch milliseconds; None if the text is not a number. 0 is the same time in every unit.
 
     Raises:
-        NotMillisecondsError: The number is no time of this century, if it is milliseconds.
+        NotMillisecondsError: The number is not a time of this century in milliseconds.
 
     >>> parse_number("1704067200000"), parse_number("2024-01-01")
     (1704067200000, None)
@@ -100,7 +100,7 @@ def parse_number(text: str) -> int | None:
 
 
 def time_meant(text: str) -> int | None:
-    """The time of this century that a number alone most likely means, epoch milliseconds; None if there is none.
+    """Guess the time of this century that a number means, in any unit; returns epoch milliseconds, or None.
 
     >>> time_meant("1704067200.5"), time_meant("20240101"), time_meant("42"), time_meant("soon")
     (1704067200500, 1704067200000, None, None)
@@ -114,10 +114,10 @@ def time_meant(text: str) -> int | None:
 
 
 def parse_time(text: str) -> int:
-    """Epoch milliseconds in ISO 8601 text or in epoch milliseconds. A time without an offset is UTC.
+    """Parse a time in ISO 8601 or epoch milliseconds; returns epoch milliseconds. A time without an offset is UTC.
 
     Raises:
-        NotMillisecondsError: It is a number, and probably no milliseconds.
+        NotMillisecondsError: It is a number that probably does not mean milliseconds.
         ValueError: The text is neither.
 
     >>> parse_time("2024-01-01T00:00:00Z"), parse_time("1704067200000")

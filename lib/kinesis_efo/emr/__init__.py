@@ -1,1 +1,1 @@
-"""Packs jobs for Amazon EMR, submits, watches and stops them. Nothing here runs on the cluster."""
+"""Packs, submits, watches and stops jobs on Amazon EMR. Nothing of this package runs on the cluster."""

@@ -31,12 +31,12 @@ class Artifact:
 
 
 def archive_artifact(archive: Archive) -> Artifact:
-    """The artifact of an environment archive."""
+    """Make the artifact of an environment archive."""
     return Artifact(archive.path, f"environments/{archive.digest}/environment.tar.gz", archive.digest)
 
 
 def program_artifact(path: Path) -> Artifact:
-    """The artifact of a program.
+    """Make the artifact of a program.
 
     Raises:
         PackagingError: The program is not a readable Python file.
@@ -70,11 +70,11 @@ class Store:
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
 
     def uri(self, key: str) -> str:
-        """The S3 URI of a key."""
+        """Return the S3 URI of a key."""
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
     def upload(self, artifact: Artifact) -> bool:
-        """Upload an artifact unless S3 has these bytes already.
+        """Upload an artifact if S3 does not have its bytes yet.
 
         Returns:
             Whether it was uploaded.
@@ -84,7 +84,7 @@ class Store:
         """
         with artifact.path.open("rb") as body:
             checksum = base64.b64encode(hashlib.file_digest(body, "sha256").digest()).decode()
-            # The key alone proves nothing: another writer of the bucket may have put something else there.
+            # The key alone proves nothing: another writer may have put other contents there.
             if self._checksum(artifact.key) == checksum:
                 return False
             body.seek(0)
@@ -96,11 +96,11 @@ class Store:
         self._call("put_object", key, Body=b"")
 
     def _checksum(self, key: str) -> str | None:
-        """SHA-256 of an object in base64, which S3 has computed; None if there is no object, or it has another checksum."""
+        """Return the SHA-256 of an object in base64, computed by S3; None if there is no object, or it has another checksum."""
         try:
             found = self._client.head_object(Bucket=self._bucket, Key=self._prefix + key, ChecksumMode="ENABLED")
         except ClientError as error:
-            # Without s3:ListBucket, S3 answers 403 for a missing object. The upload then shows what is allowed.
+            # Without s3:ListBucket, S3 returns 403 for a missing object. The upload then shows what is allowed.
             if code_of(error) in ("404", "NoSuchKey", "NotFound", "403", "AccessDenied"):
                 return None
             raise self._platform_error("look at", key, error) from error
@@ -122,7 +122,7 @@ class Store:
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """The location and the key of an object.
+    """Split the URI of an object into location and key.
 
     >>> split_uri("s3://bucket/stops/lake/0a")
     ('s3://bucket', 'stops/lake/0a')

@@ -1,4 +1,4 @@
-"""Checks before a job is submitted: finds what would keep it from working. Changes nothing."""
+"""Checks before a job is submitted. They change nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.aws_errors import Cause, cause_of
 from kinesis_efo.emr.packing import PythonPlatform
-from kinesis_efo.emr.target import Kind, Site, Target
+from kinesis_efo.emr.target import Site, Target, TargetKind
 from kinesis_efo.errors import LeaseError
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.manifest import Manifest
@@ -20,7 +20,7 @@ def consumer_faults(manifest: Manifest, kinesis: Any) -> Iterator[str]:
     """Check that every consumer can be read from; yields a sentence for each that cannot.
 
     Args:
-        manifest: Names the consumers.
+        manifest: Has the consumers.
         kinesis: A botocore Kinesis client.
     """
     for stream in manifest.streams.values():
@@ -62,11 +62,11 @@ def release_faults(target: Target, site: Site, release_label: str) -> Iterator[s
     """Check that the EMR release has Spark 4; yields a sentence if not.
 
     Args:
-        target: Where the job is to run.
-        site: What EMR says about the target.
+        target: Where the job will run.
+        site: EMR's description of the target.
         release_label: The release that the job asks for, on EKS.
     """
-    label = release_label if target.kind is Kind.EKS else site.release_label
+    label = release_label if target.kind is TargetKind.EKS else site.release_label
     # Releases with Spark 4 are named emr-spark-8 and later; EMR 7 stays with Spark 3 (EMR Release Guide).
     named = re.match(r"emr-spark-(\d+)[.-]", label)
     spark = re.match(r"(\d+)\.", site.spark)

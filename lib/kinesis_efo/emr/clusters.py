@@ -1,7 +1,7 @@
 """EMR on EC2: runs a job as a step of a running cluster, with the driver in YARN (API reference of EMR, AddJobFlowSteps).
 
-Cancelling a step ends `spark-submit`, but not the driver ("Cancel steps": asynchronous processes are not affected). So a stop
-marker asks the job to stop, and a second step has YARN end a job that does not.
+Cancelling a step ends `spark-submit`, but not the driver ("Cancel steps": asynchronous processes are not affected). So the job is stopped
+by a stop marker; if it does not stop, a second step makes YARN end it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kinesis_efo.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job, read_settings
 from kinesis_efo.emr.platform import STATES, Platform, command, newest_first, told
-from kinesis_efo.emr.target import Run, Site, State
+from kinesis_efo.emr.target import JobRun, JobRunState, Site
 
 _READY: Final = ("RUNNING", "WAITING")
 _TAG: Final = "spark.yarn.tags"
@@ -57,7 +57,7 @@ class Clusters(Platform):
                     "--name",
                     job.name,
                     *job.spark_submit(),
-                    # YARN finds the driver by its tag, even if the step has ended.
+                    # With the tag, YARN finds the driver even if the step has ended.
                     "--conf",
                     f"{_TAG}={_tag(job.token)}",
                     job.program,
@@ -68,32 +68,32 @@ class Clusters(Platform):
         role = {"ExecutionRoleArn": job.role_arn} if job.role_arn else {}
         return {"JobFlowId": self.target.id, "Steps": [step], **role}
 
-    def same(self, run: Run, job: Job) -> bool:
+    def same(self, run: JobRun, job: Job) -> bool:
         request = self.request(job)
         return run.command == command(request.get("ExecutionRoleArn"), request["Steps"][0]["HadoopJarStep"])
 
     def submit(self, job: Job) -> str:
-        """See `Platform`. EMR has no client token for steps: a call whose answer is lost may have added one."""
+        """Submit a job. EMR has no client token for steps: if the response of a call is lost, it may have added one."""
         with self.refusals("add the step"):
             return str(self._client.add_job_flow_steps(**self.request(job))["StepIds"][0])
 
-    def run(self, identifier: str) -> Run:
+    def run(self, identifier: str) -> JobRun:
         with self.refusals("look at the step"):
             step = self._client.describe_step(ClusterId=self.target.id, StepId=identifier)["Step"]
         return self._read(step)
 
-    def runs(self, name: str) -> Sequence[Run]:
+    def runs(self, name: str) -> Sequence[JobRun]:
         with self.refusals("list the steps"):
             pages = self._client.get_paginator("list_steps").paginate(ClusterId=self.target.id)
             steps = [step for page in pages for step in page["Steps"] if step["Name"] == name]
         return newest_first([self._read(step) for step in steps])
 
-    def live(self, name: str) -> Sequence[Run]:
-        """See `Platform`. Looks up each step, because the list does not have their roles."""
+    def live(self, name: str) -> Sequence[JobRun]:
+        """List the runs with a name that have not ended. Looks up each step, because the list does not have their roles."""
         return [self.run(run.id) for run in super().live(name)]
 
-    def cancel(self, run: Run, grace: int) -> None:  # noqa: ARG002 (a step has no grace: the driver is not its process)
-        """See `Platform`. If the driver may be running, adds a step that has YARN end it.
+    def cancel(self, run: JobRun, grace: int) -> None:  # noqa: ARG002 (a step has no grace: the driver is not its process)
+        """Cancel a step. If the driver may be running, add a step that makes YARN end it.
 
         Every user of a shared cluster can add steps with any name and arguments. This step runs with the cluster's rights, so it ends
         only applications with the run's name, and only if the tag has the form that `request` gives it.
@@ -105,19 +105,19 @@ class Clusters(Platform):
                 ClusterId=self.target.id, StepIds=[run.id], StepCancellationOption="SEND_INTERRUPT"
             )
         tag = read_settings(step["Config"]["Args"]).get(_TAG, "")
-        if re.fullmatch(_tag("[0-9a-f]{32}"), tag) and run.state is not State.WAITING:
+        if re.fullmatch(_tag("[0-9a-f]{32}"), tag) and run.state is not JobRunState.WAITING:
             with self.refusals("add the step that ends the driver"):
                 self._client.add_job_flow_steps(JobFlowId=self.target.id, Steps=[_kill_step(run.name, tag)])
 
-    def _read(self, step: dict[str, Any]) -> Run:
+    def _read(self, step: dict[str, Any]) -> JobRun:
         if self._logs is None:
             self._logs = self.site().logs
         settings = read_settings(step["Config"]["Args"])
         status = step["Status"]
         failure = status.get("FailureDetails", {})
-        # EMR still names clusters' logs s3n://.
+        # EMR still writes s3n:// for clusters' logs.
         prefix = self._logs.replace("s3n://", "s3://").rstrip("/")
-        return Run(
+        return JobRun(
             step["Id"],
             step["Name"],
             STATES[status["State"]],

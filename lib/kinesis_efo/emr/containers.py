@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kinesis_efo.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job, read_settings_text
 from kinesis_efo.emr.platform import STATES, Platform, command, newest_first, told
-from kinesis_efo.emr.target import Run, Site
+from kinesis_efo.emr.target import JobRun, Site
 
 _ATTEMPTS: Final = 100  # of the driver, before the run has failed
 
@@ -54,26 +54,26 @@ class Containers(Platform):
         with self.refusals("start the job run"):
             return str(self._client.start_job_run(**self.request(job))["id"])
 
-    def run(self, identifier: str) -> Run:
+    def run(self, identifier: str) -> JobRun:
         with self.refusals("look at the job run"):
             answer = self._client.describe_job_run(virtualClusterId=self.target.id, id=identifier)["jobRun"]
         return self._read(answer)
 
-    def runs(self, name: str) -> Sequence[Run]:
+    def runs(self, name: str) -> Sequence[JobRun]:
         with self.refusals("list the job runs"):
             pages = self._client.get_paginator("list_job_runs").paginate(virtualClusterId=self.target.id, name=name)
             return newest_first([self._read(each) for page in pages for each in page["jobRuns"]])
 
-    def cancel(self, run: Run, grace: int) -> None:  # noqa: ARG002 (EMR on EKS has no grace)
+    def cancel(self, run: JobRun, grace: int) -> None:  # noqa: ARG002 (EMR on EKS has no grace)
         with self.refusals("cancel the job run"):
             self._client.cancel_job_run(virtualClusterId=self.target.id, id=run.id)
 
-    def _read(self, answer: dict[str, Any]) -> Run:
+    def _read(self, answer: dict[str, Any]) -> JobRun:
         driver = answer.get("jobDriver", {}).get("sparkSubmitJobDriver", {})
         settings = read_settings_text(driver.get("sparkSubmitParameters", ""))
         monitoring = answer.get("configurationOverrides", {}).get("monitoringConfiguration", {})
         uri = monitoring.get("s3MonitoringConfiguration", {}).get("logUri")
-        return Run(
+        return JobRun(
             answer["id"],
             answer.get("name", ""),
             STATES[answer["state"]],

@@ -1,6 +1,6 @@
-"""Finds out which workers hold an application's leases and are alive. Changes nothing.
+"""Finds out which live workers hold an application's leases. Changes nothing.
 
-A row names its owner even after that has died, so only a moving counter shows a live one (`leases.expiry`).
+A row names its owner even after the owner has died, so only a changing counter shows a live one (`leases.expiry`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ _PATIENCE: Final = 3  # lease timeouts; a worker that renews for longer is not a
 async def living_owners(
     store: LeaseStore, clock: Clock, lease_timeout: float, *, every: bool = False
 ) -> Collection[str]:
-    """The workers that hold leases and renew them.
+    """Return the workers that hold leases and renew them.
 
-    Returns at once if nobody holds a lease, and as soon as one worker is seen alive, unless `every` is set; else after the
-    lease timeout.
+    Returns at once if no lease is held; as soon as one worker is seen alive, unless `every` is set; else after the lease timeout.
 
     Args:
         store: The lease table.
@@ -49,7 +48,7 @@ async def living_owners(
 
 
 async def until_free(store: LeaseStore, clock: Clock, lease_timeout: float) -> Collection[str]:
-    """Wait until nobody renews a lease any more. A run that has ended may have renewed one just before.
+    """Wait until no lease is renewed any more. A run that has ended may have renewed one just before.
 
     Args:
         store: The lease table.

@@ -1,7 +1,7 @@
-"""Reads a wheel of kinesis-efo-core, the native core, and tells whether it runs on a cluster.
+"""Reads a wheel of kinesis-efo-core, the native core, and checks whether it runs on a cluster.
 
-Its metadata count, not the name of its file, which is changed easily. A core that a cluster cannot load must not be packed: Python
-would decode in its place, and only the log would say so.
+It reads the metadata, because a file name is easily changed. A core that the cluster cannot load must not be packed: Python would decode
+instead, and only the log would say so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from kinesis_efo.errors import PackagingError
 
 DISTRIBUTION: Final = "kinesis-efo-core"
-"""What such a wheel installs."""
+"""The distribution of the native core."""
 _OLD_NAMES: Final = ("manylinux1", "manylinux2010", "manylinux2014")
 
 
@@ -32,7 +32,7 @@ class CoreWheel:
     Attributes:
         path: The file.
         version: Its version.
-        tags: What it is built for, such as `cp311-abi3-manylinux_2_17_x86_64`.
+        tags: Its platforms, such as `cp311-abi3-manylinux_2_17_x86_64`.
     """
 
     path: Path
@@ -44,14 +44,14 @@ class CoreWheel:
 
         Args:
             python: The cluster's version of Python, such as `3.11`.
-            machine: Its processors, as Linux calls them: `x86_64` or `aarch64`.
+            machine: Its processors in Linux' terms: `x86_64` or `aarch64`.
             glibc: Its version of glibc.
 
         Raises:
             PackagingError: It cannot.
         """
         version, abi = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
-        # Numbers since PEP 600; the old names stand for glibc 2.5 to 2.17.
+        # Names have numbers since PEP 600; the old names mean glibc 2.5 to 2.17.
         names = (*(f"manylinux_{glibc[0]}_{each}" for each in range(5, glibc[1] + 1)), *_OLD_NAMES)
         loaded = set(cpython_tags(version, [abi], [f"{name}_{machine}" for name in names]))
         if not any(parse_tag(each) & loaded for each in self.tags):
@@ -62,7 +62,7 @@ class CoreWheel:
             )
 
     def check_version(self, library: str) -> None:
-        """Check that it belongs to a version of the library.
+        """Check that it has the version of the library.
 
         Raises:
             PackagingError: It does not.
@@ -75,10 +75,10 @@ class CoreWheel:
 
 
 def read_core_wheel(path: Path) -> CoreWheel:
-    """Read what a wheel says of itself.
+    """Read the metadata of a wheel.
 
     Raises:
-        PackagingError: The file cannot be read, or is no wheel of the core.
+        PackagingError: The file cannot be read, or is not a wheel of the core.
     """
     try:
         with ZipFile(path) as wheel:

@@ -1,4 +1,4 @@
-"""Reads how an application's job is run: a document in Parameter Store, beside the manifest, that the infrastructure writes."""
+"""Reads the description of an application's job, a document in Parameter Store that the infrastructure writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         program: The declared job's program, relative to the project; None if no job is declared.
         arguments: The declared job's arguments.
         spark: The declared job's Spark settings.
-        schedule: When the declared job runs, in the words of EventBridge Scheduler; None if it is kept running.
+        schedule: Schedule expression of EventBridge Scheduler; None if the job runs all the time.
         time_zone: Time zone of the schedule.
         schedule_group: The environment's group of schedules; None if it has none.
         schedule_role_arn: The role that starts scheduled jobs.
@@ -64,7 +64,7 @@ class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def parameter_name(environment: str, application: str) -> str:
-    """The name of the parameter that holds the document.
+    """Return the name of the parameter with the document.
 
     >>> parameter_name("dev", "flights")
     '/kinesis-efo/dev/flights/job'
@@ -76,7 +76,7 @@ def parameter_name(environment: str, application: str) -> str:
 
 
 def load_deployment(environment: str, application: str, ssm: Any) -> Deployment:
-    """Load the document of an application.
+    """Load the description of an application's job.
 
     Args:
         environment: Name of the environment; `lake.dev` for `dev` of project `lake`.

@@ -1,4 +1,4 @@
-"""Finds the log of a run's driver in S3, where EMR writes it some minutes late, and in it why the driver failed."""
+"""Finds the log of a run's driver in S3, and the error in it. EMR writes logs some minutes late."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.emr.artifacts import split_uri
-from kinesis_efo.emr.target import Run
+from kinesis_efo.emr.target import JobRun
 from kinesis_efo.errors import PlatformError
 
 _DRIVER: Final = re.compile(
@@ -28,12 +28,12 @@ _RAISED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DriverLog:
-    """What a run's driver wrote.
+    """The log of a run's driver.
 
     Attributes:
-        uris: Where it is in S3.
+        uris: Its files in S3.
         lines: Its last lines.
-        reason: Why the driver failed, in its own words; None if it does not say.
+        reason: The error with which the driver failed; None if there is none in the log.
     """
 
     uris: Sequence[str]
@@ -41,16 +41,16 @@ class DriverLog:
     reason: str | None
 
 
-def driver_log(s3: Any, run: Run, most_lines: int) -> DriverLog:
+def driver_log(s3: Any, run: JobRun, most_lines: int) -> DriverLog:
     """Read the log of the driver of a run's last attempt.
 
     Args:
         s3: A botocore S3 client.
         run: The run.
-        most_lines: How many of its last lines to keep.
+        most_lines: Number of last lines to return.
 
     Raises:
-        PlatformError: There is none, or S3 refuses.
+        PlatformError: There is no log, or S3 refuses.
     """
     places = [uri for uri in run.logs if uri.startswith("s3://")]
     with _refusals(" and ".join(places)):
@@ -60,7 +60,7 @@ def driver_log(s3: Any, run: Run, most_lines: int) -> DriverLog:
                 f"run {run.id} has no log of its driver in {' or '.join(places) or 'S3: none was configured'}. EMR writes logs some "
                 "minutes late; `emr submit --logs` says where to"
             )
-        # Standard error last: it is what ends with the reason, unless YARN put that into standard output.
+        # Standard error last: it usually ends with the error, but YARN may put that into standard output.
         lines: deque[str] = deque(maxlen=most_lines)
         reasons: list[str | None] = []
         for uri in sorted(found, key=lambda each: "stderr" in each.rpartition("/")[2]):
@@ -74,7 +74,7 @@ def driver_log(s3: Any, run: Run, most_lines: int) -> DriverLog:
 
 
 def reason(lines: Iterable[str]) -> str | None:
-    """Why a driver failed: the last error of this library in its log, or else the last one at all; None without any.
+    """Return the last error of this library in a driver's log, else its last error of any kind; None if there is none.
 
     >>> reason(["WARN x", "kinesis_efo.errors.DataLossError: gone", "java.lang.IllegalStateException: stopped"])
     'kinesis_efo.errors.DataLossError: gone'
@@ -88,11 +88,11 @@ def reason(lines: Iterable[str]) -> str | None:
     return ours or other
 
 
-def _files(s3: Any, place: str, run: Run) -> list[str]:
-    """The driver's files in a location, those of the last attempt."""
+def _files(s3: Any, place: str, run: JobRun) -> list[str]:
+    """List the driver's log files of the last attempt in a location."""
     location, prefix = split_uri(place)
     if prefix.endswith("/containers/"):
-        # All applications of a cluster write there. The log of the step names its own.
+        # All applications of a cluster write there. The log of the step has the id of its application.
         steps = next(uri for uri in run.logs if uri.endswith(f"/steps/{run.id}/"))
         named = [match[1].decode() for key in _keys(s3, steps) for match in _SUBMITTED.finditer(_text(s3, key))]
         if not named:
@@ -104,7 +104,7 @@ def _files(s3: Any, place: str, run: Run) -> list[str]:
 
 
 def _attempt(uri: str) -> tuple[int, ...]:
-    """The numbers in the path of a file, which grow with every attempt; those in its name count rotations."""
+    """Return the numbers in the directories of a file, which grow with every attempt. (Those in its name count rotations.)"""
     return tuple(map(int, re.findall(r"\d+", uri.rpartition("/")[0])))
 
 

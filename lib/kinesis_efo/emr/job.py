@@ -1,6 +1,6 @@
-"""A job as it is submitted: its program, its Spark settings, and its fingerprint. Pure.
+"""Defines the job to submit: its program, its Spark settings, and its fingerprint. Pure.
 
-The default settings are for a query that runs for months, and would not suit a batch job.
+The default settings are for a query that runs for months, not for a batch job.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from itertools import pairwise
 from typing import Any, Final
 
 from kinesis_efo.emr.projects import split
-from kinesis_efo.emr.target import Kind
+from kinesis_efo.emr.target import TargetKind
 from kinesis_efo.errors import ConfigurationError, UsageError
 from kinesis_efo.options.readers import seconds
 from kinesis_efo.units import parse_size
 
 MARKER_SETTING: Final = "spark.kinesisEfo.stopMarker"
-"""S3 URI of the stop marker, for which `kinesis_efo.spark.stop_marker` looks in the driver."""
+"""S3 URI of the stop marker, which `kinesis_efo.spark.stop_marker` polls in the driver."""
 FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
 SCHEDULED_SETTING: Final = "spark.kinesisEfo.scheduled"
-"""Says of a run that its job has a schedule: it ends by itself, and nobody need stop it for a change."""
+"""Marks runs of a job with a schedule: they end by themselves, and need not be stopped for a change."""
 SHARDS_SETTING: Final = "spark.kinesisEfo.shards"
-"""Most shards that the job reads, for its memory. The user says so: asking Kinesis would make another job of the same one."""
+"""Most shards that the job reads, for its memory. The user sets it: with a number from Kinesis, the fingerprint would change."""
 PYTHON: Final = "./environment/bin/python"
 _DAEMON: Final = "kinesis_efo.spark.daemon"
 _MIB: Final = 1 << 20
@@ -37,9 +37,9 @@ _HEAP_MIB: Final = 4096
 _PYTHON_MIB: Final = 832
 # What a fetcher needs beside its buffer: Python, its libraries, and ranges on their way to tasks.
 _FETCHER_MIB: Final = 200
-# What a shard costs whoever fetches it: its feed (measured), and the 256 KiB that asyncio has for each TLS connection.
+# Memory per shard where it is fetched: its feed (measured), and asyncio's 256 KiB for each TLS connection.
 _FETCHED_SHARD_KIB: Final = 400
-# What a shard costs the planner of fetchers elsewhere: where it stands, and what a fetcher has of it.
+# Memory per shard in the planner if shards are fetched elsewhere: its position and its fetcher's state.
 _PLANNED_SHARD_KIB: Final = 20
 _SHARDS: Final = 1000
 _INSTANCES: Final = 2
@@ -61,11 +61,11 @@ class Job:
         spark: Spark settings.
         role_arn: The role it runs with; None for the instance profile of a cluster.
         release_label: EMR release, on EKS.
-        logs: S3 URI for its logs; None if the target decides.
+        logs: S3 URI for its logs; None: the target's.
         logs_key_arn: KMS key for the logs.
-        fingerprint: Digest of everything that was given: equal jobs have equal fingerprints.
+        fingerprint: Digest of the whole request: equal jobs have equal fingerprints.
         token: Identifies the run: submitting the job twice with one token makes one run.
-        tags: Tags of the run, where the target knows tags: a pipeline may stop the runs of its own environment only.
+        tags: Tags of the run, if the target has tags: a pipeline may stop only the runs of its own environment.
     """
 
     name: str
@@ -81,16 +81,16 @@ class Job:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def spark_submit(self) -> list[str]:
-        """The settings as arguments of `spark-submit`."""
+        """Return the settings as arguments of `spark-submit`."""
         return _arguments(self.spark)
 
     def spark_submit_text(self) -> str:
-        """The settings that EMR can take as one string."""
+        """Return the settings for EMR's single string, without those that need quotes."""
         # EMR does not document how it splits the string.
         return " ".join(_arguments({name: value for name, value in self.spark.items() if not _QUOTED.search(value)}))
 
     def spark_defaults(self) -> dict[str, Any]:
-        """The other settings, as a part of `configurationOverrides`."""
+        """Return the settings that need quotes, as a part of `configurationOverrides`."""
         others = {name: value for name, value in self.spark.items() if _QUOTED.search(value)}
         return (
             {"applicationConfiguration": [{"classification": "spark-defaults", "properties": others}]} if others else {}
@@ -102,7 +102,7 @@ def _arguments(spark: Mapping[str, str]) -> list[str]:
 
 
 def job_name(environment: str, application: str) -> str:
-    """The name of every run of an application. Its runs are found by it.
+    """Return the name of all runs of an application.
 
     >>> job_name("dev", "lake")
     'kinesis-efo-dev-lake'
@@ -116,7 +116,7 @@ def job_name(environment: str, application: str) -> str:
 
 
 def digest(*parts: Any) -> str:
-    """SHA-256 of values that JSON can express, in hex."""
+    """Return the SHA-256 of JSON values, in hex."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -134,10 +134,10 @@ def source_option(arguments: Sequence[str], name: str) -> str | None:
 
 
 def lease_timeout(arguments: Sequence[str]) -> float:
-    """The lease timeout of a job with these arguments, seconds.
+    """Return the lease timeout of a job with these arguments, seconds.
 
     Raises:
-        ConfigurationError: The option's value is not a duration, or does not say its unit.
+        ConfigurationError: The option's value is not a duration, or has no unit.
     """
     text = source_option(arguments, "leaseTimeout")
     try:
@@ -146,24 +146,26 @@ def lease_timeout(arguments: Sequence[str]) -> float:
         raise ConfigurationError(f"option leaseTimeout must be a duration such as 10s; got {text!r}") from None
 
 
-def spark_settings(kind: Kind, archive: str, arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """The Spark settings of a job.
+def spark_settings(
+    kind: TargetKind, archive: str, arguments: Sequence[str], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the Spark settings of a job.
 
     Args:
         kind: Where it runs.
         archive: S3 URI of the environment archive.
         arguments: Arguments of the program; `bufferBytes` and `fetchers` among them determine the memory.
-        given: The user's settings, which override the defaults. `spark.kinesisEfo.shards` among them tells for how many shards the
-            memory should be enough.
+        given: The user's settings, which override the defaults. `spark.kinesisEfo.shards` is the number of shards for which the memory
+            must be enough.
 
     Raises:
-        ConfigurationError: A setting cannot be passed to EMR, or is one that this library sets, or fetchers leave no core for
+        ConfigurationError: A setting cannot be passed to EMR, or is one that this library sets, or the fetchers leave no core for
             micro-batches.
     """
     settings = {
-        # A speculative attempt at a range also writes it again, unless the sink is transactional.
+        # A speculative attempt writes its range again, unless the sink is transactional.
         "spark.speculation": "false",
-        # It would remove executors that are idle between micro-batches, although the next one needs them.
+        # Dynamic allocation would remove executors that are idle between micro-batches, although the next one needs them.
         "spark.dynamicAllocation.enabled": "false",
         "spark.executor.instances": f"{_INSTANCES}",
         "spark.executor.cores": f"{_CORES}",
@@ -174,7 +176,7 @@ def spark_settings(kind: Kind, archive: str, arguments: Sequence[str], given: Ma
         "spark.driver.memoryOverhead": f"{_overhead_mib(arguments, given)}m",
         # At INFO, every micro-batch logs a dozen lines.
         "spark.log.level": "WARN",
-        # The first record on a new Python worker is there 0.7 s earlier.
+        # Saves 0.7 s until the first record of a new Python worker.
         "spark.python.daemon.module": _DAEMON,
         # Failures of executors are counted per hour, not since the start.
         "spark.executor.failuresValidityInterval": "1h",
@@ -193,7 +195,7 @@ def spark_settings(kind: Kind, archive: str, arguments: Sequence[str], given: Ma
 
 
 def refuse_braces(arguments: Iterable[str]) -> None:
-    """Refuse what YARN would change in the command of a driver: it makes `$` of `{{`, and takes `}}` away.
+    """Refuse braces that YARN would change in the command of a driver: it replaces `{{` by `$`, and removes `}}`.
 
     Source: Hadoop's `ContainerLaunch.expandEnvironment`.
 
@@ -208,9 +210,9 @@ def refuse_braces(arguments: Iterable[str]) -> None:
 
 
 def _overhead_mib(arguments: Sequence[str], given: Mapping[str, str]) -> int:
-    """Memory of the driver beside its heap, MiB: a tenth of the heap for the JVM, Python, and what it fetches itself.
+    """Return the driver's memory overhead, MiB: a tenth of the heap for the JVM, Python, and its own fetching.
 
-    That is one and a half buffers, for ranges on their way to tasks, and every shard.
+    Fetching takes one and a half buffers, because of ranges on their way to tasks, and some memory for each shard.
     """
     heap = _heap_mib(given, "spark.driver.memory", _HEAP_MIB)
     shards = _count(given, SHARDS_SETTING, _SHARDS)
@@ -220,15 +222,15 @@ def _overhead_mib(arguments: Sequence[str], given: Mapping[str, str]) -> int:
 
 
 def _fetchers(arguments: Sequence[str]) -> int:
-    """The number of fetchers on executors; 0 where the driver fetches."""
+    """Return the number of fetchers on executors; 0 if the driver fetches."""
     text = source_option(arguments, "fetchers")
     return int(text) if text and text.isdecimal() else 0
 
 
 def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """What executors need that run fetchers: memory beside the heap for as many as one may have to take.
+    """Return the settings of executors that run fetchers: memory overhead for the most fetchers that one may have.
 
-    Where an executor is lost, the others take its fetchers; more than one in addition does not come at a time.
+    If an executor is lost, the others take its fetchers, at most one each.
     """
     fetchers = _fetchers(arguments)
     if not fetchers:
@@ -242,7 +244,7 @@ def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[st
         )
     most = min(fetchers, cores, -(-fetchers // instances) + 1)
     heap = _heap_mib(given, "spark.executor.memory", _EXECUTOR_HEAP_MIB)
-    # Each reads its part of the shards; that of one that is lost, the others share.
+    # Each fetcher reads its part of the shards, and the others share the part of a lost one.
     shards = -(-_count(given, SHARDS_SETTING, _SHARDS) // max(1, fetchers - 1))
     each = _buffer(arguments) // _MIB + _FETCHER_MIB + shards * _FETCHED_SHARD_KIB // 1024
     overhead = _PYTHON_MIB + heap // 10 + most * each
@@ -260,7 +262,7 @@ def _buffer(arguments: Sequence[str]) -> int:
 def _heap_mib(given: Mapping[str, str], name: str, default: int) -> int:
     text = given.get(name, f"{default}m")
     try:
-        # Spark reads a bare number as MiB here.
+        # Spark reads a number without a unit as MiB here.
         return parse_size(f"{text}m" if text.isdigit() else text) // _MIB
     except ValueError:
         raise UsageError(f"--conf {name} must be a size such as 4g; got {text!r}") from None
@@ -273,35 +275,37 @@ def _count(given: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def _environment(kind: Kind, archive: str) -> dict[str, str]:
-    """Settings that unpack the archive beside driver and executors, and make its launcher the Python that Spark starts.
+def _environment(kind: TargetKind, archive: str) -> dict[str, str]:
+    """Return the settings that unpack the archive for driver and executors, and make its launcher Spark's Python.
 
     Sources: Spark "Python Package Management"; EMR Serverless "Using Python libraries"; for Spark on Kubernetes the driver's
     variables follow from the settings (`DriverCommandFeatureStep`).
     """
     settings = {"spark.archives": f"{archive}#environment", "spark.executorEnv.PYSPARK_PYTHON": PYTHON}
-    if kind is Kind.EKS:
+    if kind is TargetKind.EKS:
         return {**settings, "spark.pyspark.python": PYTHON, "spark.pyspark.driver.python": PYTHON}
-    prefix = {Kind.CLUSTER: "spark.yarn.appMasterEnv", Kind.SERVERLESS: "spark.emr-serverless.driverEnv"}[kind]
+    prefix = {TargetKind.CLUSTER: "spark.yarn.appMasterEnv", TargetKind.SERVERLESS: "spark.emr-serverless.driverEnv"}[
+        kind
+    ]
     return {**settings, f"{prefix}.PYSPARK_PYTHON": PYTHON, f"{prefix}.PYSPARK_DRIVER_PYTHON": PYTHON}
 
 
-def _long_running(kind: Kind) -> dict[str, str]:
-    """Settings for long runs: event logs that rotate, and failed attempts that are counted per hour.
+def _long_running(kind: TargetKind) -> dict[str, str]:
+    """Return the settings for long runs: rotating event logs, and failed attempts counted per hour.
 
     Sources: Spark "Running on YARN", "Monitoring"; EMR on EKS "Using Spark event log rotation". EMR Serverless needs none.
     """
     match kind:
-        case Kind.CLUSTER:
+        case TargetKind.CLUSTER:
             return {
                 "spark.eventLog.rolling.enabled": "true",
                 "spark.eventLog.rolling.maxFileSize": "128m",
                 "spark.yarn.maxAppAttempts": "4",
                 "spark.yarn.am.attemptFailuresValidityInterval": "1h",
             }
-        case Kind.EKS:
+        case TargetKind.EKS:
             return {"spark.eventLog.rotation.enabled": "true", "spark.eventLog.rotation.maxFilesToRetain": "5"}
-        case Kind.SERVERLESS:
+        case TargetKind.SERVERLESS:
             return {}
 
 
@@ -316,7 +320,7 @@ def read_settings(parts: Iterable[str]) -> dict[str, str]:
 
 
 def read_settings_text(text: str) -> dict[str, str]:
-    """Read the settings in `sparkSubmitParameters`; none if it is malformed, as another tool may have written it."""
+    """Read the settings in `sparkSubmitParameters`; none if it is malformed (another tool may have written it)."""
     try:
         return read_settings(shlex.split(text))
     except ValueError:

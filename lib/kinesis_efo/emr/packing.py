@@ -1,8 +1,8 @@
 """Builds the environment archive: a project with its locked dependencies, for the Python of a cluster.
 
-Spark unpacks it beside the driver and each executor (`--archives`), and starts its `bin/python`: a launcher that finds the
-cluster's own Python and puts the packages on its path. It starts driver, planner process and workers; `--py-files` would not
-reach the planner process in Spark 4.
+Spark unpacks it for the driver and each executor (`--archives`), and starts its `bin/python`: a launcher that finds the cluster's own
+Python and puts the packages on its path. It starts driver, planner process and workers; `--py-files` would not reach the planner process
+in Spark 4.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _PLATFORMS: Final = {"x86_64": "x86_64-manylinux_2_34", "arm64": "aarch64-manyli
 _MACHINES: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
 PYTHONS: Final = ("3.11", "3.12", "3.13")
 """Versions of Python in emr-spark-8.0.0 (EMR Release Guide)."""
-# On the cluster already; a copy in the archive would shadow it.
+# The cluster has these; copies in the archive would shadow them.
 _CLUSTERS_OWN: Final = ("pyspark", "py4j")
-# The earliest time that a zip file, such as a wheel, can hold: 1980.
+# The earliest time in a zip file, such as a wheel: 1980.
 _EPOCH: Final = 315_532_800
 _KEPT_BACK: Final = ("AWS_", "ACTIONS_", "GH_TOKEN", "GITHUB_TOKEN", "VIRTUAL_ENV")
-"""Beginnings of variables that packing does not see: credentials of AWS and GitHub, and how to get them."""
+"""Prefixes of environment variables that are hidden from packing: credentials of AWS and GitHub, and access to them."""
 _LAUNCHER: Final = Template("""\
 #!/bin/sh
 # Python $python of this host, with the packages of this archive on its path.
@@ -94,8 +94,8 @@ class Archive:
     Attributes:
         path: The file, a `.tar.gz`.
         digest: SHA-256 of its uncompressed contents, in hex.
-        platform: The platform that it was built for.
-        packages: Versions of the packages in it, by name.
+        platform: The platform for which it was built.
+        packages: Versions of its packages, by name.
     """
 
     path: Path
@@ -123,12 +123,12 @@ def package(
         project: Directory with `pyproject.toml` and `uv.lock`: this library's, or that of jobs that depend on it.
         directory: Directory for the archive. Its file name contains platform and digest.
         platform: The platform of the cluster.
-        core: The native core to put into it; None for what the lock says, which is none or one that the project depends on.
+        core: The native core to add; None: only a core that the project depends on.
         run: Runs commands; for tests.
 
     Raises:
-        PackagingError: uv is missing, the lock is missing or out of date, a dependency has no wheel for the platform, or the
-            core does not run there or belongs to another version of the library.
+        PackagingError: uv is missing, the lock is missing or out of date, a dependency has no wheel for the platform, or the core
+            does not run there or has another version than the library.
     """
     if core:
         core.check(platform.python, _MACHINES[platform.architecture], _GLIBC)
@@ -178,14 +178,14 @@ def read_archive(path: Path) -> Archive:
 
 
 def pack(tree: Path, file: Path) -> str:
-    """Write a directory as a reproducible `.tar.gz`: its bytes do not depend on when, where and by whom it was made.
+    """Write a directory as a reproducible `.tar.gz`: its bytes do not depend on time, place and user.
 
     Returns:
         SHA-256 of the uncompressed archive, in hex.
     """
     with (
         file.open("wb") as raw,
-        # Most of it is machine code: level 6 takes four times as long to make it a tenth smaller.
+        # Most of it is machine code: level 6 would take four times as long for a tenth less.
         gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
@@ -195,7 +195,7 @@ def pack(tree: Path, file: Path) -> str:
 
 
 def _digest(file: Path) -> str:
-    # Of the uncompressed contents: releases of zlib compress them to different bytes.
+    # Of the uncompressed contents, because versions of zlib compress differently.
     with gzip.open(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -214,7 +214,7 @@ def _normalized(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def installed(directory: Path) -> dict[str, str]:
-    """Versions of the packages in a directory, by name."""
+    """Return the versions of the packages in a directory, by name."""
     return {canonicalize_name(each.name): each.version for each in distributions(path=[str(directory)])}
 
 
@@ -231,7 +231,7 @@ def _install(
 ) -> None:
     """Install the project, its locked dependencies and the native core into a directory."""
     uv = find_uv()
-    # Hatchling and setuptools write this time into the wheel, instead of the files' own.
+    # Hatchling and setuptools write this time into the wheel, instead of the files' times.
     environment = {"SOURCE_DATE_EPOCH": str(_EPOCH)}
     requirements, wheels = scratch / "requirements.txt", scratch / "wheels"
     exported = run(
@@ -251,7 +251,7 @@ def _install(
     run([*install, "--require-hashes", "--requirements", str(requirements)], environment)
     (wheel,) = wheels.glob("*.whl")
     run([*install, str(wheel), *([str(core.path)] if core else [])], environment)
-    # Scripts name this machine's interpreter, and these files its directories or the installer.
+    # Scripts contain the path of this machine's interpreter; these files contain its directories or the installer.
     shutil.rmtree(target / "bin", ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)
     for information in target.glob("*.dist-info"):
@@ -260,7 +260,7 @@ def _install(
 
 
 def find_uv() -> str:
-    """The program uv: the one that is installed with this Python, else the one on the PATH.
+    """Return the path of uv: the one that is installed with this Python, else the one on the PATH.
 
     Raises:
         PackagingError: There is none.
@@ -280,8 +280,8 @@ def find_uv() -> str:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    # A wheel is built by the project's build backend, whose versions no lock names: code of others, which needs no keys. And uv
-    # would warn about an active virtual environment, which it does not use here.
+    # The project's build backend is not locked, so it must not see credentials. And uv would warn about an active virtual environment,
+    # which it does not use here.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
     completed = subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""The interface that EMR on EC2, EMR Serverless and EMR on EKS have in common."""
+"""The common interface of EMR on EC2, EMR Serverless and EMR on EKS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.aws_errors import Cause, cause_of, code_of
 from kinesis_efo.emr.job import MARKER_SETTING, Job
-from kinesis_efo.emr.target import Run, Site, State, Target
+from kinesis_efo.emr.target import JobRun, JobRunState, Site, Target
 from kinesis_efo.errors import PlatformError
 
 
@@ -33,14 +33,14 @@ class Platform(ABC):
 
     @abstractmethod
     def site(self) -> Site:
-        """Look up what EMR says about the target."""
+        """Get EMR's description of the target."""
 
     @abstractmethod
     def request(self, job: Job) -> dict[str, Any]:
-        """The exact request that submits a job."""
+        """Make the request that submits a job."""
 
-    def same(self, run: Run, job: Job) -> bool:
-        """Whether a run does exactly what a job would do. Its name and fingerprint do not show that: others can copy them."""
+    def same(self, run: JobRun, job: Job) -> bool:
+        """Whether a run does exactly the same as a job. Name and fingerprint do not prove that, because they can be copied."""
         request = self.request(job)
         return run.command == command(
             request["executionRoleArn"], request["jobDriver"], request.get("configurationOverrides")
@@ -51,15 +51,15 @@ class Platform(ABC):
         """Submit a job; returns the id of its run."""
 
     @abstractmethod
-    def run(self, identifier: str) -> Run:
+    def run(self, identifier: str) -> JobRun:
         """Look up a run by its id."""
 
     @abstractmethod
-    def runs(self, name: str) -> Sequence[Run]:
-        """List the runs with a name, newest first. Ended ones may lack fingerprint and marker, and EMR forgets them in time."""
+    def runs(self, name: str) -> Sequence[JobRun]:
+        """List the runs with a name, newest first. Ended ones may lack fingerprint and marker, and EMR deletes them after a time."""
 
     @abstractmethod
-    def cancel(self, run: Run, grace: int) -> None:
+    def cancel(self, run: JobRun, grace: int) -> None:
         """Ask EMR to end a run.
 
         Args:
@@ -67,7 +67,7 @@ class Platform(ABC):
             grace: Seconds for the run to end by itself, if EMR grants any; 0 for none.
         """
 
-    def live(self, name: str) -> Sequence[Run]:
+    def live(self, name: str) -> Sequence[JobRun]:
         """List the runs with a name that have not ended, newest first."""
         return [run for run in self.runs(name) if not run.state.ended]
 
@@ -90,11 +90,11 @@ class Platform(ABC):
 
 
 def command(role: str | None, driver: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> str:
-    """What a run does and with which role, as text, without its token: two runs of one job differ in that.
+    """Return the command and role of a run as text, without its token, in which two runs of one job differ.
 
     Args:
         role: Its role.
-        driver: Its program, arguments and settings, as EMR's API has them.
+        driver: Its program, arguments and settings, in the form of EMR's API.
         overrides: EMR's `configurationOverrides`.
     """
     given = {name: value for name, value in driver.items() if value}
@@ -102,13 +102,13 @@ def command(role: str | None, driver: Mapping[str, Any], overrides: Mapping[str,
     return re.sub(rf'((?:{MARKER_SETTING}=[^ "]*/|=kinesis-efo-))[0-9a-f]{{32}}(?=[ "])', r"\1", text)
 
 
-def newest_first(runs: Sequence[Run]) -> list[Run]:
+def newest_first(runs: Sequence[JobRun]) -> list[JobRun]:
     """Sort runs by the time they were submitted, the last one first."""
     return sorted(runs, key=lambda run: (run.created, run.id), reverse=True)
 
 
 def told(state: str, *reasons: str | None) -> str:
-    """EMR's description of a state: its name, and the first reason given.
+    """Describe a state in EMR's words: its name, and the first reason given.
 
     >>> told("FAILED", "", "exit code 1")
     'FAILED: exit code 1'
@@ -118,11 +118,11 @@ def told(state: str, *reasons: str | None) -> str:
 
 
 STATES = {
-    **dict.fromkeys(("PENDING", "SUBMITTED", "SCHEDULED", "QUEUED"), State.WAITING),
-    "RUNNING": State.RUNNING,
-    **dict.fromkeys(("CANCELLING", "CANCEL_PENDING"), State.STOPPING),
-    **dict.fromkeys(("SUCCESS", "COMPLETED"), State.SUCCEEDED),
-    "CANCELLED": State.STOPPED,
-    **dict.fromkeys(("FAILED", "INTERRUPTED"), State.FAILED),
+    **dict.fromkeys(("PENDING", "SUBMITTED", "SCHEDULED", "QUEUED"), JobRunState.WAITING),
+    "RUNNING": JobRunState.RUNNING,
+    **dict.fromkeys(("CANCELLING", "CANCEL_PENDING"), JobRunState.STOPPING),
+    **dict.fromkeys(("SUCCESS", "COMPLETED"), JobRunState.SUCCEEDED),
+    "CANCELLED": JobRunState.STOPPED,
+    **dict.fromkeys(("FAILED", "INTERRUPTED"), JobRunState.FAILED),
 }
-"""The state for each name of a state in EMR's APIs: those of steps, of EMR Serverless and of EMR on EKS."""
+"""The states by their names in EMR's APIs: of steps, of EMR Serverless and of EMR on EKS."""

@@ -1,4 +1,4 @@
-"""Environments as deployments name them: `dev`, or `lake.dev` for `dev` of project `lake`. Names in AWS begin with the project."""
+"""Names of environments: `dev`, or `lake.dev` for `dev` of project `lake`. Names in AWS begin with the project."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _DEFAULT: Final = "kinesis-efo"
 
 
 def split(environment: str) -> tuple[str, str]:
-    """The project and the name of an environment.
+    """Split an environment into project and name.
 
     >>> split("dev")
     ('kinesis-efo', 'dev')

@@ -1,7 +1,7 @@
-"""Schedules of EventBridge Scheduler, each of which starts the job of an application on EMR Serverless now and then.
+"""Schedules of EventBridge Scheduler, each of which regularly starts the job of an application on EMR Serverless.
 
-Terraform declares their group and the role that they work with; the schedules themselves are made where a job is submitted, as only
-that step knows where the packed archive is.
+Terraform declares their group and their role. The schedules themselves are made when a job is submitted, because they contain the
+location of the packed archive.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from kinesis_efo.aws_errors import Cause, cause_of, code_of
 from kinesis_efo.errors import PlatformError
 
 EXECUTION_ID: Final = "<aws.scheduler.execution-id>"
-"""What Scheduler replaces by another id each time ("Context attributes")."""
+"""Placeholder that Scheduler replaces by a new id each time ("Context attributes")."""
 _RETRY: Final = {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 300}  # a later one starts the next run anyway
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When and by whom an application's job is started.
+    """The schedule of an application's job.
 
     Attributes:
         group: The environment's group of schedules.
-        name: The application's name, which the schedule has as well.
+        name: The application's name, also that of the schedule.
         expression: `rate(15 minutes)` or `cron(0 6 * * ? *)`.
-        time_zone: Time zone of a cron expression, as `Europe/Berlin`.
-        role_arn: The role that Scheduler starts the job with.
+        time_zone: Time zone of a cron expression, such as `Europe/Berlin`.
+        role_arn: The role with which Scheduler starts the job.
     """
 
     group: str
@@ -42,7 +42,7 @@ class Schedule:
     role_arn: str
 
     def request(self, start: Mapping[str, Any]) -> dict[str, Any]:
-        """The request that makes the schedule, or that changes it.
+        """Make the request that creates or updates the schedule.
 
         Args:
             start: Input of the call that starts the job, `Serverless.scheduled`.
@@ -65,7 +65,7 @@ class Schedule:
 
 
 class Change(StrEnum):
-    """What became of a schedule."""
+    """What was done with a schedule."""
 
     CREATED = "created"
     UPDATED = "updated"
@@ -85,7 +85,7 @@ class Schedules:
         self._client = client
 
     def put(self, schedule: Schedule, start: Mapping[str, Any]) -> Change:
-        """Make a schedule, or change it where it differs.
+        """Create a schedule, or update it if it differs.
 
         Args:
             schedule: The schedule.

@@ -8,7 +8,7 @@ from typing import Any, Final
 from kinesis_efo.emr.job import FINGERPRINT_SETTING, SCHEDULED_SETTING, Job, read_settings_text
 from kinesis_efo.emr.platform import STATES, Platform, command, newest_first, told
 from kinesis_efo.emr.schedules import EXECUTION_ID
-from kinesis_efo.emr.target import Run, Site
+from kinesis_efo.emr.target import JobRun, Site
 
 _FAILED_ATTEMPTS_PER_HOUR: Final = 5  # EMR gives up after more; from 1 to 10 ("Job resiliency")
 _GRACE: Final = (15, 1800)  # seconds, least and most ("Job cancellation with grace period")
@@ -58,7 +58,7 @@ class Serverless(Platform):
         return request
 
     def scheduled(self, job: Job) -> dict[str, Any]:
-        """The same request, as EventBridge Scheduler takes it: names of parameters begin with a capital, and each run has its token."""
+        """Make the same request for EventBridge Scheduler: names of parameters begin with a capital, and each run has its own token."""
         shape = self._client.meta.service_model.operation_model("StartJobRun").input_shape
         request: dict[str, Any] = _capitalized({**self.request(job), "clientToken": EXECUTION_ID}, shape)
         return request
@@ -67,7 +67,7 @@ class Serverless(Platform):
         with self.refusals("start the job run"):
             return str(self._client.start_job_run(**self.request(job))["jobRunId"])
 
-    def run(self, identifier: str) -> Run:
+    def run(self, identifier: str) -> JobRun:
         with self.refusals("look at the job run"):
             answer = self._client.get_job_run(applicationId=self.target.id, jobRunId=identifier)["jobRun"]
         driver = answer["jobDriver"].get("sparkSubmit", {})
@@ -77,7 +77,7 @@ class Serverless(Platform):
         # The directory has one subdirectory per attempt ("Logging for EMR Serverless").
         logs = [f"{uri.rstrip('/')}/applications/{self.target.id}/jobs/{identifier}/"] if uri else []
         dashboard = f"--application-id {self.target.id} --job-run-id {identifier}"
-        return Run(
+        return JobRun(
             identifier,
             answer.get("name", ""),
             STATES[answer["state"]],
@@ -89,13 +89,13 @@ class Serverless(Platform):
             command=command(answer["executionRole"], answer["jobDriver"], answer.get("configurationOverrides")),
         )
 
-    def runs(self, name: str) -> Sequence[Run]:
+    def runs(self, name: str) -> Sequence[JobRun]:
         with self.refusals("list the job runs"):
             pages = self._client.get_paginator("list_job_runs").paginate(applicationId=self.target.id, mode="STREAMING")
             found = [each for page in pages for each in page["jobRuns"] if each.get("name") == name]
         return newest_first(
             [
-                Run(
+                JobRun(
                     each["id"],
                     name,
                     STATES[each["state"]],
@@ -106,12 +106,12 @@ class Serverless(Platform):
             ]
         )
 
-    def live(self, name: str) -> Sequence[Run]:
-        """See `Platform`. Looks up each run, because the list has less about it."""
+    def live(self, name: str) -> Sequence[JobRun]:
+        """List the runs with a name that have not ended. Looks up each run, because the list has less data."""
         return [self.run(run.id) for run in super().live(name)]
 
-    def cancel(self, run: Run, grace: int) -> None:
-        """See `Platform`. The driver gets SIGTERM, and `grace` to end its micro-batch."""
+    def cancel(self, run: JobRun, grace: int) -> None:
+        """Cancel a run: the driver gets SIGTERM, and `grace` seconds to end its micro-batch."""
         seconds = min(max(grace, _GRACE[0]), _GRACE[1]) if grace else 0
         with self.refusals("cancel the job run"):
             self._client.cancel_job_run(
@@ -120,7 +120,7 @@ class Serverless(Platform):
 
 
 def _capitalized(value: Any, shape: Any) -> Any:
-    """A value with capitals in the names of its parameters, and not in the keys of its maps, such as tags."""
+    """Capitalize the names of parameters, but not the keys of maps, such as tags."""
     match shape.type_name:
         case "structure":
             return {

@@ -24,7 +24,7 @@ from kinesis_efo.emr.job import (
 )
 from kinesis_efo.emr.packing import PythonPlatform
 from kinesis_efo.emr.platform import Platform
-from kinesis_efo.emr.target import Kind, Run, Site
+from kinesis_efo.emr.target import JobRun, Site, TargetKind
 from kinesis_efo.errors import PlatformError, StillRunningError, SubmissionRefusedError, UsageError
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.store import LeaseStore
@@ -39,7 +39,7 @@ class JobRequest:
         manifest: The application's manifest.
         location: Location of the manifest, for the job.
         archive: The environment archive.
-        built: The platform that the archive is for.
+        built: The platform of the archive.
         program: The program.
         arguments: Arguments of the program, without the manifest.
         spark: Spark settings.
@@ -71,35 +71,35 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What EMR says before a job is submitted.
+    """EMR's state before a job is submitted.
 
     Attributes:
-        site: The target; None if EMR does not tell.
+        site: The target; None if EMR's description could not be read.
         known: Runs of the application, newest first.
-        live: Those that have not ended.
-        unknown: Why something could not be looked at, a sentence for each.
+        live: Runs that have not ended.
+        unknown: A sentence for each part that could not be read.
     """
 
     site: Site | None
-    known: Sequence[Run] = ()
-    live: Sequence[Run] = ()
+    known: Sequence[JobRun] = ()
+    live: Sequence[JobRun] = ()
     unknown: Sequence[str] = ()
 
 
 def look(platform: Platform, name: str, *, tolerant: bool = False) -> Situation:
-    """Ask EMR about the target and about the runs of an application.
+    """Get the target and the runs of an application from EMR.
 
     Args:
         platform: Access to the target.
         name: Name of the runs.
-        tolerant: Go on if EMR does not answer a question, and say so in `unknown`.
+        tolerant: Continue if a call fails, and note that in `unknown`.
 
     Raises:
         PlatformError: EMR refuses or cannot be reached, and that is not tolerated.
     """
     site: Site | None = None
-    known: Sequence[Run] = ()
-    live: Sequence[Run] = ()
+    known: Sequence[JobRun] = ()
+    live: Sequence[JobRun] = ()
     unknown = []
     try:
         site = platform.site()
@@ -116,20 +116,20 @@ def look(platform: Platform, name: str, *, tolerant: bool = False) -> Situation:
     return Situation(site, known, live, unknown)
 
 
-def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run]) -> Job:
-    """Make a job of a request.
+def plan(request: JobRequest, kind: TargetKind, store: Store, previous: Sequence[JobRun]) -> Job:
+    """Make a job from a request.
 
     Args:
         request: The user's request.
         kind: Where it runs.
         store: The artifacts in S3.
-        previous: Earlier runs of the application, newest first. The job's token depends on the last one: submitting the job twice
-            makes one run, and submitting it after that has ended makes another.
+        previous: Earlier runs of the application, newest first. The job's token depends on the last one: submitting the job twice makes
+            one run, and submitting it after the end of that run makes another.
 
     Raises:
         UsageError: A setting cannot be passed to EMR, or the role is missing.
     """
-    if kind is not Kind.CLUSTER and not request.role_arn:
+    if kind is not TargetKind.CLUSTER and not request.role_arn:
         raise UsageError(f"--execution-role is missing: a job on {kind} runs with a role of its own")
     if not request.location.startswith(("ssm://", "s3://")):
         raise UsageError(
@@ -140,7 +140,7 @@ def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run])
         arguments = ["--manifest", request.location, *arguments]
     archive = store.uri(request.archive.key)
     settings = spark_settings(kind, archive, arguments, request.spark)
-    if kind is Kind.CLUSTER:
+    if kind is TargetKind.CLUSTER:
         refuse_braces((*arguments, *(f"{name}={value}" for name, value in settings.items())))
     if request.scheduled:
         settings[SCHEDULED_SETTING] = "true"
@@ -152,7 +152,7 @@ def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run])
     )  # fmt: skip
     token = digest(fingerprint, previous[0].id if previous else "")[:32]
     settings[FINGERPRINT_SETTING] = fingerprint
-    if kind is not Kind.SERVERLESS:
+    if kind is not TargetKind.SERVERLESS:
         settings[MARKER_SETTING] = store.uri(f"stops/{request.name}/{token}")
     return Job(
         name=request.name,
@@ -173,7 +173,7 @@ async def refusals(
     request: JobRequest,
     platform: Platform,
     site: Site | None,
-    live: Sequence[Run],
+    live: Sequence[JobRun],
     *,
     kinesis: Any,
     leases: LeaseStore,
@@ -185,7 +185,7 @@ async def refusals(
     Args:
         request: The job.
         platform: Where it would run.
-        site: What EMR says about the target; None if that is not known.
+        site: EMR's description of the target; None if not known.
         live: Runs of the same application that have not ended.
         kinesis: A botocore Kinesis client.
         leases: The lease table.
@@ -217,7 +217,7 @@ async def refusals(
 
 
 async def make_room(
-    live: Sequence[Run],
+    live: Sequence[JobRun],
     platform: Platform,
     leases: LeaseStore,
     clock: Clock,
@@ -226,7 +226,7 @@ async def make_room(
     grace: int,
     lease_seconds: float,
     mark: Callable[[str], bool],
-) -> list[Run]:
+) -> list[JobRun]:
     """Stop the live runs of an application, and wait until its leases are free.
 
     Args:
@@ -237,13 +237,13 @@ async def make_room(
         report: Receives every change of a run.
         grace: Seconds for each run to end by itself.
         lease_seconds: The lease timeout, seconds.
-        mark: See `following.stop`.
+        mark: As in `following.stop`.
 
     Returns:
-        The runs as they ended.
+        The ended runs.
 
     Raises:
-        StillRunningError: A run does not end, or a worker goes on renewing leases.
+        StillRunningError: A run does not end, or a worker still renews leases.
     """
     ended = [(await stop(platform, run, clock, report, grace=grace, mark=mark)).run for run in live]
     if owners := await until_free(leases, clock, lease_seconds):
@@ -255,13 +255,13 @@ async def make_room(
 
 
 def submit(job: Job, platform: Platform, store: Store, request: JobRequest, remark: Callable[[str], None]) -> str:
-    """Upload the files of a job that S3 lacks, and submit it.
+    """Upload missing files of a job to S3, and submit it.
 
     Args:
         job: The job.
         platform: Where it runs.
         store: The artifacts in S3.
-        request: The request that the job was planned from.
+        request: The request of the job.
         remark: Receives a line for each file.
 
     Returns:
@@ -275,11 +275,11 @@ def submit(job: Job, platform: Platform, store: Store, request: JobRequest, rema
 
 
 def upload(store: Store, request: JobRequest, remark: Callable[[str], None]) -> None:
-    """Upload the files of a job that S3 lacks.
+    """Upload missing files of a job to S3.
 
     Args:
         store: The artifacts in S3.
-        request: The request that the job was planned from.
+        request: The request of the job.
         remark: Receives a line for each file.
 
     Raises:
@@ -295,7 +295,7 @@ def ensure(reasons: Sequence[str]) -> None:
     """Raise an error if there are reasons against submitting a job.
 
     Raises:
-        SubmissionRefusedError: There are; the message lists them.
+        SubmissionRefusedError: There are reasons; the message lists them.
     """
     if reasons:
         raise SubmissionRefusedError("not submitted:\n" + "\n".join(f"  {reason}" for reason in reasons))

@@ -1,4 +1,4 @@
-"""Targets, where a job runs, and runs, with the states that they have on every kind of target."""
+"""Targets, on which jobs run, and runs of jobs with their states, for all kinds of targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinesis_efo.errors import UsageError
 _IDS: Final = {"cluster": r"j-[A-Z0-9]{1,30}", "serverless": r"[0-9a-z]{1,64}", "eks": r"[0-9a-z]{1,64}"}
 
 
-class Kind(StrEnum):
+class TargetKind(StrEnum):
     """The kind of a target."""
 
     CLUSTER = "cluster"
@@ -27,10 +27,10 @@ class Target:
     """A cluster on EC2, an application of EMR Serverless, or a virtual cluster on EKS.
 
     >>> Target.parse("serverless:00f1abcdefgh2025")
-    Target(kind=<Kind.SERVERLESS: 'serverless'>, id='00f1abcdefgh2025')
+    Target(kind=<TargetKind.SERVERLESS: 'serverless'>, id='00f1abcdefgh2025')
     """
 
-    kind: Kind
+    kind: TargetKind
     id: str
 
     @classmethod
@@ -45,13 +45,13 @@ class Target:
             raise UsageError(
                 f"--target must be cluster:j-<id>, serverless:<application id> or eks:<virtual cluster id>; got {text!r}"
             )
-        return cls(Kind(kind), identifier)
+        return cls(TargetKind(kind), identifier)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.id}"
 
 
-class State(StrEnum):
+class JobRunState(StrEnum):
     """The state of a run."""
 
     WAITING = "waiting"
@@ -64,16 +64,16 @@ class State(StrEnum):
     @property
     def ended(self) -> bool:
         """Whether the run has ended."""
-        return self in (State.SUCCEEDED, State.STOPPED, State.FAILED)
+        return self in (JobRunState.SUCCEEDED, JobRunState.STOPPED, JobRunState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JobRun:
     """A run of a job on EMR.
 
     Attributes:
         id: EMR's id of the run.
-        name: Its name, by which the runs of an application are found.
+        name: Its name, the same for all runs of an application.
         state: Its state.
         told: EMR's name for the state, and EMR's reason if it gives one.
         created: When it was submitted.
@@ -81,12 +81,12 @@ class Run:
         marker: S3 URI of its stop marker; empty if EMR stops it.
         logs: Locations of its logs.
         scheduled: Whether its job has a schedule.
-        command: What it does (`platform.command`); compare it by `Platform.same`.
+        command: Its command (`platform.command`); `Platform.same` compares it.
     """
 
     id: str
     name: str
-    state: State
+    state: JobRunState
     told: str
     created: datetime
     fingerprint: str = ""
@@ -98,14 +98,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What EMR says about a target.
+    """EMR's description of a target.
 
     Attributes:
         release_label: Its release; empty if the job chooses it (EKS).
-        spark: Version of Spark; empty if EMR does not tell.
-        architecture: `x86_64` or `arm64`; empty if EMR does not tell.
+        spark: Version of Spark; empty if not known.
+        architecture: `x86_64` or `arm64`; empty if not known.
         logs: S3 location of its logs; empty if the job chooses it.
-        faults: Reasons why nothing can be submitted now, as sentences.
+        faults: Reasons why no job can be submitted now, as sentences.
     """
 
     release_label: str

@@ -81,7 +81,7 @@ class Lease:
         distributed: Whether a run noted that Kinesis distributes the stream's records itself, now or in the past; in rows of runs.
         marks: The marks of the checkpoints with which the stream was read; in rows of runs.
         lag: The run's lag at its last renewal; None in shards' rows, and before the first renewal.
-        status: The token with which tools can read the run's status, and nothing else. None in shards' rows.
+        status: Address and token with which tools can read the run's status, and nothing else. None in shards' rows.
         written: When a run wrote a shard's row, epoch seconds by its own clock; None if not known.
         also: Attributes with texts that only rows for a KCL application have.
         ours: Whether this library certainly wrote the row, rather than a KCL application.

@@ -200,7 +200,7 @@ class RunLease:
         Args:
             listener: Reads the streams, and is told when leases are taken or lost.
             endpoint: Address at which this run serves data, written into the rows for other processes.
-            status: Token with which tools can read this run's status, also written into the rows.
+            status: Address and token with which tools can read this run's status, also written into the rows.
 
         Raises:
             LeaseTableError: The table is missing, is not a lease table, or access to it is refused.

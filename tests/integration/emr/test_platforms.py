@@ -17,7 +17,7 @@ from kinesis_efo.emr.containers import Containers
 from kinesis_efo.emr.job import Job
 from kinesis_efo.emr.platform import Platform
 from kinesis_efo.emr.serverless import Serverless
-from kinesis_efo.emr.target import State, Target
+from kinesis_efo.emr.target import JobRunState, Target
 from kinesis_efo.errors import PlatformError
 from tests.support.emr import APPLICATION, CLUSTER, VIRTUAL_CLUSTER, FakeEmr
 
@@ -170,7 +170,7 @@ def test_a_run_is_found_by_its_name_and_tells_what_it_is(emr: FakeEmr, platform:
     assert (live.name, live.fingerprint) == (JOB.name, "f1")
     assert live.marker == ("" if kind == "serverless" else MARKER)
     failed = platform.run(first)
-    assert failed.state is State.FAILED
+    assert failed.state is JobRunState.FAILED
     assert "exit code 1" in failed.told or "USER_ERROR" in failed.told
     assert platform.run(other).name == "kinesis-efo-dev-other"
     prefix = {
@@ -186,9 +186,9 @@ def test_a_run_is_seen_through_its_life(emr: FakeEmr, platform: Platform) -> Non
     seen = [platform.run(identifier).state for _ in range(2)]
     platform.cancel(platform.run(identifier), 0)
     seen += [platform.run(identifier).state for _ in range(2)]
-    assert seen == [State.WAITING, State.RUNNING, State.STOPPING, State.STOPPED]
+    assert seen == [JobRunState.WAITING, JobRunState.RUNNING, JobRunState.STOPPING, JobRunState.STOPPED]
     emr.runs[identifier].state = "COMPLETED" if emr.runs[identifier].service != "emr-serverless" else "SUCCESS"
-    assert platform.run(identifier).state is State.SUCCEEDED
+    assert platform.run(identifier).state is JobRunState.SUCCEEDED
 
 
 @pytest.mark.parametrize(("grace", "asked"), [(0, "0"), (1, "15"), (600, "600"), (9000, "1800")])
@@ -217,7 +217,7 @@ def test_a_step_that_waits_has_no_driver_to_end(emr: FakeEmr) -> None:
     with _opened(emr, "cluster") as platform:
         identifier = platform.submit(JOB)
         waiting = platform.run(identifier)
-        assert waiting.state is State.WAITING
+        assert waiting.state is JobRunState.WAITING
         platform.cancel(waiting, 0)
     assert len(emr.runs) == 1
 

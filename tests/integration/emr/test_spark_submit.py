@@ -22,7 +22,7 @@ import pytest
 from demo.output import committed
 from kinesis_efo.emr import job
 from kinesis_efo.emr.packing import Archive, PythonPlatform, package
-from kinesis_efo.emr.target import Kind
+from kinesis_efo.emr.target import TargetKind
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.spark import stop_marker
 from tests.support.archives import unpack
@@ -88,7 +88,7 @@ def test_a_job_runs_from_the_archive_alone_and_ends_at_its_stop_marker(
     assert stop_marker.SETTING == job.MARKER_SETTING
     container, environment = bare
     daemon = "spark.python.daemon.module"
-    module = job.spark_settings(Kind.CLUSTER, str(archive.path), [], {})[daemon]
+    module = job.spark_settings(TargetKind.CLUSTER, str(archive.path), [], {})[daemon]
     marker, output, log = tmp_path / "stops" / "now", tmp_path / "lake", tmp_path / "job.log"
     with LocalAws(settings=Settings(consumer_creating_seconds=0.0, idle_event_seconds=0.5)) as aws:
         world = make_world(aws, tmp_path, {"orders": 2})

@@ -9,23 +9,28 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.emr.following import Stopped, stop, until_running
+from kinesis_efo.emr.following import StopResult, stop, until_running
 from kinesis_efo.emr.job import Job
 from kinesis_efo.emr.platform import Platform
-from kinesis_efo.emr.target import Kind, Run, Site, State, Target
+from kinesis_efo.emr.target import JobRun, JobRunState, Site, Target, TargetKind
 from kinesis_efo.errors import RunFailedError, StillRunningError
 from tests.support.virtual_time import LoopClock, run
 
-RUN = Run(
-    "r1", "kinesis-efo-dev-lake", State.RUNNING, "RUNNING", datetime(2026, 1, 1, tzinfo=UTC), logs=["s3://logs/r1/"]
+RUN = JobRun(
+    "r1",
+    "kinesis-efo-dev-lake",
+    JobRunState.RUNNING,
+    "RUNNING",
+    datetime(2026, 1, 1, tzinfo=UTC),
+    logs=["s3://logs/r1/"],
 )
 
 
 class Scripted(Platform):
     """A run whose state is a function of the time, and of when it was cancelled and asked to stop."""
 
-    def __init__(self, state: Callable[[Scripted], State], marker: str = "") -> None:
-        super().__init__(Target(Kind.EKS, "a"), None)
+    def __init__(self, state: Callable[[Scripted], JobRunState], marker: str = "") -> None:
+        super().__init__(Target(TargetKind.EKS, "a"), None)
         self.began = LoopClock().monotonic()
         self.cancelled: list[tuple[float, int]] = []
         self.marked: list[tuple[float, str]] = []
@@ -41,12 +46,12 @@ class Scripted(Platform):
         self.marked.append((self.now, uri))
         return True
 
-    def run(self, identifier: str) -> Run:
+    def run(self, identifier: str) -> JobRun:
         assert identifier == RUN.id
         state = self._state(self)
         return replace(RUN, state=state, told=state.value.upper(), marker=self._marker)
 
-    def cancel(self, run: Run, grace: int) -> None:
+    def cancel(self, run: JobRun, grace: int) -> None:
         self.cancelled.append((self.now, grace))
 
     def site(self) -> Site:
@@ -58,21 +63,21 @@ class Scripted(Platform):
     def submit(self, job: Job) -> str:
         raise NotImplementedError
 
-    def runs(self, name: str) -> Sequence[Run]:
+    def runs(self, name: str) -> Sequence[JobRun]:
         raise NotImplementedError
 
 
-async def _stopped(platform: Scripted, grace: int, told: list[str] | None = None) -> Stopped:
+async def _stopped(platform: Scripted, grace: int, told: list[str] | None = None) -> StopResult:
     report = (lambda _: None) if told is None else lambda run: told.append(run.told)
     return await stop(platform, platform.run(RUN.id), LoopClock(), report, grace=grace, mark=platform.mark)
 
 
 def test_a_run_is_followed_until_it_runs_and_each_change_is_told_once() -> None:
     async def main() -> None:
-        platform = Scripted(lambda self: State.RUNNING if self.now >= 60 else State.WAITING)
+        platform = Scripted(lambda self: JobRunState.RUNNING if self.now >= 60 else JobRunState.WAITING)
         told: list[str] = []
         found = await until_running(platform, RUN.id, LoopClock(), lambda run: told.append(run.told), 900)
-        assert (found.state, told) == (State.RUNNING, ["WAITING", "RUNNING"])
+        assert (found.state, told) == (JobRunState.RUNNING, ["WAITING", "RUNNING"])
         assert 60 <= platform.now <= 65
 
     run(main())
@@ -80,17 +85,17 @@ def test_a_run_is_followed_until_it_runs_and_each_change_is_told_once() -> None:
 
 def test_a_run_that_waits_for_long_is_left_waiting() -> None:
     async def main() -> None:
-        platform = Scripted(lambda _: State.WAITING)
-        assert (await until_running(platform, RUN.id, LoopClock(), lambda _: None, 30)).state is State.WAITING
+        platform = Scripted(lambda _: JobRunState.WAITING)
+        assert (await until_running(platform, RUN.id, LoopClock(), lambda _: None, 30)).state is JobRunState.WAITING
         assert platform.now == pytest.approx(30)
 
     run(main())
 
 
-@pytest.mark.parametrize("state", [State.FAILED, State.STOPPED])
-def test_a_run_that_ends_instead_says_where_its_logs_are(state: State) -> None:
+@pytest.mark.parametrize("state", [JobRunState.FAILED, JobRunState.STOPPED])
+def test_a_run_that_ends_instead_says_where_its_logs_are(state: JobRunState) -> None:
     async def main() -> None:
-        platform = Scripted(lambda self: state if self.now >= 5 else State.WAITING)
+        platform = Scripted(lambda self: state if self.now >= 5 else JobRunState.WAITING)
         with pytest.raises(
             RunFailedError, match=rf"run r1 .* on eks:a ended: {state.value.upper()}. Logs: s3://logs/r1/"
         ):
@@ -102,12 +107,14 @@ def test_a_run_that_ends_instead_says_where_its_logs_are(state: State) -> None:
 def test_a_job_that_heeds_its_marker_ends_by_itself() -> None:
     async def main() -> None:
         heeds = Scripted(
-            lambda self: State.SUCCEEDED if self.marked and self.now >= self.marked[0][0] + 40 else State.RUNNING,
+            lambda self: (
+                JobRunState.SUCCEEDED if self.marked and self.now >= self.marked[0][0] + 40 else JobRunState.RUNNING
+            ),
             "s3://b/stops/1",
         )
         told: list[str] = []
         stopped = await _stopped(heeds, 600, told)
-        assert (stopped.graceful, stopped.run.state) == (True, State.SUCCEEDED)
+        assert (stopped.graceful, stopped.run.state) == (True, JobRunState.SUCCEEDED)
         assert heeds.marked == [(0, "s3://b/stops/1")]
         assert (heeds.cancelled, told) == ([], ["RUNNING", "SUCCEEDED"])
 
@@ -116,7 +123,7 @@ def test_a_job_that_heeds_its_marker_ends_by_itself() -> None:
 
 def test_where_emr_grants_the_time_it_is_asked_to_end_the_run() -> None:
     async def main() -> None:
-        ends = Scripted(lambda self: State.STOPPED if self.cancelled and self.now >= 20 else State.RUNNING)
+        ends = Scripted(lambda self: JobRunState.STOPPED if self.cancelled and self.now >= 20 else JobRunState.RUNNING)
         assert (await _stopped(ends, 120)).graceful
         assert ends.cancelled == [(0, 120)]
 
@@ -125,7 +132,7 @@ def test_where_emr_grants_the_time_it_is_asked_to_end_the_run() -> None:
 
 def test_what_emr_ended_at_the_end_of_its_time_did_not_end_by_itself() -> None:
     async def main() -> None:
-        killed = Scripted(lambda self: State.STOPPED if self.now >= 121 else State.RUNNING)
+        killed = Scripted(lambda self: JobRunState.STOPPED if self.now >= 121 else JobRunState.RUNNING)
         assert not (await _stopped(killed, 120)).graceful
 
     run(main())
@@ -133,7 +140,7 @@ def test_what_emr_ended_at_the_end_of_its_time_did_not_end_by_itself() -> None:
 
 def test_a_job_that_does_not_heed_is_ended_by_force() -> None:
     async def main() -> None:
-        deaf = Scripted(lambda self: State.STOPPED if self.cancelled else State.RUNNING, "s3://b/stops/1")
+        deaf = Scripted(lambda self: JobRunState.STOPPED if self.cancelled else JobRunState.RUNNING, "s3://b/stops/1")
         stopped = await _stopped(deaf, 60)
         assert not stopped.graceful
         assert [(pytest.approx(65, abs=5), 0)] == deaf.cancelled
@@ -143,17 +150,19 @@ def test_a_job_that_does_not_heed_is_ended_by_force() -> None:
 
 def test_a_run_whose_marker_has_no_place_is_ended_at_once() -> None:
     async def main() -> None:
-        platform = Scripted(lambda self: State.STOPPED if self.cancelled else State.RUNNING, "s3://foreign/stops/1")
+        platform = Scripted(
+            lambda self: JobRunState.STOPPED if self.cancelled else JobRunState.RUNNING, "s3://foreign/stops/1"
+        )
         assert not (await _stopped(platform, 600)).graceful
         assert (platform.marked, platform.cancelled) == ([], [(0, 0)])
 
     run(main())
 
 
-@pytest.mark.parametrize(("grace", "state"), [(0, State.RUNNING), (600, State.WAITING)])
-def test_without_grace_or_before_it_runs_it_is_ended_at_once(grace: int, state: State) -> None:
+@pytest.mark.parametrize(("grace", "state"), [(0, JobRunState.RUNNING), (600, JobRunState.WAITING)])
+def test_without_grace_or_before_it_runs_it_is_ended_at_once(grace: int, state: JobRunState) -> None:
     async def main() -> None:
-        platform = Scripted(lambda self: State.STOPPED if self.cancelled else state, "s3://b/stops/1")
+        platform = Scripted(lambda self: JobRunState.STOPPED if self.cancelled else state, "s3://b/stops/1")
         assert not (await _stopped(platform, grace)).graceful
         assert (platform.marked, platform.cancelled) == ([], [(0, 0)])
 
@@ -163,6 +172,6 @@ def test_without_grace_or_before_it_runs_it_is_ended_at_once(grace: int, state: 
 def test_what_cannot_be_ended_is_an_error() -> None:
     async def main() -> None:
         with pytest.raises(StillRunningError, match="run r1 of kinesis-efo-dev-lake on eks:a is still there: RUNNING"):
-            await _stopped(Scripted(lambda _: State.RUNNING), 0)
+            await _stopped(Scripted(lambda _: JobRunState.RUNNING), 0)
 
     run(main())

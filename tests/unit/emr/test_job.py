@@ -16,7 +16,7 @@ from kinesis_efo.emr.job import (
     source_option,
     spark_settings,
 )
-from kinesis_efo.emr.target import Kind
+from kinesis_efo.emr.target import TargetKind
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.units import parse_size
 
@@ -24,7 +24,7 @@ ARCHIVE = "s3://artifacts/environments/0a/environment.tar.gz"
 MIB = 1 << 20
 
 
-def settings(kind: Kind = Kind.SERVERLESS, *arguments: str, **given: str) -> dict[str, str]:
+def settings(kind: TargetKind = TargetKind.SERVERLESS, *arguments: str, **given: str) -> dict[str, str]:
     return spark_settings(
         kind, ARCHIVE, arguments, {f"spark.{name.replace('_', '.')}": value for name, value in given.items()}
     )
@@ -33,26 +33,29 @@ def settings(kind: Kind = Kind.SERVERLESS, *arguments: str, **given: str) -> dic
 @pytest.mark.parametrize(
     ("kind", "names"),
     [
-        (Kind.CLUSTER, ["spark.yarn.appMasterEnv.PYSPARK_PYTHON", "spark.yarn.appMasterEnv.PYSPARK_DRIVER_PYTHON"]),
         (
-            Kind.SERVERLESS,
+            TargetKind.CLUSTER,
+            ["spark.yarn.appMasterEnv.PYSPARK_PYTHON", "spark.yarn.appMasterEnv.PYSPARK_DRIVER_PYTHON"],
+        ),
+        (
+            TargetKind.SERVERLESS,
             ["spark.emr-serverless.driverEnv.PYSPARK_PYTHON", "spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON"],
         ),
-        (Kind.EKS, ["spark.pyspark.python", "spark.pyspark.driver.python"]),
+        (TargetKind.EKS, ["spark.pyspark.python", "spark.pyspark.driver.python"]),
     ],
 )
-def test_driver_and_executors_run_the_archives_python(kind: Kind, names: list[str]) -> None:
+def test_driver_and_executors_run_the_archives_python(kind: TargetKind, names: list[str]) -> None:
     found = settings(kind)
     assert found["spark.archives"] == f"{ARCHIVE}#environment"
     for name in [*names, "spark.executorEnv.PYSPARK_PYTHON"]:
         assert found[name] == "./environment/bin/python"
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_what_a_batch_job_would_want_is_off(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", TargetKind)
+def test_what_a_batch_job_would_want_is_off(kind: TargetKind) -> None:
     found = settings(kind)
     assert (found["spark.speculation"], found["spark.dynamicAllocation.enabled"]) == ("false", "false")
-    assert any("rolling" in name or "rotation" in name for name in found) is (kind is not Kind.SERVERLESS)
+    assert any("rolling" in name or "rotation" in name for name in found) is (kind is not TargetKind.SERVERLESS)
 
 
 def test_workers_are_forked_with_everything_imported_unless_the_user_has_a_daemon() -> None:
@@ -64,7 +67,7 @@ def test_workers_are_forked_with_everything_imported_unless_the_user_has_a_daemo
     "option", [["--option", "bufferBytes=1g"], ["--option=bufferbytes=1g"], ["--option", "BUFFERBYTES=1024m"]]
 )
 def test_the_drivers_overhead_has_room_for_the_fetchers_buffer(option: list[str]) -> None:
-    usual, large = (parse_size(settings(Kind.EKS, *each)["spark.driver.memoryOverhead"]) for each in ([], option))
+    usual, large = (parse_size(settings(TargetKind.EKS, *each)["spark.driver.memoryOverhead"]) for each in ([], option))
     assert usual > (256 + 512) * MIB
     assert large - usual == (1024 - 256) * MIB * 3 // 2
 
@@ -79,7 +82,7 @@ def test_the_drivers_overhead_follows_its_heap() -> None:
 
 def test_executors_have_room_for_the_fetchers_that_one_may_have_to_take() -> None:
     def overhead(*arguments: str, **given: str) -> int:
-        return parse_size(settings(Kind.EKS, *arguments, **given)["spark.executor.memoryOverhead"])
+        return parse_size(settings(TargetKind.EKS, *arguments, **given)["spark.executor.memoryOverhead"])
 
     assert "spark.executor.memoryOverhead" not in settings()
     one, two, many = (overhead("--option", f"fetchers={number}", kinesisEfo_shards="600") for number in (1, 2, 7))
@@ -94,21 +97,23 @@ def test_executors_have_room_for_the_fetchers_that_one_may_have_to_take() -> Non
     assert overhead("--option", "fetchers=2", *buffers, **shards) - two == 2 * (1024 - 256) * MIB
     assert overhead("--option", "fetchers=2", executor_instances="9", **shards) == two
     assert (
-        settings(Kind.EKS, "--option", "fetchers=2", executor_memoryOverhead="9g")["spark.executor.memoryOverhead"]
+        settings(TargetKind.EKS, "--option", "fetchers=2", executor_memoryOverhead="9g")[
+            "spark.executor.memoryOverhead"
+        ]
         == "9g"
     )
 
 
 def test_memory_follows_the_number_of_shards() -> None:
     def overhead(where: str, shards: str, *arguments: str) -> int:
-        given = settings(Kind.EKS, *arguments, kinesisEfo_shards=shards)
+        given = settings(TargetKind.EKS, *arguments, kinesisEfo_shards=shards)
         assert given["spark.kinesisEfo.shards"] == shards
         return parse_size(given[f"spark.{where}.memoryOverhead"])
 
     fetchers = ("--option", "fetchers=3")
     assert overhead("driver", "2024") - overhead("driver", "1000") == 400 * MIB
     assert overhead("executor", "3048", *fetchers) - overhead("executor", "1000", *fetchers) == 3 * 400 * MIB
-    assert overhead("driver", "1000") == parse_size(settings(Kind.EKS)["spark.driver.memoryOverhead"])
+    assert overhead("driver", "1000") == parse_size(settings(TargetKind.EKS)["spark.driver.memoryOverhead"])
     assert overhead("driver", "8000", *fetchers) < overhead("driver", "1000"), "who plans only has no buffer"
     with pytest.raises(
         ConfigurationError, match=r"--conf spark.kinesisEfo.shards must be a whole number, at least 1; got 'many'"
@@ -120,12 +125,12 @@ def test_fetchers_that_leave_no_core_are_refused() -> None:
     with pytest.raises(
         ConfigurationError, match=r"fetchers is 8, and 2 executors with 4 cores have 8 cores: .* at least one more"
     ):
-        settings(Kind.EKS, "--option", "fetchers=8")
-    assert settings(Kind.EKS, "--option", "fetchers=8", executor_instances="3")
+        settings(TargetKind.EKS, "--option", "fetchers=8")
+    assert settings(TargetKind.EKS, "--option", "fetchers=8", executor_instances="3")
     with pytest.raises(
         ConfigurationError, match=r"--conf spark.executor.cores must be a whole number, at least 1; got 'all'"
     ):
-        settings(Kind.EKS, "--option", "fetchers=8", executor_cores="all")
+        settings(TargetKind.EKS, "--option", "fetchers=8", executor_cores="all")
 
 
 def test_what_the_user_says_wins() -> None:
@@ -160,12 +165,12 @@ def test_what_the_user_says_wins() -> None:
 )
 def test_what_cannot_be_passed_on_is_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        spark_settings(Kind.SERVERLESS, ARCHIVE, [], given)
+        spark_settings(TargetKind.SERVERLESS, ARCHIVE, [], given)
 
 
 def test_options_of_the_source_are_understood_or_refused() -> None:
     with pytest.raises(ConfigurationError, match="option bufferBytes must be a size such as 256m; got 'lots'"):
-        settings(Kind.EKS, "--option", "bufferBytes=lots")
+        settings(TargetKind.EKS, "--option", "bufferBytes=lots")
     for text in ("soon", "10"):
         with pytest.raises(
             ConfigurationError, match=f"option leaseTimeout must be a duration such as 10s; got '{text}'"
@@ -202,11 +207,11 @@ def test_names_of_runs_fit_and_differ() -> None:
 def test_any_value_reaches_spark_whole(value: str) -> None:
     given = {"spark.driver.extraJavaOptions": value}
     job = Job(
-        name="n", program="s3://p", arguments=[], spark=spark_settings(Kind.EKS, ARCHIVE, [], given), role_arn=None,
+        name="n", program="s3://p", arguments=[], spark=spark_settings(TargetKind.EKS, ARCHIVE, [], given), role_arn=None,
         release_label="", logs=None, logs_key_arn=None, fingerprint="f", token="t",
     )  # fmt: skip
     assert read_settings(["spark-submit", *job.spark_submit(), "s3://p"])["spark.driver.extraJavaOptions"] == value
     # In the string, of which EMR does not say how it is split, there are only the others.
-    assert read_settings_text(job.spark_submit_text()) == settings(Kind.EKS)
+    assert read_settings_text(job.spark_submit_text()) == settings(TargetKind.EKS)
     (defaults,) = job.spark_defaults()["applicationConfiguration"]
     assert defaults == {"classification": "spark-defaults", "properties": given}

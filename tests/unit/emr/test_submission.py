@@ -15,7 +15,7 @@ from kinesis_efo.emr.checks import release_faults
 from kinesis_efo.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job
 from kinesis_efo.emr.packing import PythonPlatform
 from kinesis_efo.emr.submission import JobRequest, plan
-from kinesis_efo.emr.target import Kind, Run, Site, State, Target
+from kinesis_efo.emr.target import JobRun, JobRunState, Site, Target, TargetKind
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, StreamRef
 
@@ -34,10 +34,10 @@ REQUEST = JobRequest(
     role_arn="arn:aws:iam::111122223333:role/lake",
 )
 STORE = Store(None, "s3://artifacts/jobs/")
-BEFORE = Run("r1", REQUEST.name, State.FAILED, "FAILED", datetime(2026, 1, 1, tzinfo=UTC))
+BEFORE = JobRun("r1", REQUEST.name, JobRunState.FAILED, "FAILED", datetime(2026, 1, 1, tzinfo=UTC))
 
 
-def job(request: JobRequest = REQUEST, kind: Kind = Kind.EKS, *previous: Run) -> Job:
+def job(request: JobRequest = REQUEST, kind: TargetKind = TargetKind.EKS, *previous: JobRun) -> Job:
     return plan(request, kind, STORE, previous)
 
 
@@ -71,7 +71,7 @@ def test_whatever_makes_another_job_has_another_fingerprint(change: Callable[[Jo
 
 def test_the_same_job_is_the_same_run_until_there_was_one() -> None:
     assert job() == job()
-    again = job(REQUEST, Kind.EKS, BEFORE)
+    again = job(REQUEST, TargetKind.EKS, BEFORE)
     assert again.fingerprint == job().fingerprint
     assert again.token != job().token
     assert again.spark[MARKER_SETTING] != job().spark[MARKER_SETTING], "an old marker stops no new run"
@@ -83,12 +83,12 @@ def test_a_run_carries_the_tags_of_its_environment_by_which_a_pipeline_may_stop_
     assert job(by_hand).tags == {}
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_it_carries_its_fingerprint_and_a_marker_where_emr_grants_no_time(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", TargetKind)
+def test_it_carries_its_fingerprint_and_a_marker_where_emr_grants_no_time(kind: TargetKind) -> None:
     made = job(REQUEST, kind)
     assert made.spark[FINGERPRINT_SETTING] == made.fingerprint
     marker = f"s3://artifacts/jobs/stops/kinesis-efo-dev-lake/{made.token}"
-    assert made.spark.get(MARKER_SETTING) == (None if kind is Kind.SERVERLESS else marker)
+    assert made.spark.get(MARKER_SETTING) == (None if kind is TargetKind.SERVERLESS else marker)
 
 
 @pytest.mark.parametrize("given", [["--manifest", "s3://b/m"], ["--manifest=s3://b/m"]])
@@ -112,15 +112,15 @@ POSITIONS = 'startingPosition={"orders":{"shardId-000000000000":"AFTER:49"}}'
 def test_what_yarn_would_change_is_refused_on_a_cluster_alone(changes: dict[str, Any], said: str) -> None:
     request = replace(REQUEST, **changes)
     with pytest.raises(ConfigurationError, match=said):
-        job(request, Kind.CLUSTER)
-    for kind in (Kind.EKS, Kind.SERVERLESS):
+        job(request, TargetKind.CLUSTER)
+    for kind in (TargetKind.EKS, TargetKind.SERVERLESS):
         assert job(request, kind).arguments[-2:] == request.arguments[-2:]
     spaced = replace(REQUEST, arguments=["--option", POSITIONS.replace("}}", "} }")])
-    assert job(spaced, Kind.CLUSTER).arguments[-1] == spaced.arguments[-1]
+    assert job(spaced, TargetKind.CLUSTER).arguments[-1] == spaced.arguments[-1]
 
 
 def test_only_a_cluster_has_a_role_to_run_with() -> None:
-    assert job(replace(REQUEST, role_arn=None), Kind.CLUSTER).role_arn is None
+    assert job(replace(REQUEST, role_arn=None), TargetKind.CLUSTER).role_arn is None
     with pytest.raises(ConfigurationError, match="--execution-role is missing: a job on eks"):
         job(replace(REQUEST, role_arn=None))
 
@@ -139,5 +139,5 @@ def test_only_a_cluster_has_a_role_to_run_with() -> None:
     ],
 )
 def test_a_release_needs_spark_4(site: Site, fits: bool) -> None:
-    faults: list[Any] = list(release_faults(Target(Kind.CLUSTER, "j-1"), site, ""))
+    faults: list[Any] = list(release_faults(Target(TargetKind.CLUSTER, "j-1"), site, ""))
     assert (faults == []) is fits

@@ -20,17 +20,17 @@ from kinesis_efo.emr.job import job_name
 from kinesis_efo.emr.platform import Platform
 from kinesis_efo.emr.schedules import Schedule, Schedules
 from kinesis_efo.emr.serverless import Serverless
-from kinesis_efo.emr.target import Kind, Target
+from kinesis_efo.emr.target import Target, TargetKind
 from kinesis_efo.errors import UsageError
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
 
-_PLATFORMS: Final[dict[Kind, tuple[str, type[Platform]]]] = {
-    Kind.CLUSTER: ("emr", Clusters),
-    Kind.SERVERLESS: ("emr-serverless", Serverless),
-    Kind.EKS: ("emr-containers", Containers),
+_PLATFORMS: Final[dict[TargetKind, tuple[str, type[Platform]]]] = {
+    TargetKind.CLUSTER: ("emr", Clusters),
+    TargetKind.SERVERLESS: ("emr-serverless", Serverless),
+    TargetKind.EKS: ("emr-containers", Containers),
 }
 
 
@@ -134,7 +134,7 @@ class Context:
                 f"the job of {deployed.application} in {deployed.environment} has schedule {deployed.schedule}, but no group or role "
                 "for it is described: deploy the infrastructure again"
             )
-        if self.target.kind is not Kind.SERVERLESS:
+        if self.target.kind is not TargetKind.SERVERLESS:
             raise UsageError(
                 f"the job of {deployed.application} in {deployed.environment} has schedule {deployed.schedule}, which is for EMR "
                 f"Serverless; got --target {self.target}: say --now to run it there once"

@@ -16,10 +16,10 @@ from kinesis_efo.cli.failing import Ended
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.emr.coordination import until_free
 from kinesis_efo.emr.driver_logs import driver_log
-from kinesis_efo.emr.following import Stopped
+from kinesis_efo.emr.following import StopResult
 from kinesis_efo.emr.following import stop as stop_run
 from kinesis_efo.emr.job import lease_timeout
-from kinesis_efo.emr.target import Run
+from kinesis_efo.emr.target import JobRun
 from kinesis_efo.errors import PlatformError
 from kinesis_efo.leases.owner import readable
 
@@ -83,7 +83,7 @@ def stop(given: Stop) -> None:
         )
 
 
-def _chosen(context: Context, identifier: str | None) -> Run:
+def _chosen(context: Context, identifier: str | None) -> JobRun:
     if identifier is not None:
         return context.platform.run(identifier)
     known = context.platform.runs(context.name)
@@ -92,7 +92,7 @@ def _chosen(context: Context, identifier: str | None) -> Run:
     return context.platform.run(known[0].id)
 
 
-def run_data(run: Run) -> dict[str, Any]:
+def run_data(run: JobRun) -> dict[str, Any]:
     """A run as plain data, for JSON."""
     return {
         "id": run.id,
@@ -105,19 +105,19 @@ def run_data(run: Run) -> dict[str, Any]:
     }
 
 
-def remark(run: Run) -> None:
+def remark(run: JobRun) -> None:
     """Say what EMR tells of a run, beside the answer."""
     output.remark(f"{run.id} {run.told}")
 
 
-def _runs_view(runs: Sequence[Run], title: str) -> RenderableType:
+def _runs_view(runs: Sequence[JobRun], title: str) -> RenderableType:
     rows = [
         (run.id, run.state.value, run.told, f"{run.created:%Y-%m-%d %H:%M:%S}", "\n".join(run.logs)) for run in runs
     ]
     return output.table(["run", "state", "EMR says", "submitted", "logs"], rows, title)
 
 
-async def _stop(context: Context, clock: Clock, given: Stop) -> tuple[list[Stopped], list[str]]:
+async def _stop(context: Context, clock: Clock, given: Stop) -> tuple[list[StopResult], list[str]]:
     live = context.platform.live(context.name)
     stopped = [
         await stop_run(
@@ -133,6 +133,6 @@ async def _stop(context: Context, clock: Clock, given: Stop) -> tuple[list[Stopp
         return stopped, sorted(await until_free(leases, clock, seconds))
 
 
-def _stopped_view(stopped: Sequence[Stopped]) -> RenderableType:
+def _stopped_view(stopped: Sequence[StopResult]) -> RenderableType:
     rows = [(each.run.id, "by itself" if each.graceful else "by EMR", each.run.told) for each in stopped]
     return output.table(["run", "ended", "EMR says"], rows)

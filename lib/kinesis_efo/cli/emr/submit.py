@@ -25,7 +25,7 @@ from kinesis_efo.emr.schedules import Schedule
 from kinesis_efo.emr.serverless import Serverless
 from kinesis_efo.emr.submission import JobRequest, Situation, ensure, look, make_room, plan, refusals, upload
 from kinesis_efo.emr.submission import submit as submit_job
-from kinesis_efo.emr.target import Kind, Run
+from kinesis_efo.emr.target import JobRun, TargetKind
 from kinesis_efo.errors import SubmissionRefusedError, UsageError
 
 _EKS_RELEASE: Final = "emr-spark-8.0.0-latest"
@@ -150,10 +150,10 @@ async def _make_room(
     clock: Clock,
     given: Submit,
     found: Situation,
-    live: Sequence[Run],
+    live: Sequence[JobRun],
     *,
     busy: bool,
-) -> Sequence[Run]:
+) -> Sequence[JobRun]:
     """Refuse a job that could not work, and stop the runs in its way. If `busy`, leases may be held without such a run."""
     replacing = bool(live) and (given.replace or given.if_changed)
     async with context.leases() as leases:
@@ -217,7 +217,7 @@ def _program(project: Path, job: str | None) -> Path:
 
 
 def _release_label(context: Context) -> str:
-    if context.target.kind is not Kind.EKS:
+    if context.target.kind is not TargetKind.EKS:
         return ""
     # This suffix names the newest image of a release on EKS.
     return f"{context.deployment.release_label}-latest" if context.deployment else _EKS_RELEASE

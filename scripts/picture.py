@@ -12,7 +12,7 @@ from rich.terminal_theme import MONOKAI
 from kinesis_efo.cli.top.terminal import show
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus, Subscription
 from kinesis_efo.leases import Lag, Lease, run_key
-from kinesis_efo.operate.following import Look
+from kinesis_efo.operate.following import Observation
 from kinesis_efo.operate.pulse import Pulse
 
 WIDTH: Final = 92
@@ -69,7 +69,7 @@ def _query(number: int, *, later: int) -> QueryStatus:
     )
 
 
-def _look(queries: int = 0) -> Look:
+def _look(queries: int = 0) -> Observation:
     pulse = Pulse()
     pulse.begin(NOW - STEP, "ip-10-0-1-7:4711 reads now")
     view = None
@@ -78,7 +78,9 @@ def _look(queries: int = 0) -> Look:
         told = [_query(number, later=later) for number in range(1, queries + 1)]
         view = pulse.add(RunStatus(NOW - STEP + STEP * later, shards, 268_435_456, 0.47 * STEP * later, told))
     owner = "ip-10-0-1-7:6f2c:4026531836:4711:88123:00c0ffee00c0ffee"
-    return Look(NOW, {"orders": Lease(run_key("orders"), owner=owner, lag=Lag(60, 1))}, view, NOW, "", pulse.events)
+    return Observation(
+        NOW, {"orders": Lease(run_key("orders"), owner=owner, lag=Lag(60, 1))}, view, NOW, "", pulse.events
+    )
 
 
 def picture(queries: int = 0) -> str:

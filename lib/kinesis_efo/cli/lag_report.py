@@ -16,7 +16,7 @@ from kinesis_efo.errors import StreamError
 from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.operate.lag import ShardLag, State
+from kinesis_efo.operate.lag import ReaderState, ShardLag
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Report:
     application: str
     at: float
     runs: Mapping[str, Lease]
-    states: Mapping[str, State]
+    states: Mapping[str, ReaderState]
     asked: frozenset[str]
     shards: Sequence[ShardLag]
     reported: Mapping[str, int]
@@ -55,7 +55,7 @@ class Report:
 
 def within(reports: Sequence[Report], threshold: float) -> bool:
     """Whether no shard is further behind than so many seconds, as far as known; one that waits for its parents does not count."""
-    rows = [row for report in reports for row in report.shards if row.state is not State.WAITING]
+    rows = [row for report in reports for row in report.shards if row.state is not ReaderState.WAITING]
     return not any(report.missing for report in reports) and all(
         row.seconds is not None and row.seconds <= threshold for row in rows
     )

@@ -12,13 +12,20 @@ from kinesis_efo.cli import output
 from kinesis_efo.cli.shapes import Shape, duration, written_out
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.operate.lag import State
+from kinesis_efo.operate.lag import ReaderState
 from kinesis_efo.units import format_size
 
-STATE_STYLES = {State.READING: "green", State.SILENT: "bold red", State.FREE: "yellow", State.UNSTARTED: "yellow"}
+STATE_STYLES = {
+    ReaderState.READING: "green",
+    ReaderState.SILENT: "bold red",
+    ReaderState.FREE: "yellow",
+    ReaderState.UNSTARTED: "yellow",
+}
 
 
-def runs_table(runs: Mapping[str, Lease], shape: Shape, now: float, states: Mapping[str, State] | None = None) -> Table:
+def runs_table(
+    runs: Mapping[str, Lease], shape: Shape, now: float, states: Mapping[str, ReaderState] | None = None
+) -> Table:
     """The runs' leases with what they say of their lag.
 
     Args:

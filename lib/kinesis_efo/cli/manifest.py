@@ -22,7 +22,7 @@ from kinesis_efo.manifest_schema import SCHEMA
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.checkup import consumer, stream
 from kinesis_efo.operate.lease_checkup import lease_table
-from kinesis_efo.operate.manifest_search import Found, Search, Wanted, search
+from kinesis_efo.operate.manifest_search import Search, SearchResult, StreamSpec, search
 from kinesis_efo.options import AwsSettings
 
 
@@ -31,12 +31,12 @@ def init(given: Init) -> None:
     file = None if given.out == STDOUT else _file(given.out)
     if file is not None and file.exists() and not given.force:
         raise _kept(file)
-    streams = [Wanted.parse(each) for each in given.stream]
+    streams = [StreamSpec.parse(each) for each in given.stream]
     _refuse_repeated(each.name for each in streams)
     _refuse_repeated(each.stream_name for each in streams)
     wanted = Search(given.app, given.environment, _region(given.aws, streams), streams, given.consumer, given.table)
 
-    async def look() -> Found:
+    async def look() -> SearchResult:
         async with Access(given.aws, wanted.region) as access:
             return await search(access, wanted)
 
@@ -124,7 +124,7 @@ def _refuse_repeated(names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def _region(aws: AwsSettings, streams: Sequence[Wanted]) -> str:
+def _region(aws: AwsSettings, streams: Sequence[StreamSpec]) -> str:
     """The one region of everything: that of the ARNs, or else that of the command line or of the environment."""
     regions = {each.region for each in streams if each.region is not None}
     if aws.region is not None:

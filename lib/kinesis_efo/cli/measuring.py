@@ -22,7 +22,7 @@ from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.findings import CheckFailed, Finding, failed_call
 from kinesis_efo.operate.lease_checkup import live_readers
-from kinesis_efo.operate.measurement import TRANSPORTS, Measurement, Subscribed
+from kinesis_efo.operate.measurement import TRANSPORTS, Measurement, SubscriptionResult
 from kinesis_efo.operate.subscribing import measured, over_aws
 
 
@@ -104,7 +104,7 @@ def data(found: Measurement) -> dict[str, Any]:
     }
 
 
-def _transport(found: Subscribed) -> dict[str, Any]:
+def _transport(found: SubscriptionResult) -> dict[str, Any]:
     http = found.http
     return {
         "transport": found.transport,
@@ -135,10 +135,10 @@ def view(found: Measurement) -> RenderableType:
     return Group(Text(f"{found.shard} of {found.stream.name}, at {found.endpoint}", "bold"), table)
 
 
-def _offered(take: Callable[[HttpFacts], int | None]) -> Callable[[Subscribed], str | None]:
+def _offered(take: Callable[[HttpFacts], int | None]) -> Callable[[SubscriptionResult], str | None]:
     """A row of what only HTTP/2 has."""
 
-    def cell(found: Subscribed) -> str | None:
+    def cell(found: SubscriptionResult) -> str | None:
         if found.http is None or found.http.version != "HTTP/2":
             return None
         value = take(found.http)
@@ -147,7 +147,7 @@ def _offered(take: Callable[[HttpFacts], int | None]) -> Callable[[Subscribed], 
     return cell
 
 
-_ROWS: Final[tuple[tuple[str, Callable[[Subscribed], str | None]], ...]] = (
+_ROWS: Final[tuple[tuple[str, Callable[[SubscriptionResult], str | None]], ...]] = (
     ("HTTP version", lambda found: None if found.http is None else found.http.version),
     ("TLS version", lambda found: None if found.http is None else found.http.tls or "none"),
     ("streams per connection", _offered(lambda http: http.most_streams)),

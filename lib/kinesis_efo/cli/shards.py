@@ -18,7 +18,7 @@ from kinesis_efo.kinesis.topology import Topology, explained
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.each_stream import Answers, of_each
-from kinesis_efo.operate.shard_tree import Entry, share, tree
+from kinesis_efo.operate.shard_tree import TreeEntry, share, tree
 
 
 def shards(given: Shards) -> None:
@@ -83,7 +83,7 @@ def _view(manifest: Manifest, listed: Mapping[str, list[Shard]], open_only: bool
     return Group(*trees[:-1])
 
 
-def _text(entry: Entry) -> Text:
+def _text(entry: TreeEntry) -> Text:
     shard = entry.shard
     if entry.repeated:
         return Text(f"{shard.shard_id}  see above: it continues two shards", "dim")

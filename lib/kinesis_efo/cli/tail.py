@@ -24,7 +24,7 @@ from kinesis_efo.errors import UsageError
 from kinesis_efo.kinesis.topology import explained
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.lag import reported
-from kinesis_efo.operate.record_format import Format, Record, Wanted
+from kinesis_efo.operate.record_format import Format, RecordFilter, TailRecord
 from kinesis_efo.operate.tailing import Tail, Until, before_last, stream_access
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.options.readers import refusal
@@ -43,7 +43,7 @@ def tail(given: Given) -> None:
         if text is not None:
             check(text, SystemClock().time())
     seconds = None if given.stop_after is None else arguments.seconds("--for", given.stop_after)
-    wanted = Wanted(given.key, _pattern(given.grep))
+    wanted = RecordFilter(given.key, _pattern(given.grep))
     chosen = choose(given.aws, given.stream, given.manifest, given.consumer_arn)
     earliest, latest = asyncio.run(_kinesis_time(given.aws, chosen))
     position = _start(given.start or "LATEST", earliest)
@@ -95,7 +95,7 @@ class _Printer:
         closed: Whether the reader of our output has closed it.
     """
 
-    def __init__(self, how: Format, wanted: Wanted, limit: int | None) -> None:
+    def __init__(self, how: Format, wanted: RecordFilter, limit: int | None) -> None:
         self.enough = asyncio.Event()
         self.status = StatusLine()
         self._write = how.write
@@ -106,7 +106,7 @@ class _Printer:
         self.closed = False
         self.printed = self.read = self.bytes = 0
 
-    def take(self, records: list[Record]) -> None:
+    def take(self, records: list[TailRecord]) -> None:
         self.read += len(records)
         self.bytes += sum(len(record.data) for record in records)
         found = [record for record in records if self._wanted.has(record)]

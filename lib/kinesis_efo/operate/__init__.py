@@ -1,1 +1,1 @@
-"""Operations behind the command line: checks, lag, changes to leases, tailing. Nothing here prints."""
+"""The operations of the command line: checks, lag, changes to leases, tailing. They do not print."""

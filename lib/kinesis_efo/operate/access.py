@@ -1,4 +1,4 @@
-"""AWS clients for commands: opened when first used, closed together, with shorter timeouts than a query's."""
+"""AWS clients for commands: opened at first use, closed together, with shorter timeouts than those of queries."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from kinesis_efo.options import AwsSettings
 CONFIG: Final = AioConfig(
     connect_timeout=5, read_timeout=15, retries={"mode": "standard", "total_max_attempts": 3}, max_pool_connections=64
 )
-"""Short timeouts: a person waits for the answer."""
+"""Short timeouts, for interactive commands."""
 
 
 class Clients(Protocol):
-    """Gives checks their clients."""
+    """Provides AWS clients."""
 
     async def client(self, service: str) -> Any:
-        """An aiobotocore client for `kinesis`, `dynamodb`, ..."""
+        """Return an aiobotocore client for `kinesis`, `dynamodb`, ..."""
         ...
 
 
@@ -35,11 +35,11 @@ class Access:
     Args:
         aws: Region, endpoint and role.
         region: Region if the settings name none.
-        clock: This machine's.
+        clock: This machine's clock.
 
     Attributes:
-        clock: Kinesis', by the answers that these clients got.
-        table_clock: AWS', by the answers of DynamoDB: what is in a lease table is as old as this tells.
+        clock: Kinesis' clock, from the responses to these clients.
+        table_clock: DynamoDB's clock, from the responses to these clients, for the age of a lease table's rows.
     """
 
     def __init__(self, aws: AwsSettings, region: str, clock: Clock | None = None) -> None:
@@ -60,13 +60,13 @@ class Access:
         return self._opened[service]
 
     async def kinesis_time(self, stream_arn: str) -> float:
-        """Kinesis' time, epoch seconds, as `KinesisClock` tells it; this machine's where Kinesis cannot be asked.
+        """Return Kinesis' time, epoch seconds; this machine's time if Kinesis cannot be called.
 
         Args:
-            stream_arn: Whose shards are asked for, if nothing was asked yet.
+            stream_arn: The stream for a ListShards call, if there was no response yet.
         """
         if not self.clock.knows:
-            # A refusal tells the time, too. Whatever else is wrong shows with the call that the time is for.
+            # A refusal has the time, too. Errors are ignored here, because the next call will raise them.
             with suppress(*CALL_ERRORS):
                 await (await self.client("kinesis")).list_shards(StreamARN=stream_arn, MaxResults=1)
         return self.clock.time()
@@ -75,7 +75,7 @@ class Access:
         return await self._clients.credentials()
 
     async def open(self, service: str, config: AioConfig) -> AbstractAsyncContextManager[Any]:
-        """Make a client of its own, with connections that nobody else uses, as an async context manager.
+        """Make a separate client with its own connections, as an async context manager.
 
         Args:
             service: `kinesis`, `dynamodb`, ...

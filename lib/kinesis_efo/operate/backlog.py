@@ -17,7 +17,7 @@ CALL_SECONDS: Final = 0.25
 """Seconds between two calls to a shard: four per second, of the five that all readers share."""
 
 MOST_CALLS: Final = 20
-"""Calls per shard. Where records lie far apart, Kinesis answers with empty pages on the way to them."""
+"""Most calls per shard. If records are far apart, Kinesis returns empty pages between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Backlog:
 
     Attributes:
         records: Number of Kinesis records; an aggregate counts once.
-        exact: Whether that is all of them; False if there may be more.
-        oldest: When the first of them arrived, seconds since the epoch; None if none was found.
+        exact: Whether there are no more; False if there may be.
+        oldest: When the first of them arrived, epoch seconds; None if none was found.
         millis_behind: `MillisBehindLatest` of the last page.
     """
 
@@ -68,6 +68,6 @@ async def backlog(
         if iterator is None or (behind == 0 and len(page["Records"]) < limit):
             return Backlog(records, True, oldest, behind)
         if records >= most_records:
-            # The page was full, so the tip may or may not be reached.
+            # The page was full, so there may be more.
             return Backlog(records, False, oldest, behind)
     return Backlog(records, False, oldest, behind)

@@ -1,4 +1,4 @@
-"""Checks of the streams and consumers that an application reads, one function each. They change and register nothing."""
+"""Checks of an application's streams and consumers, one function each. They change and register nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def stream(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def consumer(clients: Clients, ref: StreamRef) -> Finding:
-    """Check that the consumer that the manifest names exists and is ACTIVE."""
+    """Check that the manifest's consumer exists and is ACTIVE."""
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
@@ -80,7 +80,7 @@ async def shards(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
-    """Check how much of the stream's quota of consumers is used."""
+    """Check that the stream's quota of consumers is not used up."""
 
     async def look() -> str:
         with existing(f"{ref.stream_arn} does not exist", "deploy it"):
@@ -96,7 +96,7 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Finding:
-    """Check that Kinesis refused no subscription lately. It does for a second reader, or more than one call per second and shard."""
+    """Check that Kinesis refused no subscription lately, as it does for a second reader, or above one call per second and shard."""
 
     async def look() -> str:
         cloudwatch = await clients.client("cloudwatch")
@@ -137,7 +137,7 @@ async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Fin
 
 
 async def consumers_of(kinesis: Any, stream_arn: str) -> dict[str, dict[str, Any]]:
-    """What ListStreamConsumers says of each consumer of a stream, by its name.
+    """List the consumers of a stream, by name, as ListStreamConsumers describes them.
 
     Args:
         kinesis: An aiobotocore client.
@@ -154,7 +154,7 @@ async def consumers_of(kinesis: Any, stream_arn: str) -> dict[str, dict[str, Any
 
 
 def consumer_name(ref: StreamRef) -> str:
-    """The consumer's name, from its ARN."""
+    """Return the consumer's name, from its ARN."""
     return (ref.consumer_arn or "").rpartition("/")[2].partition(":")[0]
 
 

@@ -1,7 +1,7 @@
-"""Checks that try what a query does without doing it: dry runs, one at a time, since AWS allows one a second for each stream.
+"""Checks the calls of a query with dry runs, one at a time, since AWS allows one a second for each stream.
 
-A dry run checks permissions and parameters, but no key of AWS KMS, which is therefore checked apart. It has a limit of its own, and takes
-nothing of what a live reader may do.
+A dry run checks permissions and parameters, but not the KMS key, which has a check of its own. Dry runs have their own limit, so they do
+not slow down a live reader.
 https://docs.aws.amazon.com/streams/latest/dev/kds-dryrun-validation.html
 """
 
@@ -36,10 +36,10 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
     """Check with a dry run that a subscription would succeed.
 
     Args:
-        clients: Gives the clients.
+        clients: Provides the clients.
         ref: The stream.
         owners: Workers that hold leases of it.
-        anyway: Try even if there are any, whatever the endpoint.
+        anyway: Try even if there are owners, with any endpoint.
     """
 
     async def look() -> str:
@@ -47,7 +47,7 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
         if not _has_dry_run(kinesis, "SubscribeToShard"):
             raise CheckUnknown("this botocore knows no dry run of SubscribeToShard", "upgrade boto3 and aiobotocore")
         if owners and not anyway and not of_aws(kinesis.meta.endpoint_url):
-            # An endpoint that knows no dry run would subscribe, and cut off who reads.
+            # An endpoint without dry runs would subscribe, and cut off the reader.
             raise CheckUnknown(
                 f"not tried: {readable(min(owners))} reads the stream, which proves as much, and {kinesis.meta.endpoint_url} may not "
                 "know dry runs, and subscribe in earnest",
@@ -75,7 +75,7 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
 
 
 async def polling(clients: Clients, ref: StreamRef) -> Finding:
-    """Check that GetRecords may be called, for the first shard listed. Reads no record where there are dry runs."""
+    """Check that GetRecords may be called, for the first shard. Reads no record if botocore has dry runs of it."""
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
@@ -98,10 +98,10 @@ async def polling(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def catching_up(clients: Clients, ref: StreamRef) -> Finding:
-    """Check that a query which is behind another one of the same program may read alone, with GetRecords.
+    """Check that a query that is behind another one of the same program may catch up with GetRecords.
 
-    GetRecords itself is not called: the dry run of the stream was that of a subscription. Policies allow it together with
-    GetShardIterator, which is called in earnest, and reads nothing.
+    GetRecords itself is not called: the dry run of this stream was used for a subscription. Policies allow it together with
+    GetShardIterator, which is called instead, and reads no records.
     """
 
     async def look() -> str:
@@ -127,12 +127,12 @@ async def catching_up(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def key(clients: Clients, ref: StreamRef) -> Finding | None:
-    """Check that the key of an encrypted stream can be used, which no dry run of Kinesis checks; None where there is none to check."""
+    """Check that the key of an encrypted stream can be used, which dry runs of Kinesis do not check; None without a key."""
     kinesis = await clients.client("kinesis")
     try:
         answer = await kinesis.describe_stream_summary(StreamARN=ref.stream_arn)
     except ClientError:
-        return None  # the check of the stream says so
+        return None  # reported by the check of the stream
     summary = answer["StreamDescriptionSummary"]
     if summary.get("EncryptionType") != "KMS":
         return None
@@ -163,7 +163,7 @@ def _key_outcome(error: ClientError, key_id: str) -> str:
     if code in _BROKEN_KEY:
         raise CheckFailed(f"{key_id}: {describe(error)}", _BROKEN_KEY[code]) from error
     if cause_of(error) is Cause.DENIED:
-        # Policies with the condition kms:ViaService, as ours, allow it to Kinesis only, and refuse this call.
+        # Policies with the condition kms:ViaService, like those of infra/, allow it only through Kinesis, and refuse this call.
         raise CheckUnknown(
             f"kms:Decrypt on {key_id} is not allowed to this role directly; whether it is through Kinesis cannot be tried",
             "see that the role's policy and the key's allow kms:Decrypt on it, at least through Kinesis (kms:ViaService)",
@@ -172,7 +172,7 @@ def _key_outcome(error: ClientError, key_id: str) -> str:
 
 
 def _outcome(error: ClientError, missing: str, fix: str) -> str:
-    """What the answer to a dry run says."""
+    """Interpret the response to a dry run."""
     if code_of(error) == _SUCCEEDS:
         return "allowed (dry run)"
     if code_of(error) == _THROTTLED:
@@ -186,7 +186,7 @@ def _outcome(error: ClientError, missing: str, fix: str) -> str:
 
 
 def of_aws(endpoint: str) -> bool:
-    """Whether an endpoint is AWS' own, in any partition, its private ones included.
+    """Whether an endpoint belongs to AWS, in any partition, including private endpoints.
 
     >>> of_aws("https://kinesis.eu-west-1.amazonaws.com"), of_aws("http://127.0.0.1:4566"), of_aws("https://amazonaws.com.example")
     (True, False, False)

@@ -1,4 +1,4 @@
-"""Asks the same of every stream of an application, so that one which is gone does not hide the others."""
+"""Makes the same call for every stream of an application, so that the error of one does not hide the others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """What was asked of several streams.
+    """The results for several streams.
 
     Attributes:
-        found: The answers, by the streams' logical names.
-        missing: Why there is none, for the other streams.
+        found: The results, by logical name.
+        missing: The errors of the other streams, by logical name.
     """
 
     found: Mapping[str, T]
@@ -27,14 +27,14 @@ class Answers(Generic[T]):
 
 
 async def of_each(streams: Mapping[str, StreamRef], ask: Callable[[StreamRef], Awaitable[T]]) -> Answers[T]:
-    """Ask all streams at the same time.
+    """Make a call for all streams concurrently.
 
     Args:
         streams: The streams, by logical name.
-        ask: Asks one.
+        ask: The call for one stream.
 
     Raises:
-        StreamError: No stream gave an answer; the error of the first.
+        StreamError: All calls failed; the error of the first.
     """
     answers = await asyncio.gather(*map(ask, streams.values()), return_exceptions=True)
     found: dict[str, T] = {}

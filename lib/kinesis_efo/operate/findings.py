@@ -1,4 +1,4 @@
-"""The outcome of a check: passed, failed or unknown, with the fix. Turns errors during a check into such an outcome."""
+"""The outcome of a check: passed, failed or unknown, with the fix. Errors during a check become such an outcome."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Finding:
     """The outcome of one check.
 
     Attributes:
-        subject: What was checked.
+        subject: The subject of the check.
         status: The outcome.
-        detail: What was found.
-        fix: What to do; empty if nothing is to be done.
+        detail: The details.
+        fix: What to do; empty if nothing.
     """
 
     subject: str
@@ -46,7 +46,7 @@ class NotPassed(Exception):
     """A check did not pass.
 
     Args:
-        detail: What was found.
+        detail: The details.
         fix: What to do.
     """
 
@@ -59,13 +59,13 @@ class NotPassed(Exception):
 
 
 class CheckFailed(NotPassed):
-    """What was checked is wrong."""
+    """The check failed."""
 
     status = Status.FAILED
 
 
 class CheckUnknown(NotPassed):
-    """The check could not find out whether what it checks is right."""
+    """The check could not be decided."""
 
     status = Status.UNKNOWN
 
@@ -74,9 +74,9 @@ async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bo
     """Run a check, and turn its result or error into a finding.
 
     Args:
-        subject: What is checked.
-        work: The check; its result says what was found. Raises `CheckFailed`, `CheckUnknown` or the AWS clients' errors.
-        action: The permission it needs, such as `kinesis:ListShards`.
+        subject: The subject of the check.
+        work: The check; returns the details. Raises `CheckFailed`, `CheckUnknown` or the AWS clients' errors.
+        action: The permission that it needs, such as `kinesis:ListShards`.
         needed: Whether a query needs that permission, too; if not, a refusal makes the outcome unknown.
     """
     try:
@@ -99,18 +99,18 @@ async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bo
 
 
 def what_and_fix(error: KinesisEfoError) -> tuple[str, str]:
-    """What an error of this library says: first what is wrong, then what to do."""
+    """Split the message of an error of this library into what is wrong and what to do."""
     what, _, fix = str(error).partition(". ")
     return what, fix or "a query ends with the same error: the runbook says what to do"
 
 
 def failed_call(subject: str, error: Exception, action: str, *, needed: bool = True) -> Finding:
-    """The finding of a check whose call to AWS failed.
+    """Make the finding of a check with a failed call to AWS.
 
     Args:
-        subject: What is checked.
-        error: Why the call failed.
-        action: The permission it needs, such as `kinesis:ListShards`.
+        subject: The subject of the check.
+        error: The error of the call.
+        action: The permission that the call needs, such as `kinesis:ListShards`.
         needed: Whether a query needs that permission, too.
 
     >>> failed_call("clock", TimeoutError("no answer"), "kinesis:ListStreams").status.name
@@ -141,7 +141,7 @@ def failed_call(subject: str, error: Exception, action: str, *, needed: bool = T
 
 @contextmanager
 def existing(detail: str, fix: str) -> Iterator[None]:
-    """Raise `CheckFailed` with these words if AWS says that something does not exist."""
+    """Raise `CheckFailed` with this text if AWS says that a resource does not exist."""
     try:
         yield
     except ClientError as error:

@@ -1,4 +1,4 @@
-"""Follows the runs of an application: finds them in its lease table, and asks them again and again. Changes nothing."""
+"""Follows the runs of an application: finds them in its lease table, and polls their status. Changes nothing."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import RunStatus
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.operate.live import Asked, ask
+from kinesis_efo.operate.live import RunReplies, ask
 from kinesis_efo.operate.pulse import Pulse, View
 
 READ_AGAIN_SECONDS: Final = 10.0
-"""The table has a row for each shard, and reading it costs money: it is read so seldom, whether the runs that it names answer or not."""
+"""Time between two reads of the table. It has a row for each shard, so reading it costs money."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What is known of an application's runs at one moment.
+class Observation:
+    """The state of an application's runs at one moment.
 
     Attributes:
         at: The moment, epoch seconds by this machine's clock.
         runs: The runs' rows, by stream.
-        view: How the runs do, as they said last; None where none has said anything yet.
-        said: When that was, epoch seconds by this machine's clock.
-        trouble: Why there is nothing newer; empty where there is.
-        events: What happened lately, with the time, the newest last.
+        view: The figures of the runs' last reply; None before the first.
+        said: When that reply came, epoch seconds by this machine's clock.
+        trouble: The error that keeps the view from being new; empty if there is none.
+        events: Recent events with their times, the newest last.
     """
 
     at: float
@@ -42,7 +42,7 @@ class Look:
 
     @property
     def owners(self) -> list[str]:
-        """Who holds the leases."""
+        """The holders of the leases."""
         return sorted({readable(row.owner) for row in self.runs.values() if row.owner is not None})
 
 
@@ -52,14 +52,14 @@ class Following:
     Args:
         find: Reads the runs' rows, by stream.
         clock: Time.
-        question: Asks the holders of the runs' leases.
+        question: Gets the status of the holders of the runs' leases.
     """
 
     def __init__(
         self,
         find: Callable[[], Awaitable[Mapping[str, Lease]]],
         clock: Clock,
-        question: Callable[[Mapping[str, Lease]], Awaitable[Asked]] = ask,
+        question: Callable[[Mapping[str, Lease]], Awaitable[RunReplies]] = ask,
     ) -> None:
         self._find = find
         self._clock = clock
@@ -73,11 +73,11 @@ class Following:
         self._unowned = ""
         self._read_at: float | None = None
 
-    async def look(self) -> Look:
-        """Look once. An outage, of the table or of a run, is told and not raised, once a first look has succeeded.
+    async def look(self) -> Observation:
+        """Observe once. After a first success, errors of the table or of a run are in `trouble`, and not raised.
 
         Raises:
-            KinesisEfoError, ClientError: The table could not be read at the first look.
+            KinesisEfoError, ClientError: The table could not be read the first time.
         """
         trouble = await self._read()
         if not trouble:
@@ -86,7 +86,7 @@ class Following:
         if trouble != self._trouble:
             self._trouble = trouble
             self._pulse.note(now, trouble or "the run answers again")
-        return Look(now, self._runs, self._view, self._said, trouble, self._pulse.events)
+        return Observation(now, self._runs, self._view, self._said, trouble, self._pulse.events)
 
     async def _read(self) -> str:
         now = self._clock.monotonic()
@@ -120,7 +120,7 @@ class Following:
 
 
 def _together(answers: list[RunStatus]) -> RunStatus:
-    """Queries of one application that read different streams, as if they were one."""
+    """Combine the status of several runs of one application, which read different streams."""
     if len(answers) == 1:
         return answers[0]
     return RunStatus(

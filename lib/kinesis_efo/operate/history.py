@@ -1,4 +1,4 @@
-"""How a run did during the last hour: its sums in short stretches of time, in bounded memory. Pure."""
+"""The history of a run during the last hour: its sums per short interval, in bounded memory. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from kinesis_efo.operate.pulse import Sum, View
 
 KEPT_SECONDS: Final = 3600.0
 STRETCH_SECONDS: Final = 10.0
-"""Rates are those of twice as long (`pulse.WINDOW_SECONDS`), so that the last of a stretch leave nothing out."""
+"""Length of an interval. Rates cover twice as much (`pulse.WINDOW_SECONDS`), so the last ones of each interval leave no gap."""
 
 ALL: Final = ""
-"""Stands for all streams together."""
+"""The key of all streams together."""
 
 
 class Point(NamedTuple):
-    """How a run did within one stretch of time.
+    """The figures of a run in one interval.
 
     Attributes:
-        at: When it begins, epoch seconds.
-        sums: Sums by stream, `ALL` for all together: the longest lag within it, and the last rates.
+        at: When the interval begins, epoch seconds.
+        sums: Sums by stream, `ALL` for all together: the longest lag in the interval, and the last rates.
     """
 
     at: float
@@ -32,7 +32,7 @@ class History:
     """Keeps the points of the last hour.
 
     Args:
-        pause: Seconds between two looks: a stretch is as long where that is longer than usual.
+        pause: Seconds between two observations; an interval is not shorter.
     """
 
     def __init__(self, pause: float = 0.0) -> None:
@@ -40,11 +40,11 @@ class History:
         self._points: deque[Point] = deque(maxlen=max(1, round(KEPT_SECONDS / self.stretch)))
 
     def add(self, at: float, view: View) -> None:
-        """Add how the run does now.
+        """Add the present figures.
 
         Args:
             at: The time, epoch seconds.
-            view: What the run said.
+            view: The figures.
         """
         begin = at - at % self.stretch
         while self._points and self._points[-1].at > begin:
@@ -56,11 +56,11 @@ class History:
         )
 
     def since(self, at: float = 0.0) -> list[Point]:
-        """The points from a time on, oldest first, without those of over an hour before the newest.
+        """Return the points from a time on, oldest first, at most an hour before the newest.
 
         Args:
-            at: The time, epoch seconds. The newest point still changes, so ask from its time on. All, where it lies ahead: the clock
-                was set back.
+            at: The time, epoch seconds. The newest point still changes, so the next call should begin with its time. If the time is in
+                the future, because the clock was set back, all points are returned.
         """
         if not self._points:
             return []

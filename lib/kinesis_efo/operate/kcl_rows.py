@@ -1,6 +1,6 @@
-"""Makes the rows of a KCL's lease table from which a KCL application goes on exactly where a query stopped.
+"""Makes the rows of a KCL's lease table with which a KCL application continues exactly where a query stopped.
 
-The form is what KCL 2.7 and 3.5 were seen to accept: a record's number, the last index within its aggregate, parents and children.
+KCL 2.7 and 3.5 were tested to accept this form: a record's number, the last index within its aggregate, parents and children.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Naming:
     """How a KCL application names the shards of a stream.
 
     Attributes:
-        stream: `<account>:<stream name>:<creation time, whole seconds>` where the application reads several streams, else None.
+        stream: `<account>:<stream name>:<creation time, whole seconds>` if the application reads several streams, else None.
     """
 
     stream: str | None
 
     def key(self, shard_id: str) -> str:
-        """The lease key of a shard."""
+        """Return the lease key of a shard."""
         return shard_id if self.stream is None else f"{self.stream}:{shard_id}"
 
     def owns(self, key: str) -> bool:
-        """Whether a lease key is one of this stream's."""
+        """Whether a lease key belongs to this stream."""
         return ":" not in key if self.stream is None else key.startswith(f"{self.stream}:")
 
 
@@ -45,7 +45,7 @@ class KclRows:
 
     Attributes:
         rows: The rows, without owners.
-        remarks: What the person who starts the application should know of single rows.
+        remarks: Remarks on single rows, for the person who starts the application.
     """
 
     rows: list[Lease]
@@ -53,7 +53,7 @@ class KclRows:
 
 
 def stream_id(ref: StreamRef, created: int) -> str:
-    """A stream's identifier in a multi-stream KCL application.
+    """Return a stream's identifier in a multi-stream KCL application.
 
     Args:
         ref: The stream.
@@ -75,13 +75,13 @@ async def kcl_rows(
         naming: How the application names them.
 
     Raises:
-        ConfigurationError: The stream does not list a shard yet, and its row does not tell what a KCL row must.
+        ConfigurationError: A shard is not listed yet, and its row lacks attributes that a KCL row needs.
         ClientError: Kinesis refused; botocore's exception.
     """
     slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
     unknown = {shard_id for shard_id, row in rows.items() if shard_id not in shards and row.starting_hash_key is None}
     if new := sorted(shard_id for shard_id in unknown if shard_id > max(shards, default="")):
-        # Without its parents, a KCL could begin a child before the last record of the parent.
+        # Without the parents' ids, a KCL could begin a child before the last record of the parent.
         raise ConfigurationError(
             f"{stream_arn} does not list shard {new[0]} yet, whose parents and hash keys a KCL row needs: nothing was written; "
             "try again in a minute"
@@ -116,7 +116,7 @@ async def kcl_rows(
 
 
 async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) -> tuple[Position, int, str | None]:
-    """Checkpoint, sub-sequence number and a remark."""
+    """Return checkpoint, sub-sequence number and a remark."""
     reached = row.reached
     if reached is not None and reached.kind in (PositionKind.SHARD_END, PositionKind.TRIM_HORIZON):
         return reached, 0, None
@@ -145,7 +145,7 @@ async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) ->
 
 
 async def _last_index(kinesis: Any, stream_arn: str, shard_id: str, number: int) -> int | None:
-    """The sub-sequence number of a record's last user record; None where the record is gone."""
+    """Return the sub-sequence number of a record's last user record; None if the record is gone."""
     answer = await kinesis.get_shard_iterator(
         StreamARN=stream_arn,
         ShardId=shard_id,

@@ -1,6 +1,6 @@
-"""Measures how far an application is behind, shard by shard, from its leases, the unread records, and CloudWatch.
+"""Measures the lag of an application, shard by shard, from its leases, the unread records, and CloudWatch.
 
-Opens no subscription, so that it disturbs none.
+It opens no subscription, so it does not disturb the application.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ METRIC_WINDOW: Final = timedelta(minutes=10)
 _CONCURRENT_SHARDS: Final = 32
 
 
-class State(Enum):
-    """What is known of a shard's reader."""
+class ReaderState(Enum):
+    """The state of a shard's reader."""
 
     READING = "reading"
     """Its owner renews the lease."""
     SILENT = "silent"
     """Its owner has not renewed the lease for the lease timeout."""
     HELD = "held"
-    """It has an owner, who was not watched for long enough."""
+    """It has an owner that was not watched for long enough."""
     FREE = "free"
     """It has no owner."""
     ENDED = "ended"
@@ -52,7 +52,7 @@ class State(Enum):
 
 
 class Movement(NamedTuple):
-    """How a position moved while it was watched.
+    """The movement of a position while it was watched.
 
     Attributes:
         still_for: Seconds since it last moved; None if it was seen only once.
@@ -65,25 +65,25 @@ class Movement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardLag:
-    """How far one shard is behind.
+    """The lag of one shard.
 
     Attributes:
         key: The shard.
-        state: What is known of its reader.
+        state: The state of its reader.
         position: How far it was read, according to its lease.
-        read_until: Records that arrived before this time were read, seconds since the epoch; None if unknown.
+        read_until: Records that arrived before this time were read, epoch seconds; None if not known.
         owner: The worker that reads it.
         records: Number of unread records, as far as counted.
-        records_exact: Whether that is all of them.
+        records_exact: Whether all were counted.
         seconds: Age of the oldest unread record, seconds; 0 if there is none.
         seconds_exact: Whether `seconds` was measured; if not, it is an upper bound.
-        movement: How the position moved.
-        age: How old the position is, seconds: 0 where its run told it; None where that is not known.
-        query: The number of the query that is furthest behind here, if several read it; None if not.
+        movement: The movement of the position.
+        age: Age of the position, seconds; 0 if it comes from the run itself; None if not known.
+        query: The number of the slowest query of this shard if there are several; else None.
     """
 
     key: ShardKey
-    state: State
+    state: ReaderState
     position: Position | None = None
     read_until: float | None = None
     owner: str | None = None
@@ -97,7 +97,7 @@ class ShardLag:
 
 
 class Sightings:
-    """Remembers over time which owners renewed their leases, and when positions last moved.
+    """Remembers which owners renewed their leases, and when positions last moved.
 
     Args:
         lease_timeout: Seconds without a renewal after which an owner counts as dead.
@@ -110,10 +110,10 @@ class Sightings:
         self._positions: dict[str, tuple[Position | None, float, bool]] = {}
 
     def add(self, seen: WatchResult, now: float) -> None:
-        """Add a watch that ended just now.
+        """Add the result of a watch that ended just now.
 
         Args:
-            seen: What it saw.
+            seen: The result.
             now: Monotonic time, seconds.
         """
         start = now - seen.seconds
@@ -126,25 +126,27 @@ class Sightings:
             elif old is None:
                 self._positions[key] = lease.reached, start, False
 
-    def state(self, row: Lease, holder: Lease, now: float) -> State:
-        """The state of a shard.
+    def state(self, row: Lease, holder: Lease, now: float) -> ReaderState:
+        """Return the state of a shard's reader.
 
         Args:
-            row: Its row.
-            holder: The row whose owner reads it.
+            row: The shard's row.
+            holder: The row with the owner that reads it.
             now: Monotonic time, seconds.
         """
         if row.checkpoint is not None and row.checkpoint.is_end:
-            return State.ENDED
+            return ReaderState.ENDED
         if holder.owner is None:
-            return State.FREE
+            return ReaderState.FREE
         if (renewed := self._renewed.get(holder.key)) is not None and now - renewed < self._timeout:
-            return State.READING
+            return ReaderState.READING
         silent_since = renewed if renewed is not None else self._watched_since
-        return State.SILENT if silent_since is not None and now - silent_since >= self._timeout else State.HELD
+        return (
+            ReaderState.SILENT if silent_since is not None and now - silent_since >= self._timeout else ReaderState.HELD
+        )
 
     def movement(self, key: str, now: float) -> Movement:
-        """How the position of a lease moved."""
+        """Return the movement of a lease's position."""
         _, since, moved = self._positions.get(key, (None, now, False))
         return Movement(now - since if moved or now - since >= 1 else None, moved)
 
@@ -157,27 +159,27 @@ def rows(
     sightings: Sightings,
     clock: Clock,
 ) -> list[ShardLag]:
-    """The shards of a stream, not yet with their unread records.
+    """Return the shards of a stream, without their unread records.
 
-    Leaves out shards that were read to their end and whose children were started.
+    Leaves out shards that were read to their end and have started children.
 
     Args:
         ref: The stream.
         shards: Its shards, as Kinesis lists them.
         leases: The rows of its shards, by shard id.
-        run: The run's lease on it; None where it was never held.
-        sightings: What was seen of them.
+        run: The run's lease on it; None if it was never held.
+        sightings: Earlier observations of the rows.
         clock: Time.
     """
     lineage, now = Lineage(shards), clock.monotonic()
-    # A row without a position is one that KCL has just started.
+    # A KCL has just started a shard with a row without a position.
     positions = {shard: lease.reached or Position.at_timestamp(0) for shard, lease in leases.items()}
     done = set(lineage.droppable(positions))
     unread = {shard for shard, position in positions.items() if not position.is_end}
     found = [
         ShardLag(
             ShardKey(ref.name, shard_id),
-            State.WAITING
+            ReaderState.WAITING
             if shard_id in lineage and unread.intersection(lineage[shard_id].parents)
             else sightings.state(lease, _holder(lease, run), now),
             lease.reached,
@@ -190,16 +192,16 @@ def rows(
         if shard_id not in done
     ]
     unstarted = set(lineage.startable(positions))
-    # If nothing was ever read, the position to start from is unknown.
+    # If nothing was ever read, the start position is not known.
     begin = TRIM_HORIZON if positions else None
-    found += [ShardLag(ShardKey(ref.name, shard), State.UNSTARTED, begin) for shard in unstarted]
+    found += [ShardLag(ShardKey(ref.name, shard), ReaderState.UNSTARTED, begin) for shard in unstarted]
     waiting: set[str] = set()
     to_visit = [*positions, *unstarted]
     while to_visit:
         children = set(lineage.children(to_visit.pop())) - positions.keys() - unstarted - waiting
         waiting |= children
         to_visit += children
-    found += [ShardLag(ShardKey(ref.name, shard), State.WAITING) for shard in waiting]
+    found += [ShardLag(ShardKey(ref.name, shard), ReaderState.WAITING) for shard in waiting]
     return sorted(found, key=lambda row: row.key)
 
 
@@ -209,7 +211,7 @@ async def measured(
     """Add the unread records to shards.
 
     Args:
-        clients: Gives the clients.
+        clients: Provides the clients.
         manifest: The application.
         lagging: The shards, from `rows`.
         clock: Time.
@@ -224,7 +226,7 @@ async def measured(
     refused = asyncio.Event()
 
     async def measure(row: ShardLag) -> ShardLag:
-        if row.state is State.ENDED:
+        if row.state is ReaderState.ENDED:
             return replace(row, records=0, records_exact=True, seconds=0.0, seconds_exact=True)
         if row.position is None:
             return row
@@ -239,7 +241,7 @@ async def measured(
                     reasons[_reason(error)] = None
                 else:
                     age = 0.0 if found.oldest is None else max(0.0, clock.time() - found.oldest)
-                    # If every page was empty, only MillisBehindLatest tells the distance.
+                    # If every page was empty, only MillisBehindLatest is known.
                     seconds = age if found.oldest or found.exact else found.millis_behind / 1000
                     return replace(
                         row, records=found.records, records_exact=found.exact, seconds=seconds, seconds_exact=True
@@ -254,16 +256,16 @@ async def measured(
 async def reported(
     clients: Clients, streams: Mapping[str, StreamRef], now: float, window: timedelta = METRIC_WINDOW
 ) -> tuple[dict[str, int], list[str]]:
-    """CloudWatch's last `MillisBehindLatest` of each stream's consumer, if it has one, the maximum over its shards.
+    """Get CloudWatch's last `MillisBehindLatest` of each stream's consumer, the maximum over its shards.
 
     Args:
-        clients: Gives the clients.
+        clients: Provides the clients.
         streams: The streams, by logical name.
-        now: Seconds since the epoch.
+        now: Epoch seconds.
         window: How far back to look.
 
     Returns:
-        Milliseconds by logical name, for streams that have figures; and the reasons why CloudWatch gave none.
+        Milliseconds by logical name, for streams with figures; and the reasons if CloudWatch could not be read.
     """
     names = sorted(name for name, ref in streams.items() if not ref.polled)
     if not names:
@@ -300,12 +302,12 @@ async def reported(
 
 
 def by_shard(leases: Mapping[str, Lease], keys: LeaseKeys, stream: str) -> dict[str, Lease]:
-    """The rows of one stream's shards, by shard id."""
+    """Return the rows of one stream's shards, by shard id."""
     return {shard.shard: lease for shard, lease in keys.by_shard(leases).items() if shard.stream == stream}
 
 
 def _holder(row: Lease, run: Lease | None) -> Lease:
-    """The row whose owner reads a shard: a KCL application owns the shard's row itself."""
+    """Return the row with the owner that reads a shard: a KCL application owns the shard's row itself."""
     return run if run is not None and row.owner is None else row
 
 

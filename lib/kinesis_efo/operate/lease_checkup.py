@@ -1,4 +1,4 @@
-"""Checks of an application's lease table. They change nothing: the writes they try are conditional on a row that does not exist."""
+"""Checks of an application's lease table. They change nothing: their writes have the condition that a missing row exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed, Finding, finding
 
 PROBE_KEY: Final = "kinesis-efo-doctor"
-"""Lease key of the writes that are tried. No shard has it, and every write requires that it exists."""
+"""Lease key of the test writes. No shard has it, and every write has the condition that it exists."""
 
 
 async def open_table(clients: Clients, manifest: Manifest) -> LeaseTable:
@@ -31,7 +31,7 @@ async def open_table(clients: Clients, manifest: Manifest) -> LeaseTable:
 
 
 async def owners(clients: Clients, manifest: Manifest) -> dict[str, set[str]]:
-    """The workers that hold leases of each stream, by the stream's logical name.
+    """Return the workers that hold leases of each stream, by the stream's logical name.
 
     Raises:
         LeaseError: The table cannot be read.
@@ -53,15 +53,15 @@ async def live_readers(
     clock: Clock,
     waiting: Callable[[], None] = lambda: None,
 ) -> dict[str, list[str]]:
-    """The workers that are alive and hold leases of a stream, each with the keys of these leases.
+    """Return the live workers that hold leases of a stream, each with the keys of these leases.
 
     Args:
-        clients: Gives the clients.
+        clients: Provides the clients.
         manifest: The application.
         stream: Logical name of the stream.
         lease_timeout: Seconds after which a silent owner is dead.
         clock: Time.
-        waiting: Called once, if a look at the table is not enough.
+        waiting: Called once, if one scan of the table is not enough.
 
     Raises:
         LeaseError: The table cannot be read.
@@ -94,7 +94,7 @@ async def lease_table(clients: Clients, manifest: Manifest) -> Finding:
 
 
 async def lease_writes(clients: Clients, manifest: Manifest) -> Finding:
-    """Check that leases may be written, with writes whose condition fails, so that nothing is written."""
+    """Check that leases may be written, with writes that fail by their condition."""
 
     async def look() -> str:
         dynamodb = await clients.client("dynamodb")

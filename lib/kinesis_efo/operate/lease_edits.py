@@ -1,4 +1,4 @@
-"""Changes to leases by hand: planned as values, which can be shown first, and then written if nothing has moved meanwhile."""
+"""Changes to leases by hand: planned as values, which can be shown first, and written if the rows have not changed meanwhile."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Edit:
 
     Attributes:
         key: Lease key.
-        before: The row as it is; None if there is none.
-        after: The row as it shall be; None if it is deleted.
+        before: The present row; None if there is none.
+        after: The new row; None if it is deleted.
     """
 
     key: str
@@ -38,12 +38,12 @@ class Edit:
 
 
 def releases(leases: Iterable[Lease]) -> list[Edit]:
-    """Remove the owner from leases. Leaves free ones as they are."""
+    """Plan to remove the owners of leases. Free leases stay as they are."""
     return [Edit(lease.key, lease, lease.released()) for lease in leases if lease.owner is not None]
 
 
 def moves(leases: Iterable[Lease], position: Position) -> list[Edit]:
-    """Set the checkpoint of these leases, and free them."""
+    """Plan to set the checkpoint of leases, and free them."""
     return [
         Edit(lease.key, lease, lease.moved(position))
         for lease in leases
@@ -52,13 +52,13 @@ def moves(leases: Iterable[Lease], position: Position) -> list[Edit]:
 
 
 def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -> list[Edit]:
-    """Make the rows of some streams exactly the wanted ones, without owners and at their positions.
+    """Plan to replace the rows of streams by other rows, without owners.
 
-    Deletes all other rows: a child of a wanted shard must start after that shard has ended.
+    All others are deleted: a child of a shard must start only after that shard has ended.
 
     Args:
         present: All rows of these streams.
-        wanted: The rows they shall have, by lease key.
+        wanted: The new rows, by lease key.
     """
     edits = []
     for key in sorted(present.keys() | wanted.keys()):
@@ -73,11 +73,11 @@ def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -
 
 
 def exact(present: Mapping[str, Lease], wanted: Collection[Lease]) -> list[Edit]:
-    """Make the rows exactly the wanted ones; all others are deleted.
+    """Plan to replace rows exactly by other rows; all others are deleted.
 
     Args:
         present: All rows that may be changed.
-        wanted: The rows they shall be.
+        wanted: The new rows.
     """
     edits = []
     for row in wanted:
@@ -96,7 +96,7 @@ class Import:
     Attributes:
         edits: The changes to this application's rows.
         begun_now: Shards that start at the time of the import, because KCL had stored no position for them.
-        skipped: Lease keys that belong to no stream of this application.
+        skipped: Lease keys that do not belong to a stream of this application.
     """
 
     edits: list[Edit]
@@ -107,13 +107,13 @@ class Import:
 def imported(
     source: Collection[Lease], source_keys: LeaseKeys, present: Mapping[str, Lease], keys: LeaseKeys, now_ms: int
 ) -> Import:
-    """Replace this application's rows by those of another table, for every stream that the other table knows.
+    """Plan to replace this application's rows by those of another table, for every stream in the other table.
 
     Args:
         source: The other table's rows.
-        source_keys: Translates their lease keys to shards.
+        source_keys: Converts their lease keys.
         present: This application's rows.
-        keys: Translates its lease keys.
+        keys: Converts its lease keys.
         now_ms: Start of shards that are at `LATEST` in the other table, epoch milliseconds.
     """
     rows: dict[ShardKey, Lease] = {}
@@ -125,7 +125,7 @@ def imported(
         if shard is None:
             skipped.append(lease.key)
         elif shard not in rows or lease.key == source_keys.encode(shard):
-            # A KCL's row of a shard may stand beside our own.
+            # A shard may have a KCL's row and one of this library.
             rows[shard] = lease
     begun_now = sorted(shard for shard, lease in rows.items() if lease.checkpoint is None)
     streams = {shard.stream for shard in rows}
@@ -153,8 +153,8 @@ async def apply(table: LeaseStore, edits: Iterable[Edit], *, force: bool) -> lis
 
     Args:
         table: The leases.
-        edits: The edits, planned on the rows as they were read.
-        force: Write even if a live worker has renewed the lease since.
+        edits: The planned edits.
+        force: Write even if a live worker has renewed the lease meanwhile.
 
     Returns:
         The edits that were not written, because another process wrote the row meanwhile.
@@ -177,7 +177,7 @@ async def _apply(table: LeaseStore, edit: Edit, force: bool) -> bool:
         else:
             wanted = replace(after, counter=before.counter + 1)
             answer = await table.apply(before, lambda _, wanted=wanted: wanted)  # type: ignore[misc]
-            # The store takes a counter that is one further for its own write whose answer was lost. Here it is a renewal.
+            # EarlierWrite here is a renewal by the owner, not a write of this process.
             outcome = answer if isinstance(answer, Success | Conflict) else Conflict(answer.lease)
         if isinstance(outcome, Success):
             return True

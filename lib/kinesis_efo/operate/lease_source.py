@@ -1,4 +1,4 @@
-"""Reads leases to import from a file, the JSON of `aws dynamodb scan`, and interprets the keys of KCL's rows."""
+"""Reads leases to import from a file (the JSON of `aws dynamodb scan`), and interprets the keys of KCL's rows."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def read_file(path: Path) -> dict[str, Lease]:
 
 
 def source_keys(manifest: Manifest, stream: str | None) -> LeaseKeys:
-    """How to translate the keys of imported rows to shards.
+    """Make the converter for the keys of imported rows.
 
     Args:
         manifest: The application.
-        stream: Logical name of the stream of rows that name only a shard, as those of a KCL application with one stream do;
-            None if the keys name the stream.
+        stream: Logical name of the stream if keys have only a shard id, like those of a KCL application with one stream; None if they
+            have the stream.
 
     Raises:
         ManifestError: The application has no such stream.
@@ -57,18 +57,18 @@ def source_keys(manifest: Manifest, stream: str | None) -> LeaseKeys:
 
 
 def require_one_form(rows: Collection[str], keys: LeaseKeys, source: str) -> None:
-    """Refuse the rows of a KCL application that name the shards of one stream in several ways.
+    """Refuse rows of a KCL application with different forms of keys for one stream.
 
-    A KCL application that once read one stream and now reads several keeps its old rows beside the new ones, and one whose stream was
-    created again those of the former stream. Which of two rows of a shard holds its position, nothing tells.
+    A KCL application that first read one stream and now reads several has old and new rows; so has one with a stream that was created
+    again. It cannot be found out which of two rows of a shard has its position.
 
     Args:
         rows: Lease keys.
-        keys: Translates them to shards.
+        keys: Converts them.
         source: Where the rows are, for messages.
 
     Raises:
-        ConfigurationError: It is so; the message names a row of each kind.
+        ConfigurationError: There are several forms; the message names a row of each.
     """
     found: dict[str, dict[str, str]] = {}
     for key in sorted(rows):

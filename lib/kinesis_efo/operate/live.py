@@ -1,4 +1,4 @@
-"""Asks live runs how far they are: the lease table tells where they are, and is itself some seconds old."""
+"""Gets the status of live runs from the runs themselves: their rows in the lease table are some seconds old, but have the address."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.positions import Position
 
 CONNECT_SECONDS: Final = 2.0
-"""A network that swallows packets is given up after so long for each way: the table is the answer then."""
+"""Timeout for each address, in case the network drops packets. Without a reply, the table's positions are used."""
 
 ANSWER_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What runs answered.
+class RunReplies:
+    """The replies of runs.
 
     Attributes:
-        answers: By the owner of the lease.
-        reasons: Why others did not answer, by owner.
+        answers: The replies, by the owner of the lease.
+        reasons: The errors of runs that did not reply, by owner.
     """
 
     answers: Mapping[str, RunStatus]
     reasons: Mapping[str, str]
 
     def shards(self, run: Lease | None, stream: str) -> dict[str, ShardStatus]:
-        """What the holder of a run's lease said of a stream's shards, by shard id."""
+        """Return the status of a stream's shards from the holder of the lease, by shard id."""
         status = self.answers.get(run.owner or "") if run is not None else None
         return {each.shard: each for each in status.shards if each.stream == stream} if status is not None else {}
 
     def queries(self, run: Lease | None, stream: str) -> list[QueryStatus]:
-        """What the holder of a run's lease said of its queries that read a stream, if there are several."""
+        """Return the status of the queries that read a stream from the holder of the lease, if there are several."""
         status = self.answers.get(run.owner or "") if run is not None else None
         return [each for each in status.queries if stream in each.streams] if status is not None else []
 
 
-async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> Asked:
-    """Ask the holders of runs' leases, each once.
+async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> RunReplies:
+    """Get the status of the holders of runs' leases, with one call each.
 
     Args:
         runs: The runs' rows, by stream.
-        query_shards: Whether each shard of each of several queries is to be told.
+        query_shards: Whether to include each shard of each query, if there are several queries.
     """
     request = StatusRequest(query_shards)
     holders = {row.owner: row for row in runs.values() if row.owner is not None}
@@ -63,11 +63,11 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> Asked
             reasons[owner] = str(error).split(". ", 1)[0]
 
     await asyncio.gather(*(one(owner, row) for owner, row in holders.items()))
-    return Asked(answers, reasons)
+    return RunReplies(answers, reasons)
 
 
 def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:
-    # TLS takes a while to import, and only those who ask need it.
+    # Imported here, because TLS takes long to import.
     from kinesis_efo.calls.connection import Connection
 
     address, limits = access.address, (CONNECT_SECONDS, CONNECT_SECONDS)
@@ -78,12 +78,12 @@ def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:
 def brought_up_to_date(
     rows: Mapping[str, Lease], shards: Mapping[str, ShardStatus], key: str, now: float
 ) -> dict[str, Lease]:
-    """The rows of a stream's shards with the positions that its run knows.
+    """Update the rows of a stream's shards with the positions from its run.
 
     Args:
-        rows: By shard id.
-        shards: What the run said, by shard id.
-        key: Begins the key of a row that is not written yet.
+        rows: The rows, by shard id.
+        shards: The status from the run, by shard id.
+        key: Prefix of the key of a row that is not written yet.
         now: The time, epoch seconds.
     """
     found = dict(rows)
@@ -95,6 +95,6 @@ def brought_up_to_date(
         if row.reached is None or position.reaches(row.reached):
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now)
         elif status.query is not None:
-            # A row never goes back, and a query may begin behind it. What the row says of times is not true of that query.
+            # Rows do not move back, but a query may have begun at an earlier position, for which the row's `read_until` is wrong.
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now, read_until=None)
     return found

@@ -1,4 +1,4 @@
-"""Checks of this machine and of its path to AWS: credentials, endpoint, clock, Spark and Java."""
+"""Checks of this machine and of its connection to AWS: credentials, endpoint, clock, Spark and Java."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding
 
 MOST_SKEW: Final = 1.0
-"""Seconds. AWS accepts up to 300 s, but a query that starts at LATEST starts at this machine's time, and lag is measured by it."""
+"""Most seconds that the clock may be off. AWS accepts 300 s, but `LATEST` and the lag depend on this clock."""
 
 CREDENTIALS: Final = "credentials"
-"""Subject of the finding on whose credentials are used."""
+"""Subject of the finding about the credentials."""
 
 PATH: Final = "HTTP path"
-"""Subject of the finding on which all other checks depend."""
+"""Subject of the finding about the connection, on which all other checks depend."""
 
 STS_SECONDS: Final = 5.0
 """How long to wait for STS."""
@@ -50,31 +50,31 @@ print("{}.{}".format(*sys.version_info), library)
 
 
 async def identity(clients: Clients) -> Finding:
-    """Check that there are credentials, and tell whose they are."""
+    """Check that there are credentials; the detail is their identity."""
 
     async def look() -> str:
         sts = await clients.client("sts")
-        # In a network of its own, Kinesis may have an endpoint and STS none; no query needs STS.
+        # A private network may have an endpoint for Kinesis and none for STS, which queries do not need.
         return str((await asyncio.wait_for(sts.get_caller_identity(), STS_SECONDS))["Arn"])
 
     return await finding(CREDENTIALS, look(), action="sts:GetCallerIdentity")
 
 
 async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
-    """Check that Kinesis answers over HTTP, and that this machine's clock is right."""
+    """Check that Kinesis responds over HTTP, and that this machine's clock is right."""
     kinesis = await clients.client("kinesis")
     endpoint = kinesis.meta.endpoint_url
     headers: dict[str, str] = {}
     times: list[float] = []
 
     async def reach() -> str:
-        # The first call also connects and fetches credentials; the second shows the time of a call.
+        # The first call also connects and gets credentials; the second measures the time of a call.
         for _ in range(2):
             began = clock.monotonic()
             try:
                 answer = await kinesis.list_streams(Limit=1)
             except ClientError as error:
-                # A refusal is an answer, too: the path works.
+                # A refusal is a response, too, so the connection works.
                 answer = error.response
             times.append(clock.monotonic() - began)
         headers.update(answer["ResponseMetadata"]["HTTPHeaders"])
@@ -84,7 +84,7 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
         if "date" not in headers:
             raise CheckUnknown("AWS did not tell the time", "fix the path to the endpoint first")
         skew = clock.time() - times[-1] / 2 - parsedate_to_datetime(headers["date"]).timestamp()
-        # The header is cut off to whole seconds.
+        # The header has whole seconds, rounded down.
         off = max(0.0, -skew, skew - 1)
         if off > MOST_SKEW:
             raise CheckFailed(
@@ -124,19 +124,19 @@ def pythons(
     installed: Callable[[str], str] = version,
     here: tuple[str, str] = (_MINOR, __version__),
 ) -> list[Finding]:
-    """Check that the Pythons that Spark would start from here have this library; nothing where PySpark is not installed.
+    """Check that the Pythons that Spark would start from here have this library; no finding if PySpark is not installed.
 
     Args:
         environment: Environment variables with `PYSPARK_PYTHON`, `PYSPARK_DRIVER_PYTHON` and `PATH`.
         installed: Returns the version of a package; raises PackageNotFoundError.
-        here: Versions of the driver's Python and of its library: those of this program.
+        here: Versions of this program's Python and library, which the driver would have.
     """
     try:
         installed("pyspark")
     except PackageNotFoundError:
         return []
     workers = environment.get("PYSPARK_PYTHON") or "python3"
-    # Spark's JVM looks for data sources with the driver's (PythonUtils.defaultPythonExec).
+    # Spark's JVM looks for data sources with the driver's Python (PythonUtils.defaultPythonExec).
     programs = dict.fromkeys((environment.get("PYSPARK_DRIVER_PYTHON") or workers, workers))
     fix = (
         f"activate the environment of the library, or set PYSPARK_PYTHON={sys.executable} where Spark starts, and unset "
@@ -149,7 +149,7 @@ def pythons(
 
 
 def _python(program: str, environment: Mapping[str, str], here: tuple[str, str]) -> tuple[bool, str]:
-    """Whether a Python can run tasks of the driver whose versions are given; and what was found."""
+    """Check whether a Python can run tasks of a driver with the given versions; returns that and the details."""
     path = shutil.which(program, path=environment.get("PATH", ""))
     if path is None:
         return False, f"{program!r}, which Spark would start, is not there"
@@ -168,7 +168,7 @@ def _python(program: str, environment: Mapping[str, str], here: tuple[str, str])
 
 
 def decoding(chosen: core.Choice = core.CHOSEN) -> Finding:
-    """Tell who decodes records in this environment. A core that is there and cannot be used is no failure: Python decodes.
+    """Report which decoder is used. An installed core that cannot be used is not a failure, because Python decodes.
 
     Args:
         chosen: The choice.
@@ -202,7 +202,7 @@ def java(environment: Mapping[str, str] = os.environ) -> Finding:
 
 
 def needs_java(found: Finding) -> str:
-    """What to do about a Java that `java` finds missing or too old."""
+    """Say what to do if `java` finds Java missing or too old."""
     return (
         f"Spark needs Java 17 or 21, but {found.detail}. Install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; "
         "macOS: brew install openjdk@17; else https://adoptium.net) and, if it is not the java on the PATH, point JAVA_HOME to it"

@@ -1,4 +1,4 @@
-"""Finds in an account what a manifest names: streams, a consumer of each, and the lease table. Creates and registers nothing."""
+"""Finds the resources of a manifest in an account: streams, a consumer of each, and the lease table. Creates and registers nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A stream that a manifest is to name.
+class StreamSpec:
+    """A stream for a manifest.
 
     Attributes:
         name: Its logical name, the key in the manifest.
         stream_name: Its name in Kinesis.
-        stream_arn: Its ARN, if that was given.
-        consumer_arn: The ARN of its consumer, if that was given.
+        stream_arn: Its ARN; None if not given.
+        consumer_arn: The ARN of its consumer; None if not given.
     """
 
     name: str
@@ -36,14 +36,14 @@ class Wanted:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what a person writes: `orders`, `orders=prod-orders`, or the ARN of a stream or consumer in place of the name.
+        """Parse `orders`, `orders=prod-orders`, or the ARN of a stream or consumer instead of the name in Kinesis.
 
         Raises:
             ConfigurationError: The text is none of these.
 
-        >>> Wanted.parse("orders=prod-orders")
-        Wanted(name='orders', stream_name='prod-orders', stream_arn=None, consumer_arn=None)
-        >>> Wanted.parse("arn:aws:kinesis:eu-west-1:111122223333:stream/orders/consumer/lake:1").name
+        >>> StreamSpec.parse("orders=prod-orders")
+        StreamSpec(name='orders', stream_name='prod-orders', stream_arn=None, consumer_arn=None)
+        >>> StreamSpec.parse("arn:aws:kinesis:eu-west-1:111122223333:stream/orders/consumer/lake:1").name
         'orders'
         """
         given, equals, target = text.rpartition("=")
@@ -61,34 +61,34 @@ class Wanted:
 
     @property
     def region(self) -> str | None:
-        """The region of its ARN, if that was given."""
+        """The region of its ARN; None without an ARN."""
         return self.stream_arn.split(":")[3] if self.stream_arn else None
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What to look for.
+    """The resources to find.
 
     Attributes:
         application: Name of the application.
         environment: Name of its environment.
-        region: Region of everything.
+        region: Region of all resources.
         streams: The streams.
-        consumer: Name of the consumer on each stream that has no ARN of one; None where each stream has a single consumer.
+        consumer: Name of the consumer of streams without a consumer's ARN; None: each has a single consumer.
         lease_table: Name of the lease table.
     """
 
     application: str
     environment: str
     region: str
-    streams: Sequence[Wanted]
+    streams: Sequence[StreamSpec]
     consumer: str | None
     lease_table: str
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What was found.
+class SearchResult:
+    """The result of a search.
 
     Attributes:
         manifest: The manifest.
@@ -100,15 +100,15 @@ class Found:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The manifest as infrastructure writes it."""
+        """The manifest's document, as the infrastructure writes it."""
         return self.manifest.document({"name": self.manifest.lease_table, "arn": self.lease_table_arn})
 
 
-async def search(clients: Clients, wanted: Search) -> Found:
+async def search(clients: Clients, wanted: Search) -> SearchResult:
     """Look up the streams, their consumers and the lease table.
 
     Raises:
-        ManifestError: Something is missing or cannot be looked up. One message names all of it, with what to do.
+        ManifestError: Resources are missing or cannot be looked up. One message names all of them, with what to do.
     """
     streams, table = await asyncio.gather(
         asyncio.gather(*(_stream(clients, each, wanted) for each in wanted.streams)),
@@ -128,11 +128,11 @@ async def search(clients: Clients, wanted: Search) -> Found:
         source=f"what AWS has in {wanted.region}",
         stream_names={name: ref.stream_name for name, ref in refs.items()},
     )
-    return Found(manifest, table)
+    return SearchResult(manifest, table)
 
 
 async def _result(subject: str, work: Awaitable[T], *, action: str) -> T | Finding:
-    """What the work gives, or why it does not."""
+    """Return the result of the work, or the finding of its failure."""
     results: list[T] = []
 
     async def look() -> str:
@@ -156,7 +156,7 @@ async def _table(clients: Clients, wanted: Search) -> str:
     return await LeaseTable(dynamodb, wanted.lease_table, declared_by=declared_by).checked_arn()
 
 
-async def _stream(clients: Clients, stream: Wanted, wanted: Search) -> StreamRef | Finding:
+async def _stream(clients: Clients, stream: StreamSpec, wanted: Search) -> StreamRef | Finding:
     arn = await _result(
         f"stream {stream.name}", _stream_arn(clients, stream, wanted), action="kinesis:DescribeStreamSummary"
     )
@@ -170,7 +170,7 @@ async def _stream(clients: Clients, stream: Wanted, wanted: Search) -> StreamRef
     )
 
 
-async def _stream_arn(clients: Clients, stream: Wanted, wanted: Search) -> str:
+async def _stream_arn(clients: Clients, stream: StreamSpec, wanted: Search) -> str:
     kinesis = await clients.client("kinesis")
     asked = {"StreamARN": stream.stream_arn} if stream.stream_arn else {"StreamName": stream.stream_name}
     with existing(
@@ -185,14 +185,14 @@ async def _stream_arn(clients: Clients, stream: Wanted, wanted: Search) -> str:
     return str(found["StreamARN"])
 
 
-async def _given_consumer(clients: Clients, stream: Wanted, stream_arn: str, arn: str) -> StreamRef:
+async def _given_consumer(clients: Clients, stream: StreamSpec, stream_arn: str, arn: str) -> StreamRef:
     kinesis = await clients.client("kinesis")
     with existing(f"{arn} does not exist (any more)", "name the consumer that exists, or let it be looked up"):
         answer = await kinesis.describe_stream_consumer(ConsumerARN=arn)
     return _active(stream, stream_arn, answer["ConsumerDescription"])
 
 
-async def _consumer(clients: Clients, stream: Wanted, stream_arn: str, wanted: Search) -> StreamRef:
+async def _consumer(clients: Clients, stream: StreamSpec, stream_arn: str, wanted: Search) -> StreamRef:
     consumers = await consumers_of(await clients.client("kinesis"), stream_arn)
     named = sorted(consumers)
     choice = wanted.consumer or (named[0] if len(named) == 1 else None)
@@ -212,7 +212,7 @@ async def _consumer(clients: Clients, stream: Wanted, stream_arn: str, wanted: S
     return _active(stream, stream_arn, consumers[choice])
 
 
-def _active(stream: Wanted, stream_arn: str, consumer: dict[str, Any]) -> StreamRef:
+def _active(stream: StreamSpec, stream_arn: str, consumer: dict[str, Any]) -> StreamRef:
     arn, status = consumer["ConsumerARN"], consumer["ConsumerStatus"]
     if status != "ACTIVE":
         raise CheckFailed(

@@ -1,4 +1,4 @@
-"""What subscriptions to one shard showed, one over each transport, and what follows from that. Pure."""
+"""The measurements of subscriptions to one shard, one over each transport, and the findings from them. Pure."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.findings import Finding, Status, failed_call
 
 TRANSPORTS: Final = {"http2": "HTTP/2", "http1": "HTTP/1.1"}
-"""The transports by their name in option `transport`, in the order in which they are measured, and the HTTP version of each."""
+"""The HTTP version of each transport, by its name in option `transport`, in the order of measurement."""
 
 ACTION: Final = "kinesis:SubscribeToShard"
 
 
 @dataclass(slots=True)
-class Subscribed:
-    """What one subscription showed, as far as it came. All times are seconds.
+class SubscriptionResult:
+    """The measurement of one subscription. All times are seconds.
 
     Attributes:
         transport: The transport's name, a key of `TRANSPORTS`.
-        http: How it was carried; None where Kinesis did not answer.
-        answered_after: From the call until Kinesis accepted it. Connecting is a part of it.
+        http: The versions of HTTP and TLS; None if there was no response.
+        answered_after: From the call until Kinesis accepted it, including the time to connect.
         first_event_after: From the call until the first event.
-        read_for: From Kinesis' answer until nothing more was read.
-        events: Events received, those without records included.
+        read_for: From Kinesis' response until the end of reading.
+        events: Events received, including those without records.
         records: Kinesis records in them.
         bytes: Bytes of the events' JSON.
-        largest_event: Bytes of the largest one.
-        error: Why it did not open, or broke; None where it was read for as long as intended.
+        largest_event: Bytes of the largest event.
+        error: The error with which it failed; None if it was read for the intended time.
     """
 
     transport: str
@@ -64,7 +64,7 @@ class Subscribed:
 
     @property
     def works(self) -> bool:
-        """Whether events came until the end, or until somebody else took the shard over, which is no fault of the transport."""
+        """Whether events came until the end, or until another reader took the shard over, which is not a fault of the transport."""
         if self.error is None:
             return True
         return self.events > 0 and classify(self.error).verdict is Verdict.TAKEN_OVER
@@ -84,17 +84,17 @@ class Measurement:
     stream: StreamRef
     shard: str
     endpoint: str
-    subscriptions: Sequence[Subscribed]
+    subscriptions: Sequence[SubscriptionResult]
 
     def findings(self) -> list[Finding]:
-        """One finding for each transport.
+        """Return one finding for each transport.
 
-        A query needs one of the two, so that a connection which fails over one of them alone is no failure.
+        A query needs only one of them, so it is not a failure if one of them works.
         """
         one_works = any(each.works for each in self.subscriptions)
         return [self._finding(each, one_works) for each in self.subscriptions]
 
-    def _finding(self, found: Subscribed, one_works: bool) -> Finding:
+    def _finding(self, found: SubscriptionResult, one_works: bool) -> Finding:
         subject = f"{self.stream.name} over {TRANSPORTS[found.transport]}"
         error = found.error
         if error is None:
@@ -120,7 +120,7 @@ class Measurement:
             return Finding(subject, Status.UNKNOWN, detail, _DISPENSABLE[found.transport])
         return Finding(subject, Status.FAILED, detail, "look at proxy and firewall on the way to the endpoint")
 
-    def _came(self, found: Subscribed) -> str:
+    def _came(self, found: SubscriptionResult) -> str:
         first = f"{found.first_event_after * 1000:,.0f} ms" if found.first_event_after is not None else "never"
         return f"{self.shard}: first event after {first}, {_events(found.events)} in {found.read_for:.1f} s"
 
@@ -129,7 +129,7 @@ _DISPENSABLE: Final = {
     "http2": "none where queries may use HTTP/1.1, which works, as with transport=auto; else look for a proxy on the way",
     "http1": "none where queries may use HTTP/2, which works, as with transport=auto; else look for a proxy on the way",
 }
-"""What to do about a transport that fails where the other one works."""
+"""What to do about a failing transport if the other one works."""
 
 
 def _events(number: int) -> str:

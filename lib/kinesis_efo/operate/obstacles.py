@@ -1,4 +1,4 @@
-"""Looks for what makes every other check fail: no region, no credentials, no way to Kinesis. Quick, and each said once."""
+"""Quickly checks for faults with which all other checks fail: no region, no credentials, no connection to Kinesis."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kinesis_efo.operate.findings import LOG_IN, Finding, Status, failed_call
 from kinesis_efo.operate.machine import CREDENTIALS, PATH
 
 PATIENCE: Final = 4.0
-"""Seconds. A person is told within five what is wrong."""
+"""Timeout, seconds, so that a fault is reported within five."""
 
 _ONCE: Final = AioConfig(
-    # Whoever answers an unsigned call proves that there is a way, whatever the credentials.
+    # A response to an unsigned call proves that there is a connection, whatever the credentials.
     signature_version=UNSIGNED,
     connect_timeout=2,
     read_timeout=3,
@@ -28,7 +28,7 @@ _ONCE: Final = AioConfig(
 
 
 def no_region(location: str) -> Finding:
-    """The finding where nothing says in which region a manifest is.
+    """Make the finding that the region of a manifest is not known.
 
     Args:
         location: The manifest's location.
@@ -42,7 +42,7 @@ def no_region(location: str) -> Finding:
 
 
 async def obstacles(access: Access) -> list[Finding]:
-    """What stands in the way of every other check; empty if nothing does.
+    """Find the faults with which all other checks fail; empty if there are none.
 
     Args:
         access: Clients with the query's region, endpoint and role.
@@ -55,7 +55,7 @@ async def _credentials(access: Access) -> Finding | None:
     try:
         found = await asyncio.wait_for(access.credentials(), PATIENCE)
     except TimeoutError:
-        # A program that asks a person for a code may take its time. Where nothing answers, the way to Kinesis is missing, too.
+        # A program may be waiting for a person to enter a code. If the network is at fault, the connection to Kinesis fails, too.
         return None
     except ConfigurationError as error:
         return Finding(CREDENTIALS, Status.FAILED, str(error), LOG_IN)
@@ -72,7 +72,7 @@ async def _path(access: Access) -> Finding | None:
     try:
         opening = await access.open("kinesis", _ONCE)
     except (ConfigurationError, *CALL_ERRORS):
-        return None  # the credentials' finding says it
+        return None  # reported by the finding about the credentials
     async with opening as kinesis:
         endpoint = kinesis.meta.endpoint_url
         try:

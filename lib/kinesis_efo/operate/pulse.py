@@ -1,6 +1,6 @@
-"""How a run does from moment to moment: rates, trends, what is slow, and which shards came and went. Pure.
+"""Computes the figures of a run over time: rates, trends, causes of lag, and which shards came and went. Pure.
 
-It compares what the run says of itself again and again; see `kinesis_efo.fetcher.status`.
+It compares successive status replies of the run (`kinesis_efo.fetcher.status`).
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from kinesis_efo.kinesis.stats import State
 from kinesis_efo.positions import ShardKey
 
 WINDOW_SECONDS: Final = 20.0
-"""Rates and trends are those of so many seconds: a single micro-batch takes and gives megabytes at once."""
+"""The period of rates and trends. It covers several micro-batches, because each moves megabytes at once."""
 
 BEHIND_SECONDS: Final = 30.0
-"""A shard that is further behind is looked into."""
+"""The lag from which the cause is determined."""
 
 WAITING_SECONDS: Final = 10.0
 SILENT_SECONDS: Final = 30.0
 """Six times the time between two events of an idle shard."""
 
 _AT_THE_LIMIT: Final = 1.7e6
-"""Bytes a second; Kinesis sends at most 2 MB (MiB on the wire, less what JSON adds) for each shard and consumer."""
+"""Bytes a second from which a shard is at the limit: Kinesis sends at most 2 MB (MiB on the wire, less what JSON adds) for each shard
+and consumer."""
 _BUSY: Final = 0.9
 _EVENTS: Final = 20
 
 
-class Cause(Enum):
-    """Why a shard is behind, with what to do about it and the section of the runbook."""
+class LagCause(Enum):
+    """The cause of a shard's lag, with what to do about it and the section of the runbook."""
 
     SPARK = (
         "Spark",
@@ -69,17 +70,17 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShardPulse:
-    """How one shard does.
+    """The figures of one shard. Rates are None while they are not known.
 
     Attributes:
-        status: What the run said last.
-        incoming: Bytes a second that arrive; None before it is known.
-        processed: Bytes a second that are processed; None before it is known.
-        records_in: Kinesis records a second that arrive; None before it is known, and where the run is of a version that does not tell.
+        status: The last status.
+        incoming: Bytes a second that arrive.
+        processed: Bytes a second that are processed.
+        records_in: Kinesis records a second that arrive; also None if the run's version does not report them.
         records_out: Kinesis records a second that are processed; None likewise.
-        trend: Seconds of lag that come to it each second; None before it is known.
+        trend: Seconds of lag added each second.
         failures: Failures of its subscriptions within the window.
-        cause: Why it is behind; None where it is not.
+        cause: The cause of its lag; None if it is not behind.
     """
 
     status: ShardStatus
@@ -89,16 +90,16 @@ class ShardPulse:
     records_out: float | None = None
     trend: float | None = None
     failures: int = 0
-    cause: Cause | None = None
+    cause: LagCause | None = None
 
     @property
     def seconds(self) -> float | None:
-        """How far behind the tip processing is, seconds."""
+        """The lag of processing behind the tip, seconds."""
         return None if self.status.millis is None else self.status.millis / 1000
 
     @property
     def caught_up_in(self) -> float | None:
-        """Seconds until it will have caught up, if it goes on so; None where it does not, or is not behind."""
+        """Seconds until it has caught up at the present trend; None if it does not catch up, or is not behind."""
         if self.seconds is None or self.seconds < 1 or self.trend is None or self.trend > -0.05:
             return None
         return self.seconds / -self.trend
@@ -106,15 +107,15 @@ class ShardPulse:
 
 @dataclass(frozen=True, slots=True)
 class QueryPulse:
-    """How one of several queries of a run does.
+    """The figures of one of several queries of a run. Rates are None while they are not known.
 
     Attributes:
-        status: What the run said last.
-        processed: Bytes a second that it processes; None before it is known, like the rest.
+        status: The last status.
+        processed: Bytes a second that it processes.
         records_out: Kinesis records a second that it processes.
-        calls: Answers a second that it gets apart from the others, with GetRecords.
-        apart: Bytes a second of these answers.
-        trend: Seconds of lag that come to it each second.
+        calls: GetRecords responses a second while it catches up.
+        apart: Bytes a second of these responses.
+        trend: Seconds of lag added each second.
     """
 
     status: QueryStatus
@@ -126,17 +127,17 @@ class QueryPulse:
 
     @property
     def seconds(self) -> float | None:
-        """How far behind the tip its worst shard is, seconds."""
+        """The lag of its slowest shard, seconds."""
         return None if self.status.millis is None else self.status.millis / 1000
 
 
 class Sum(NamedTuple):
-    """How several shards do together.
+    """The figures of several shards together. Rates are None while they are not known.
 
     Attributes:
-        shards: Their number.
-        seconds: How far the one that is furthest behind is behind; None where none is known.
-        incoming: Bytes a second that arrive; None before it is known, like the rest.
+        shards: Number of shards.
+        seconds: The lag of the slowest shard; None if no lag is known.
+        incoming: Bytes a second that arrive.
         processed: Bytes a second that are processed.
         records_in: Kinesis records a second that arrive.
         records_out: Kinesis records a second that are processed.
@@ -152,14 +153,14 @@ class Sum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a run does at one moment.
+    """The figures of a run at one moment.
 
     Attributes:
         at: The moment, epoch seconds by the run's own clock.
-        shards: Its shards, the one that is furthest behind first; those with a cause before all others.
+        shards: Its shards, the slowest first; those with a cause before all others.
         buffered: Bytes fetched and not processed.
         room: Bytes that may be buffered.
-        cpu: Share of a core that the planner's process uses; None before it is known.
+        cpu: Share of a core that the planner's process uses; None while not known.
         queries: Its queries, if there are several, in the order in which they joined.
     """
 
@@ -171,7 +172,7 @@ class View:
     queries: tuple[QueryPulse, ...] = ()
 
     def total(self, stream: str | None = None) -> Sum:
-        """All shards together, or those of one stream."""
+        """Sum up all shards, or those of one stream."""
         shards = [each for each in self.shards if stream in (None, each.status.stream)]
         return Sum(
             len(shards),
@@ -189,7 +190,7 @@ class View:
 
 
 class Pulse:
-    """Follows one run."""
+    """Computes the figures of one run from its status replies."""
 
     def __init__(self) -> None:
         self._seen: deque[RunStatus] = deque()
@@ -197,26 +198,22 @@ class Pulse:
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
 
     def begin(self, at: float, text: str) -> None:
-        """Forget the run that was followed: another has come.
+        """Start again with another run.
 
         Args:
             at: The time, epoch seconds.
-            text: What is to be said of it.
+            text: The event about it.
         """
         self._seen.clear()
         self._shards.clear()
         self._events.append((at, text))
 
     def note(self, at: float, text: str) -> None:
-        """Add an event that the run itself does not tell."""
+        """Add an event that is not in the status replies."""
         self._events.append((at, text))
 
     def add(self, status: RunStatus) -> View:
-        """Add what the run said.
-
-        Args:
-            status: As it answered.
-        """
+        """Add a status reply; returns the new figures."""
         now = {each.key: each for each in status.shards}
         if self._shards:
             self._note_shards(status.at, self._shards[-1], now)
@@ -230,7 +227,7 @@ class Pulse:
         cpu = (status.cpu - first.cpu) / seconds if seconds > 0 else None
         busy = cpu is not None and cpu > _BUSY
         shards = [_pulse(each, before.get(each.key), seconds, busy=busy) for each in status.shards]
-        # By whole seconds: rows that change places all the time cannot be read.
+        # By whole seconds, so that rows do not change places all the time.
         shards.sort(key=lambda each: (each.cause is None, -int(each.seconds or 0.0), each.status.key))
         return View(
             status.at,
@@ -243,7 +240,7 @@ class Pulse:
 
     @property
     def events(self) -> tuple[tuple[float, str], ...]:
-        """What happened lately, with the time, the newest last."""
+        """Recent events with their times, the newest last."""
         return tuple(self._events)
 
     def _note_shards(
@@ -260,7 +257,7 @@ class Pulse:
 
 
 def _queries(status: RunStatus, first: RunStatus, seconds: float) -> tuple[QueryPulse, ...]:
-    # Runs of different streams number their queries alike.
+    # Runs of different streams have queries with the same numbers.
     before = {(each.number, *each.streams): each for each in first.queries}
     return tuple(_query_pulse(each, before.get((each.number, *each.streams)), seconds) for each in status.queries)
 
@@ -284,12 +281,12 @@ def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy
     failures = 0
     if before is not None and seconds > 0 and now.subscription is not None and before.subscription is not None:
         arrived = now.subscription.arrived - before.subscription.arrived
-        if arrived >= 0:  # less: another fetcher counts anew
+        if arrived >= 0:  # negative: a new fetcher has started to count at 0
             incoming = arrived / seconds
             processed = max(0.0, (arrived - (now.buffered - before.buffered)) / seconds)
             if now.subscription.records is not None and before.subscription.records is not None:
                 came = now.subscription.records - before.subscription.records
-                if came >= 0:  # likewise: few records may have more bytes than many
+                if came >= 0:  # a new fetcher may have more bytes but fewer records
                     records_in = came / seconds
                     records_out = max(0.0, (came - (now.records - before.records)) / seconds)
         failures = max(0, now.subscription.failures - before.subscription.failures)
@@ -300,7 +297,7 @@ def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy
     )
 
 
-def _cause(now: ShardStatus, incoming: float | None, failures: int, *, busy: bool) -> Cause | None:
+def _cause(now: ShardStatus, incoming: float | None, failures: int, *, busy: bool) -> LagCause | None:
     subscription = now.subscription
     silent = subscription is not None and subscription.age is not None and subscription.age > SILENT_SECONDS
     streaming = subscription is None or subscription.state in (
@@ -309,16 +306,16 @@ def _cause(now: ShardStatus, incoming: float | None, failures: int, *, busy: boo
         State.ENDED.value,
     )
     if now.waiting is not None and now.waiting > WAITING_SECONDS:
-        return Cause.SPARK
+        return LagCause.SPARK
     if silent or (failures and not streaming):
-        return Cause.SUBSCRIPTION
+        return LagCause.SUBSCRIPTION
     if now.behind is None or now.behind / 1000 < BEHIND_SECONDS:
         return None
     if busy:
-        return Cause.FETCHER
+        return LagCause.FETCHER
     if incoming is not None and incoming > _AT_THE_LIMIT:
-        return Cause.LIMIT
-    return Cause.NETWORK if incoming is not None else None
+        return LagCause.LIMIT
+    return LagCause.NETWORK if incoming is not None else None
 
 
 def _sum(rates: list[float | None]) -> float | None:

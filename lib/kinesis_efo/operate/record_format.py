@@ -1,4 +1,4 @@
-"""Formats records for a terminal or a pipe, and selects which of them to print. Pure."""
+"""Filters records, and formats them for a terminal or a pipe. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROW: Final = 16
 _ON_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
-class Record(NamedTuple):
+class TailRecord(NamedTuple):
     """One record, or one user record of an aggregate.
 
     Attributes:
@@ -37,43 +37,43 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RecordFilter:
     """A filter of records.
 
     Attributes:
         key: Pattern of the partition key with `*`, `?` and `[...]`; None for any.
         data: Regular expression that matches somewhere in the data; None for any.
 
-    >>> record = Record("shardId-0", "7", 0, "user-1", None, b'{"amount": 7}')
-    >>> Wanted(key="user-*", data=re.compile(rb"amount.: [5-9]")).has(record), Wanted(key="user").has(record)
+    >>> record = TailRecord("shardId-0", "7", 0, "user-1", None, b'{"amount": 7}')
+    >>> RecordFilter(key="user-*", data=re.compile(rb"amount.: [5-9]")).has(record), RecordFilter(key="user").has(record)
     (True, False)
     """
 
     key: str | None = None
     data: re.Pattern[bytes] | None = None
 
-    def has(self, record: Record) -> bool:
+    def has(self, record: TailRecord) -> bool:
         """Whether a record passes the filter."""
         if self.key is not None and not fnmatchcase(record.key or "", self.key):
             return False
         return self.data is None or self.data.search(record.data) is not None
 
 
-def raw(record: Record) -> bytes:
-    """The data and a line feed.
+def raw(record: TailRecord) -> bytes:
+    """Format the data and a line feed.
 
-    >>> raw(Record("shardId-0", "7", 0, "k", None, b"hello"))
+    >>> raw(TailRecord("shardId-0", "7", 0, "k", None, b"hello"))
     b'hello\\n'
     """
     return record.data + b"\n"
 
 
-def as_json(record: Record) -> bytes:
-    """One line of JSON: `data` with the record's own bytes if they are JSON, `text` if they are UTF-8, else `base64`.
+def as_json(record: TailRecord) -> bytes:
+    """Format one line of JSON: `data` with the record's own bytes if they are JSON, `text` if they are UTF-8, else `base64`.
 
-    >>> as_json(Record("shardId-0", "7", 0, "k", None, b'{"b":1.10,"x":1e400}'))[-29:]
+    >>> as_json(TailRecord("shardId-0", "7", 0, "k", None, b'{"b":1.10,"x":1e400}'))[-29:]
     b'"data":{"b":1.10,"x":1e400}}\\n'
-    >>> as_json(Record("shardId-0", "7", 0, "k", None, b"hello"))
+    >>> as_json(TailRecord("shardId-0", "7", 0, "k", None, b"hello"))
     b'{"shardId":"shardId-0","sequenceNumber":"7","subSequenceNumber":0,"partitionKey":"k","arrived":null,"text":"hello"}\\n'
     """
     document: dict[str, object] = {
@@ -94,15 +94,15 @@ def as_json(record: Record) -> bytes:
         except (ValueError, RecursionError):
             document["text"] = text
         else:
-            # As it came: a parser would change numbers and drop repeated keys. Line feeds stand only between its tokens.
+            # Unchanged, because a parser would change numbers and drop repeated keys. In JSON, line feeds are only between tokens.
             own = b',"data":' + record.data.translate(_ON_ONE_LINE)
     return json.dumps(document, separators=(",", ":"))[:-1].encode() + own + b"}\n"
 
 
-def hexadecimal(record: Record) -> bytes:
-    """A heading, and a hex dump of the data with 16 bytes per line.
+def hexadecimal(record: TailRecord) -> bytes:
+    """Format a heading, and a hex dump of the data with 16 bytes per line.
 
-    >>> print(hexadecimal(Record("shardId-0", "7", 0, "k", None, b"hello")).decode(), end="")
+    >>> print(hexadecimal(TailRecord("shardId-0", "7", 0, "k", None, b"hello")).decode(), end="")
     shardId-0 7 key='k' 5 bytes
     00000000  68 65 6c 6c 6f                                   |hello|
     """
@@ -115,14 +115,14 @@ def hexadecimal(record: Record) -> bytes:
 
 
 class Format(Enum):
-    """How records are printed."""
+    """The formats of records."""
 
     RAW = "raw"
     JSON = "json"
     HEX = "hex"
 
     @property
-    def write(self) -> Callable[[Record], bytes]:
+    def write(self) -> Callable[[TailRecord], bytes]:
         """The function that formats a record."""
         return {Format.RAW: raw, Format.JSON: as_json, Format.HEX: hexadecimal}[self]
 

@@ -1,4 +1,4 @@
-"""Says what the next start of a query would do, from its checkpoint, the manifest, the streams and the lease table. Changes nothing."""
+"""Predicts the next start of a query, from its checkpoint, the manifest, the streams and the lease table. Changes nothing."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding, what_and_fix
 from kinesis_efo.operate.lease_checkup import open_table
-from kinesis_efo.operate.spark_checkpoint import Planned, SourceEnd, folder_at, planned
+from kinesis_efo.operate.spark_checkpoint import PlannedBatch, SourceEnd, folder_at, planned
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.planner.stream_set import StreamSet
 from kinesis_efo.positions import Offset, Position, PositionKind, ShardKey
 
 SUBJECT = "checkpoint"
-"""Subject of the finding on the checkpoint as a whole."""
+"""Subject of the finding about the checkpoint as a whole."""
 
 
 async def restart(access: Access, manifest: Manifest, location: str, clock: Clock) -> list[Finding]:
     """Check what the next start of a query would do.
 
     Args:
-        access: Gives the clients.
+        access: Provides the clients.
         manifest: The streams that the query reads.
         location: The query's `checkpointLocation`.
         clock: Time.
     """
     leases: Mapping[ShardKey, Lease] = {}
-    found: tuple[Planned, SourceEnd] | None = None
+    found: tuple[PlannedBatch, SourceEnd] | None = None
 
     async def look() -> str:
         nonlocal leases, found
-        # Before the checkpoint: a live query moves first the checkpoint, then the rows.
+        # Read before the checkpoint, because a live query moves first the checkpoint, then the rows.
         scan = await (await open_table(access, manifest)).scan()
         leases = LeaseKeys(manifest.stream_names).by_shard(scan.leases)
         last = await planned(folder_at(location, access))
@@ -72,7 +72,7 @@ async def restart(access: Access, manifest: Manifest, location: str, clock: Cloc
     findings += [Finding("streams of the checkpoint", Status.FAILED, *what_and_fix(fault)) for fault in faults]
     kinesis = await access.client("kinesis")
     async with await access.open("kinesis", AioConfig(**POLLING_CONFIG)) as unused:
-        # Nothing is read. What a start asks for before it reads is asked for here: which shards there are, and what is lost of them.
+        # For the checks of a start, which list the shards and detect losses. No records are read.
         transport = PollingTransport(unused, clock, CALL_SECONDS)
         for name, ref in manifest.streams.items():
             if _replaced(ref, end) or _renamed(ref, end, manifest):
@@ -103,7 +103,7 @@ async def _begins(stream: Stream) -> str:
 
 async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str, Lease], clock: Clock) -> str:
     planned = _of(end.offset, name)
-    # A new query's first micro-batch begins anew where it is repeated: nothing of it is known here.
+    # The start of a new query's first micro-batch is not in the checkpoint; if repeated, it starts from the options again.
     positions = planned if end.begin is None else _of(end.begin, name)
     await stream.refresh()
     await stream.identify()
@@ -121,7 +121,7 @@ async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str,
             row = rows.get(shard)
             read_until = row.read_until if row is not None and row.reached == position else None
             await stream.check_position(shard, position, read_until)
-    # A checkpoint with a mark of its own tells more than the rows, which other queries move, too.
+    # Without a mark, only the rows are evidence, although other queries move them, too.
     unmarked = rows.items() if end.offset.mark is None else ()
     if ahead := sorted(shard for shard, row in unmarked if shard in planned and is_ahead(row, planned[shard])):
         first = ahead[0]
@@ -146,8 +146,8 @@ def _stream_of(arn: str) -> str:
     return arn.partition("/consumer/")[0]
 
 
-def _of_manifest(last: Planned, manifest: Manifest, location: str) -> SourceEnd:
-    """The source of the query that reads the manifest's streams."""
+def _of_manifest(last: PlannedBatch, manifest: Manifest, location: str) -> SourceEnd:
+    """Return the source of the query that reads the manifest's streams."""
     ends = [end for end in last.ends if len(last.ends) == 1 or end.streams & manifest.streams.keys()]
     if len(ends) == 1:
         return ends[0]
@@ -163,7 +163,7 @@ def _of_manifest(last: Planned, manifest: Manifest, location: str) -> SourceEnd:
     )
 
 
-def _said(last: Planned) -> str:
+def _said(last: PlannedBatch) -> str:
     if last.finished:
         return f"micro-batch {last.batch} is finished, and the next start goes on behind it"
     if last.batch == 0:

@@ -1,6 +1,6 @@
 """Orders the shards of a stream as a tree, children below their parents. Pure.
 
-A merged shard has two parents, so the lineage is not a tree: that shard appears in full below the first of them.
+A merged shard has two parents, so the lineage is not a tree: that shard appears in full only below the first parent.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 
 HASH_KEYS = 2**128
-"""Number of hash keys, which the open shards of a stream share."""
+"""Number of hash keys of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TreeEntry:
     """A shard at its place in the tree.
 
     Attributes:
         shard: The shard.
         depth: 0 for the oldest shards, 1 for their children, ...
         trimmed_parents: Parents that Kinesis does not list any more.
-        repeated: It appears in full further up, below its other parent; its children are not repeated here.
+        repeated: Whether it appeared before, below its other parent; its children are not repeated.
     """
 
     shard: Shard
@@ -31,7 +31,7 @@ class Entry:
     repeated: bool = False
 
 
-def tree(shards: Iterable[Shard]) -> list[Entry]:
+def tree(shards: Iterable[Shard]) -> list[TreeEntry]:
     """Order a stream's shards as a tree; each appears in full exactly once.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
@@ -40,24 +40,24 @@ def tree(shards: Iterable[Shard]) -> list[Entry]:
     [(0, 'p'), (1, 'l'), (1, 'r')]
     """
     lineage = Lineage(shards)
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     seen: set[str] = set()
-    # No recursion: a stream that was resharded daily for a year is deeper than Python's stack.
+    # No recursion: the tree of a stream that was resharded daily for a year is deeper than Python's stack.
     stack = [(0, root) for root in reversed(lineage.roots())]
     while stack:
         depth, shard_id = stack.pop()
         shard = lineage[shard_id]
         if shard_id in seen:
-            entries.append(Entry(shard, depth, repeated=True))
+            entries.append(TreeEntry(shard, depth, repeated=True))
             continue
         seen.add(shard_id)
-        entries.append(Entry(shard, depth, tuple(parent for parent in shard.parents if parent not in lineage)))
+        entries.append(TreeEntry(shard, depth, tuple(parent for parent in shard.parents if parent not in lineage)))
         stack += [(depth + 1, child) for child in reversed(lineage.children(shard_id))]
     return entries
 
 
 def share(shard: Shard) -> float:
-    """The fraction of all hash keys that a shard covers, from 0 to 1.
+    """Return the fraction of all hash keys that a shard covers, from 0 to 1.
 
     >>> share(Shard("s", (), (0, 2**127 - 1), first=1))
     0.5

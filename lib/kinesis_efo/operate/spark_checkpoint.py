@@ -1,4 +1,4 @@
-"""Reads the checkpoint location of a query: which micro-batch Spark planned last, whether it finished, and up to where it reads."""
+"""Reads a query's checkpoint: the last micro-batch that Spark planned, its end, and whether it finished."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from kinesis_efo.positions import Offset
 
 _NUMBER: Final = re.compile(r"\d+")
 _NAMED: Final = re.compile(r"[^{:]+:(?=\{)")
-"""In version 2 of the log, the id of the source stands before its offset."""
+"""In version 2 of the log, the id of the source comes before its offset."""
 
 _KNOWN_VERSIONS: Final = ("v1", "v2")
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedBatch:
     """The last micro-batch that Spark planned.
 
     Attributes:
         batch: Its number.
         finished: Whether Spark has noted that it is done. If not, the next start repeats it.
-        ends: Up to where it reads, of each kinesis-efo source of the query.
+        ends: Its start and end for each kinesis-efo source of the query.
     """
 
     batch: int
@@ -42,13 +42,13 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class SourceEnd:
-    """From where and up to where a micro-batch reads one source.
+    """The start and the end of a micro-batch for one source.
 
     Attributes:
-        begin: The offset that the next start reads on from: the end, where the micro-batch is finished. None where that is the start of
-            the query, whose first micro-batch is not finished.
+        begin: The offset from which the next start reads: the end if the micro-batch is finished. None if the first micro-batch of the
+            query is not finished, so the query starts again.
         offset: The end.
-        sources: What its streams were read from, as far as it says so: ARNs by logical name.
+        sources: ARNs from which its streams were read, by logical name, as far as the offset has them.
     """
 
     begin: Offset | None
@@ -62,31 +62,31 @@ class SourceEnd:
 
 
 class Folder(Protocol):
-    """Where a checkpoint lies."""
+    """The directory of a checkpoint."""
 
     async def exists(self) -> bool:
-        """Whether anything is there, if only an empty folder."""
+        """Whether it exists, even if it is empty."""
         ...
 
     async def names(self, folder: str) -> Collection[str]:
-        """The names of the files in one of its folders, or in itself (""); empty where there is no such folder."""
+        """List the files in a subfolder, or in itself (""); empty if there is no such folder."""
         ...
 
     async def read(self, name: str) -> str:
-        """The text of a file, by its name relative to the checkpoint."""
+        """Read a text file, by its path relative to the checkpoint."""
         ...
 
 
-async def planned(folder: Folder) -> Planned | None:
-    """The last micro-batch that a query planned; None where it has not planned any.
+async def planned(folder: Folder) -> PlannedBatch | None:
+    """Read the last micro-batch that a query planned; None if there is none.
 
     Args:
-        folder: Its checkpoint location.
+        folder: The checkpoint's directory.
 
     Raises:
-        CheckFailed: Nothing lies there, or Spark refuses it.
-        CheckUnknown: Spark may refuse it, or leaves out a micro-batch that is not finished.
-        ConfigurationError: What lies there is no checkpoint of a query that this library can read.
+        CheckFailed: It does not exist, or Spark refuses it.
+        CheckUnknown: Spark may refuse it, or skips a micro-batch that is not finished.
+        ConfigurationError: It is not a checkpoint that this library can read.
         ClientError, OSError: It cannot be read.
     """
     if not await folder.exists():
@@ -94,7 +94,7 @@ async def planned(folder: Folder) -> Planned | None:
             f"there is nothing at {folder}",
             "correct the location: it is the one that the query has as checkpointLocation",
         )
-    # The commits before the offsets and after them: a live query writes a number first among the offsets, then among the commits.
+    # The commits are read before and after the offsets, because a live query writes first the offset, then the commit.
     commits = _numbers(await folder.names("commits"))
     batches = _numbers(await folder.names("offsets"))
     newest, last = max(batches, default=-1), max(commits, default=-1)
@@ -104,7 +104,7 @@ async def planned(folder: Folder) -> Planned | None:
     if not batches:
         return None
     name, lines = f"offsets/{newest}", await _lines(folder, f"offsets/{newest}")
-    # A query with asyncProgressTrackingEnabled leaves numbers out, and starts without them.
+    # A query with asyncProgressTrackingEnabled skips numbers, and starts without them.
     if newest - 1 not in batches and newest > 0 and (len(batches) == 1 or _follow(batches) or _follow(commits)):
         raise _refused(folder, f"offsets/{newest - 1} is missing, and a start reads it beside {name}")
     previous = f"offsets/{max(batches - {newest}, default=newest)}"
@@ -127,7 +127,7 @@ async def planned(folder: Folder) -> Planned | None:
         SourceEnd(Offset.from_dict(before[at]) if at in before else None, Offset.from_dict(end), sources_of(end))
         for at, end in ends.items()
     )
-    return Planned(newest, finished, found)
+    return PlannedBatch(newest, finished, found)
 
 
 def _refused(folder: Folder, why: str) -> CheckFailed:
@@ -152,12 +152,12 @@ def _follow(numbers: set[int]) -> bool:
 
 
 def _numbers(names: Collection[str]) -> set[int]:
-    # Beside the log's files lie checksums and what a writer has not renamed yet.
+    # There are also checksums and temporary files.
     return {int(name) for name in names if _NUMBER.fullmatch(name)}
 
 
 async def _lines(folder: Folder, name: str) -> list[str]:
-    """The lines of a file of Spark's log: its version, its metadata, and one for each source."""
+    """Read the lines of a file of Spark's log: its version, its metadata, and one for each source."""
     version, *rest = (await folder.read(name)).splitlines() or [""]
     if version.strip() not in _KNOWN_VERSIONS:
         raise ConfigurationError(
@@ -169,7 +169,7 @@ async def _lines(folder: Folder, name: str) -> list[str]:
 
 
 def _ends(name: str, lines: list[str]) -> dict[int, dict[str, Any]]:
-    """The ends of this library's sources, by their place in a file of the log."""
+    """Parse the offsets of this library's sources, by their place in a file of the log."""
     found = {}
     for place, line in enumerate(lines[2:]):
         text = line if line.startswith("{") else _NAMED.sub("", line, count=1)
@@ -193,14 +193,14 @@ def _plain(text: str) -> Any:
 
 
 def folder_at(location: str, clients: Clients) -> Folder:
-    """The folder at a checkpoint location: a path, or `s3://bucket/prefix`.
+    """Return the directory at a checkpoint location: a path, or `s3://bucket/prefix`.
 
     Args:
-        location: As `checkpointLocation` has it.
-        clients: Gives the client for S3.
+        location: The value of `checkpointLocation`.
+        clients: Provides the client for S3.
 
     Raises:
-        ConfigurationError: It is of another file system.
+        ConfigurationError: It is on another file system.
 
     >>> folder_at("hdfs:///checkpoints/lake", None)
     Traceback (most recent call last):

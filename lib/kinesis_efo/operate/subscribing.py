@@ -1,4 +1,4 @@
-"""Subscribes to one shard over each transport, one after the other, and measures what comes. Stores nothing."""
+"""Subscribes to one shard over each transport, one after the other, and measures the subscriptions. Stores nothing."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from kinesis_efo.kinesis.transport import BotoTransport, EventStream, subscripti
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.access import Access, Clients
 from kinesis_efo.operate.findings import CheckFailed
-from kinesis_efo.operate.measurement import TRANSPORTS, Measurement, Subscribed
+from kinesis_efo.operate.measurement import TRANSPORTS, Measurement, SubscriptionResult
 
 ANSWER_SECONDS: Final = 20.0
-"""Kinesis answers within so long, connecting included, or not at all."""
+"""Timeout for Kinesis' response, including the time to connect."""
 
 SILENT_SECONDS: Final = 12.0
-"""A subscription without an event for so long is dead: Kinesis sends one about every 5 s even where a shard is idle."""
+"""A subscription without an event for this long is dead: Kinesis sends one about every 5 s even if a shard is idle."""
 
 
 class CarriedEvents(EventStream, Protocol):
-    """The events of a subscription that knows how it is carried."""
+    """The events of a subscription, with facts about its connection."""
 
     @property
     def http(self) -> HttpFacts:
-        """How it is carried."""
+        """Facts about the connection."""
         ...
 
 
@@ -39,7 +39,7 @@ class Subscriber(Protocol):
     """Subscribes over one transport."""
 
     async def subscribe_at_latest(self, stream: StreamRef, shard_id: str) -> CarriedEvents:
-        """Subscribe to what comes from now on.
+        """Subscribe to the records from now on.
 
         Args:
             stream: The stream, and the consumer to subscribe.
@@ -53,7 +53,7 @@ Opens = Callable[[str], AbstractAsyncContextManager[Subscriber]]
 
 
 def over_aws(access: Access) -> Opens:
-    """Subscribers with a command's region, endpoint and role, each with a connection of its own.
+    """Make the function that opens subscribers with a command's region, endpoint and role, each with its own connection.
 
     Args:
         access: The command's clients.
@@ -81,13 +81,13 @@ async def measured(
     """Subscribe to the first open shard of a stream over each transport.
 
     Args:
-        clients: Gives the client that lists the shards.
-        ref: The stream, and the consumer to subscribe: whoever reads the shard with it is cut off.
+        clients: Provides the client that lists the shards.
+        ref: The stream, and the consumer to subscribe. Another reader of the shard with this consumer is cut off.
         opens: Opens the subscribers.
-        seconds: How long to read over each transport; longer where the first event takes longer.
+        seconds: How long to read over each transport; longer if the first event takes longer.
         clock: Time.
         limits: Kinesis' time limits; tests shorten them.
-        tell: Receives what is being done, for a person who waits.
+        tell: Receives a progress text.
 
     Raises:
         CheckFailed: The stream has no open shard.
@@ -103,7 +103,7 @@ async def measured(
 
 
 class _Meter:
-    """Measures subscriptions to one shard, at the pace that Kinesis asks for."""
+    """Measures subscriptions to one shard, at the pace that Kinesis allows."""
 
     def __init__(
         self,
@@ -124,9 +124,9 @@ class _Meter:
         self._tell = tell
         self._next_call = -inf
 
-    async def measure(self, transport: str) -> Subscribed:
-        """Subscribe over a transport, and read. Whatever goes wrong is a part of the result."""
-        found = Subscribed(transport)
+    async def measure(self, transport: str) -> SubscriptionResult:
+        """Subscribe over a transport, and read. An error is a part of the result."""
+        found = SubscriptionResult(transport)
         try:
             async with self._opens(transport) as subscriber:
                 await self._read(subscriber, found)
@@ -134,7 +134,7 @@ class _Meter:
             found.error = error
         return found
 
-    async def _read(self, subscriber: Subscriber, found: Subscribed) -> None:
+    async def _read(self, subscriber: Subscriber, found: SubscriptionResult) -> None:
         events, called = await self._subscribe(subscriber, found)
         try:
             answered = self._clock.monotonic()
@@ -148,8 +148,8 @@ class _Meter:
         finally:
             events.close()
 
-    async def _subscribe(self, subscriber: Subscriber, found: Subscribed) -> tuple[CarriedEvents, float]:
-        """Subscribe, and once more where somebody has just done so. Returns the events, and when the call was made."""
+    async def _subscribe(self, subscriber: Subscriber, found: SubscriptionResult) -> tuple[CarriedEvents, float]:
+        """Subscribe; try a second time if the consumer has just subscribed. Returns the events, and the time of the call."""
         label = TRANSPORTS[found.transport]
         for last in (False, True):
             if (pause := self._next_call - self._clock.monotonic()) > 0:
@@ -177,8 +177,8 @@ class _Meter:
     def _rest(self, seconds: float) -> None:
         self._next_call = self._clock.monotonic() + seconds
 
-    async def _take(self, events: CarriedEvents, found: Subscribed, called: float, end: float) -> None:
-        """Count events until the time is over, and one came at least."""
+    async def _take(self, events: CarriedEvents, found: SubscriptionResult, called: float, end: float) -> None:
+        """Count events until the time is over and at least one came."""
         label = TRANSPORTS[found.transport]
         arriving = aiter(events)
         while True:

@@ -1,6 +1,6 @@
-"""Reads a stream for a person to look at: every shard, across reshards, until cancelled.
+"""Reads all shards of a stream, across reshards, until cancelled; for people to look at records.
 
-Stores no position, and takes no lease.
+It stores no position, and takes no lease.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, s
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.access import CONFIG
 from kinesis_efo.operate.backlog import CALL_SECONDS
-from kinesis_efo.operate.record_format import Record
+from kinesis_efo.operate.record_format import TailRecord
 from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
@@ -37,7 +37,7 @@ POLLING_SECONDS: Final = 1.0
 
 _MOST_SHARDS: Final = 10_000
 _LOOK_BACK: Final = (5, 60, 600, 3_600, 21_600, 86_400)
-"""Seconds before now: from there on, records are looked for, one after the other; then from the oldest record."""
+"""Seconds before now at which the search for the last records begins, in turn; then it begins at the oldest record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +45,21 @@ class Until:
     """A time at which reading ends.
 
     Attributes:
-        time: Seconds since the epoch; what arrived then or later is not wanted.
+        time: Epoch seconds; records that arrived at this time or later are dropped.
         clock: Time.
-        reached: Called once every shard has been read so far; may be called again.
+        reached: Called when every shard has been read to this time; may be called several times.
     """
 
     time: float
     clock: Clock
     reached: Callable[[], None]
 
-    def admits(self, record: Record) -> bool:
-        """Whether a record arrived before it."""
+    def admits(self, record: TailRecord) -> bool:
+        """Whether a record arrived before the time."""
         return record.arrived is None or record.arrived.timestamp() < self.time
 
     def is_behind(self, millis_behind: int) -> bool:
-        """Whether a reader that is so far behind the tip has passed it."""
+        """Whether a reader with this lag has passed the time."""
         return self.clock.time() - millis_behind / 1000 >= self.time
 
 
@@ -70,15 +70,15 @@ class Tail:
         stream: The stream.
         name: Its name, for the records and messages.
         take: Receives the records of one event. Reading pauses while it runs.
-        only: Ids of the shards to read; empty for all, and those that continue them.
-        until: Where it ends, if it does.
+        only: Ids of the shards to read; empty: all shards and their descendants.
+        until: When to end; None: never.
     """
 
     def __init__(
         self,
         stream: Stream,
         name: str,
-        take: Callable[[list[Record]], None],
+        take: Callable[[list[TailRecord]], None],
         only: Collection[str] = (),
         until: Until | None = None,
     ) -> None:
@@ -93,12 +93,12 @@ class Tail:
 
     @property
     def open_shards(self) -> int:
-        """Number of shards that are read now."""
+        """Number of shards that are being read."""
         return sum(not position.is_end for position in self._positions.values())
 
     @property
     def seconds_behind(self) -> float | None:
-        """Seconds that the slowest shard is behind the tip, as Kinesis says; None before the first event."""
+        """Lag of the slowest shard in seconds, as reported by Kinesis; None before the first event."""
         return max(self._behind.values()) / 1000 if self._behind else None
 
     async def run(self, start: Position, begin: Callable[[str], Awaitable[Position]] | None = None) -> None:
@@ -106,11 +106,11 @@ class Tail:
 
         Args:
             start: `TRIM_HORIZON` or `AT_TIMESTAMP`.
-            begin: Says where each of the shards begins that are open at `start`; None for there.
+            begin: Returns where a shard that is open at `start` begins; None: all begin at `start`.
 
         Raises:
             StreamError: The stream, or a shard, cannot be read.
-            ConfigurationError: The stream has no such shard.
+            ConfigurationError: The stream does not have a shard of `only`.
         """
         await self._stream.refresh()
         if missing := sorted(shard for shard in self._only if self._stream.shard(shard) is None):
@@ -132,7 +132,7 @@ class Tail:
         group.create_task(self._read(group, shard, position), name=f"tail of {shard}")
 
     async def _read(self, group: asyncio.TaskGroup, shard: str, position: Position) -> None:
-        await self._stream.subscribe(shard, position, _Sink(self, shard, position)).run()
+        await self._stream.subscribe(shard, position, _TailSink(self, shard, position)).run()
         self._behind.pop(shard, None)
         self._positions[shard] = SHARD_END
         if not self._only:
@@ -142,7 +142,7 @@ class Tail:
         self._finish(shard)
 
     def _finish(self, shard: str) -> None:
-        """Note that nothing more is wanted of a shard. An ended one is noted after its children have begun."""
+        """Note that a shard is done. For an ended shard, this is called after its children have begun."""
         self._finished.add(shard)
         if self._until is not None and self._finished.issuperset(self._positions):
             self._until.reached()
@@ -159,7 +159,7 @@ class Tail:
         if event.head.children:
             self._stream.learn(shard, event.head.children)
         until = self._until
-        # The tip of a shard that is closed may lie long before the time, and its children go on from there.
+        # The tip of a closed shard may be long before the time; its children continue from there.
         closed = event.head.children or ((listed := self._stream.shard(shard)) is not None and listed.last is not None)
         if until is not None and not closed and until.is_behind(event.head.millis_behind):
             self._finish(shard)
@@ -173,7 +173,7 @@ class Tail:
             deaggregate=True,
         )
         records = [
-            Record(
+            TailRecord(
                 shard,
                 row["sequenceNumber"],
                 row["subSequenceNumber"],
@@ -190,8 +190,8 @@ class Tail:
             self._finish(shard)
 
 
-class _Sink:
-    """Takes one shard's events as they come; implements `EventSink`."""
+class _TailSink:
+    """Takes the events of one shard; implements `EventSink`."""
 
     room: Final = Unlimited()
 
@@ -217,7 +217,7 @@ async def stream_access(
         region: Region if the settings name none.
         ref: The stream.
         source: Where its ARNs came from, for messages.
-        clock: This machine's.
+        clock: This machine's clock.
         limits: Kinesis' time limits; tests shorten them.
     """
     clients = AsyncClients(aws, region)
@@ -231,7 +231,7 @@ async def stream_access(
             ref,
             transport,
             Topology(control, time),
-            # Somebody waits at a terminal: ten minutes without a word would be too long.
+            # For a person at a terminal, ten minutes without output would be too long.
             RetrySettings(max_retries=10),
             source,
             time,
@@ -241,9 +241,9 @@ async def stream_access(
 
 
 async def before_last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, count: int) -> Position:
-    """The position behind which a shard has its last records, as of now.
+    """Return the position after which a shard has its last `count` records.
 
-    Kinesis reads forward only, so this looks from further and further back.
+    Kinesis reads only forwards, so this searches from further and further back.
 
     Args:
         kinesis: An aiobotocore client.
@@ -268,7 +268,7 @@ async def before_last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str
 
 
 async def _last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, start: Position, count: int) -> deque[int]:
-    """The sequence numbers of the last records behind a position."""
+    """Return the sequence numbers of the last records after a position."""
     found: deque[int] = deque(maxlen=count)
     iterator = await iterator_at(kinesis, stream_arn, shard_id, starting_position(start))
     while True:

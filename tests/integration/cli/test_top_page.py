@@ -15,7 +15,7 @@ import pytest
 from kinesis_efo.cli.top.server import Page
 from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
 from kinesis_efo.leases import Lease, run_key
-from kinesis_efo.operate.following import Look
+from kinesis_efo.operate.following import Observation
 from kinesis_efo.operate.pulse import Pulse
 from tests.support.browser import browsing
 from tests.support.world import wait_until
@@ -58,7 +58,7 @@ def hour(page: Page, *others: str, trouble: str = "") -> None:
         shards += [status(stream, number, at) for stream in others for number in (0, 1)]
         view = pulse.add(RunStatus(NOW + at, shards, 4 << 26, 0.47 * (at - HOUR[0])))
         runs = {stream: Lease(run_key(stream), owner=OWNER) for stream in view.streams}
-        page.show(Look(NOW + at, runs, view, NOW + at, trouble, pulse.events))
+        page.show(Observation(NOW + at, runs, view, NOW + at, trouble, pulse.events))
 
 
 @contextmanager

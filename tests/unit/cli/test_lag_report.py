@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from kinesis_efo.cli.lag_report import Report, data, view
 from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.leases import Lag, Lease, run_key
-from kinesis_efo.operate.lag import Movement, ShardLag, State
+from kinesis_efo.operate.lag import Movement, ReaderState, ShardLag
 from kinesis_efo.positions import Position, ShardKey
 
 NOW = 1_700_000_000.0
@@ -30,7 +30,7 @@ def report(shards: int, *, asked: bool = True) -> Report:
     rows = [
         ShardLag(
             ShardKey("orders", f"shardId-{index:012d}"),
-            State.READING,
+            ReaderState.READING,
             Position.after(number + index),
             NOW - 10 * index if index % 2 else None,
             OWNER,
@@ -49,7 +49,7 @@ def report(shards: int, *, asked: bool = True) -> Report:
         lag=Lag(shards, 64_000_000, 2_900_000, rows[-1].key.shard, 5, int(NOW * 1000) - 3000),
     )
     streams = frozenset({"orders"}) if asked else frozenset()
-    return Report("lake", NOW, {"orders": run}, {"orders": State.READING}, streams, rows, {"orders": 4_200}, [])
+    return Report("lake", NOW, {"orders": run}, {"orders": ReaderState.READING}, streams, rows, {"orders": 4_200}, [])
 
 
 @pytest.mark.parametrize("shards", [1, 60, 2_000])

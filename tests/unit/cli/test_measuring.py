@@ -12,7 +12,7 @@ from kinesis_efo.cli.measuring_options import Measuring, measuring
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.http2.facts import HttpFacts
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.operate.measurement import Measurement, Subscribed
+from kinesis_efo.operate.measurement import Measurement, SubscriptionResult
 
 CONSUMER = "arn:aws:kinesis:eu-west-1:111122223333:stream/prod-orders/consumer/lake:1700000000"
 FOUND = Measurement(
@@ -20,7 +20,7 @@ FOUND = Measurement(
     "shardId-000000000000",
     "https://kinesis.eu-west-1.amazonaws.com",
     (
-        Subscribed(
+        SubscriptionResult(
             "http2",
             HttpFacts("HTTP/2", most_streams=128, initial_window=65_535, largest_frame=16_384, tls="TLSv1.3"),
             answered_after=0.0412,
@@ -31,7 +31,9 @@ FOUND = Measurement(
             bytes=5_000_000,
             largest_event=1_048_576,
         ),
-        Subscribed("http1", HttpFacts("HTTP/1.1"), answered_after=0.05, error=TimeoutError("no event for 12 s")),
+        SubscriptionResult(
+            "http1", HttpFacts("HTTP/1.1"), answered_after=0.05, error=TimeoutError("no event for 12 s")
+        ),
     ),
 )
 

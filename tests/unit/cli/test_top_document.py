@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from kinesis_efo.cli.top.axis import BYTES, RECORDS, SECONDS, axis
 from kinesis_efo.cli.top.document import MOST_ROWS, document
 from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
-from kinesis_efo.operate.following import Look
+from kinesis_efo.operate.following import Observation
 from kinesis_efo.operate.history import History
 from kinesis_efo.operate.pulse import Pulse
 from tests.unit.cli.test_top_view import NOW, look
 
 
-def shown(found: Look, since: float = 0.0) -> dict[str, Any]:
+def shown(found: Observation, since: float = 0.0) -> dict[str, Any]:
     history = History()
     if found.view is not None:
         history.add(found.at, found.view)
@@ -54,7 +54,7 @@ def test_the_state_is_told_in_a_word() -> None:
 
 def test_before_a_run_has_answered_its_row_is_shown() -> None:
     runs = look(5).runs
-    found = shown(Look(NOW, runs, None, None, "nobody answers"))
+    found = shown(Observation(NOW, runs, None, None, "nobody answers"))
     assert found["rows"] == ["orders0: ip-10-0-0-7:4711, 5 shards"]
     assert (found["trouble"], found["streams"], found["title"]) == ("nobody answers", [], "lake: no answer")
 
@@ -73,7 +73,7 @@ def test_a_run_of_a_version_that_counts_no_records_has_bytes() -> None:
     for at, arrived in ((NOW, 0), (NOW + 10, 5000)):
         subscription = msgspec.structs.replace(former, arrived=arrived)
         view = pulse.add(RunStatus(at, [ShardStatus("orders", "0", "AFTER:7", 0, 0, None, 0, None, subscription)]))
-    found = shown(Look(NOW, {}, view, NOW, ""))
+    found = shown(Observation(NOW, {}, view, NOW, ""))
     assert (view.shards[0].records_in, view.shards[0].incoming) == (None, 500.0)
     assert [each["title"] for each in found["charts"]] == ["behind", "bytes"]
 

@@ -11,8 +11,8 @@ from kinesis_efo.cli.top.figures import data
 from kinesis_efo.cli.top.terminal import show
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus, RunStatus, ShardStatus, Subscription
 from kinesis_efo.leases import Lag, Lease, run_key
-from kinesis_efo.operate.following import Look
-from kinesis_efo.operate.pulse import Cause, Pulse
+from kinesis_efo.operate.following import Observation
+from kinesis_efo.operate.pulse import LagCause, Pulse
 from tests.unit.cli.test_lag_report import shown
 
 NOW = 1_700_000_000.0
@@ -55,7 +55,7 @@ def query(number: int, streams: list[str], *, later: bool) -> QueryStatus:
     )
 
 
-def look(shards: int, streams: int = 1, trouble: str = "", said: float = NOW, queries: int = 0) -> Look:
+def look(shards: int, streams: int = 1, trouble: str = "", said: float = NOW, queries: int = 0) -> Observation:
     names = [f"orders{number}" for number in range(streams)]
     pulse = Pulse()
     pulse.begin(NOW - 10, "ip-10-0-0-7:4711 reads now")
@@ -78,7 +78,7 @@ def look(shards: int, streams: int = 1, trouble: str = "", said: float = NOW, qu
     )
     owner = "ip-10-0-0-7:6f2c:4026531836:4711:88123:00c0ffee00c0ffee"
     runs = {name: Lease(run_key(name), owner=owner, lag=Lag(shards, 1)) for name in names}
-    return Look(NOW, runs, view, said, trouble, pulse.events)
+    return Observation(NOW, runs, view, said, trouble, pulse.events)
 
 
 @pytest.mark.parametrize("queries", [0, 3, 40])
@@ -111,7 +111,7 @@ def test_every_cause_leads_to_a_section_of_the_runbook() -> None:
         for line in RUNBOOK.read_text().splitlines()
         if line.startswith("#")
     }
-    assert {cause.section for cause in Cause} <= headings
+    assert {cause.section for cause in LagCause} <= headings
 
 
 def test_old_figures_say_how_old_they_are() -> None:
@@ -122,7 +122,7 @@ def test_old_figures_say_how_old_they_are() -> None:
 
 def test_before_a_run_has_answered_its_row_is_shown() -> None:
     found = look(5)
-    text = "\n".join(shown(show("lake", Look(NOW, found.runs, None, None, "nobody answers"), 80, 24), 80))
+    text = "\n".join(shown(show("lake", Observation(NOW, found.runs, None, None, "nobody answers"), 80, 24), 80))
     assert "what runs said with their last renewal" in text
 
 

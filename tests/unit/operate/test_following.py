@@ -10,8 +10,8 @@ import pytest
 from kinesis_efo.errors import TableUnavailableError
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus
 from kinesis_efo.leases import Lease, run_key
-from kinesis_efo.operate.following import READ_AGAIN_SECONDS, Following, Look
-from kinesis_efo.operate.live import Asked
+from kinesis_efo.operate.following import READ_AGAIN_SECONDS, Following, Observation
+from kinesis_efo.operate.live import RunReplies
 
 
 class SetClock:
@@ -46,15 +46,15 @@ class Runs:
             raise TableUnavailableError("the network is down")
         return {"orders": Lease(run_key("orders"), owner=self.owner)} if self.owner else {}
 
-    async def ask(self, runs: Mapping[str, Lease]) -> Asked:
+    async def ask(self, runs: Mapping[str, Lease]) -> RunReplies:
         owner = runs["orders"].owner or ""
         if not self.answers:
-            return Asked({}, {owner: "nobody answers"})
-        return Asked(
+            return RunReplies({}, {owner: "nobody answers"})
+        return RunReplies(
             {owner: RunStatus(self.clock.time(), [ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0)])}, {}
         )
 
-    def look(self, after: float = 2.0) -> Look:
+    def look(self, after: float = 2.0) -> Observation:
         self.clock.now += after
         return asyncio.run(self.following.look())
 
@@ -122,8 +122,8 @@ def test_runs_of_different_streams_are_looked_at_as_one() -> None:
     async def find() -> Mapping[str, Lease]:
         return {stream: Lease(run_key(stream), owner=f"host of {stream}") for stream in ("clicks", "orders")}
 
-    async def question(runs: Mapping[str, Lease]) -> Asked:
-        return Asked(
+    async def question(runs: Mapping[str, Lease]) -> RunReplies:
+        return RunReplies(
             {
                 row.owner or "": RunStatus(
                     5.0, [ShardStatus(stream, "s-1", "AFTER:7", 10, 0, None, 0)], 100, 0.5, [QueryStatus(1, [stream])]

@@ -15,7 +15,7 @@ from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.watch import WatchResult
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.backlog import MOST_CALLS, Backlog, backlog
-from kinesis_efo.operate.lag import Movement, ShardLag, Sightings, State, rows
+from kinesis_efo.operate.lag import Movement, ReaderState, ShardLag, Sightings, rows
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.support.virtual_time import LoopClock, run
 
@@ -106,18 +106,18 @@ def _seen(*leases: Lease, live: str = "", moved: str = "", seconds: float = 0.0)
 def test_who_is_alive_is_remembered_and_forgotten() -> None:
     lease, sightings = Lease("a", owner="w"), Sightings(10)
     sightings.add(_seen(lease, seconds=4), now=104)
-    assert sightings.state(lease, lease, 104) is State.HELD
+    assert sightings.state(lease, lease, 104) is ReaderState.HELD
     sightings.add(_seen(lease, live="a", seconds=4), now=108)
-    assert sightings.state(lease, lease, 117) is State.READING
-    assert sightings.state(lease, lease, 118) is State.SILENT
-    assert sightings.state(lease, replace(lease, owner=None), 109) is State.FREE
-    assert sightings.state(replace(lease, checkpoint=SHARD_END), lease, 109) is State.ENDED
+    assert sightings.state(lease, lease, 117) is ReaderState.READING
+    assert sightings.state(lease, lease, 118) is ReaderState.SILENT
+    assert sightings.state(lease, replace(lease, owner=None), 109) is ReaderState.FREE
+    assert sightings.state(replace(lease, checkpoint=SHARD_END), lease, 109) is ReaderState.ENDED
 
 
 def test_an_owner_that_never_moved_is_silent_after_the_timeout() -> None:
     lease, sightings = Lease("a", owner="w"), Sightings(10)
     sightings.add(_seen(lease, seconds=10), now=110)
-    assert sightings.state(lease, lease, 110) is State.SILENT
+    assert sightings.state(lease, lease, 110) is ReaderState.SILENT
 
 
 def test_the_owner_of_the_runs_lease_reads_every_shard_that_has_no_owner_of_its_own() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus
 from kinesis_efo.leases import Lease, run_key
-from kinesis_efo.operate.live import Asked, brought_up_to_date
+from kinesis_efo.operate.live import RunReplies, brought_up_to_date
 from kinesis_efo.positions import Position
 
 
@@ -33,7 +33,7 @@ def test_the_newer_of_two_positions_is_believed_and_that_of_the_slowest_of_sever
 
 def test_queries_are_those_that_read_the_stream() -> None:
     status = RunStatus(1.0, [], queries=[QueryStatus(1, ["orders"]), QueryStatus(2, ["clicks", "orders"])])
-    asked, run = Asked({"host": status}, {}), Lease(run_key("clicks"), owner="host")
+    asked, run = RunReplies({"host": status}, {}), Lease(run_key("clicks"), owner="host")
     assert [each.number for each in asked.queries(run, "clicks")] == [2]
     assert asked.queries(Lease(run_key("clicks"), owner="another"), "clicks") == []
     assert asked.queries(None, "clicks") == []

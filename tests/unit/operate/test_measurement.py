@@ -9,7 +9,7 @@ from kinesis_efo.http2.facts import HttpFacts
 from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.findings import Finding, Status
-from kinesis_efo.operate.measurement import TRANSPORTS, Measurement, Subscribed
+from kinesis_efo.operate.measurement import TRANSPORTS, Measurement, SubscriptionResult
 from tests.support.transports import broken_off, payload, refused
 
 ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/prod-orders"
@@ -17,15 +17,17 @@ ORDERS = StreamRef("orders", "prod-orders", ARN, f"{ARN}/consumer/lake:170000000
 NO_HTTP2 = HTTPClientError(error="the endpoint speaks HTTP/1.1 only")
 
 
-def _subscribed(transport: str, error: Exception | None = None, events: int = 3) -> Subscribed:
-    found = Subscribed(transport, HttpFacts(TRANSPORTS[transport]), answered_after=0.04, read_for=10.0, error=error)
+def _subscribed(transport: str, error: Exception | None = None, events: int = 3) -> SubscriptionResult:
+    found = SubscriptionResult(
+        transport, HttpFacts(TRANSPORTS[transport]), answered_after=0.04, read_for=10.0, error=error
+    )
     for number in range(events):
         event = payload(7, records=number)
         found.add(Event(event, read_head(event)), after=0.31 + number)
     return found
 
 
-def _findings(*subscriptions: Subscribed) -> list[Finding]:
+def _findings(*subscriptions: SubscriptionResult) -> list[Finding]:
     return Measurement(ORDERS, "shardId-000000000000", "https://kinesis", subscriptions).findings()
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus, Subscription
-from kinesis_efo.operate.pulse import WINDOW_SECONDS, Cause, Pulse, Sum, View
+from kinesis_efo.operate.pulse import WINDOW_SECONDS, LagCause, Pulse, Sum, View
 
 MB = 1_000_000
 
@@ -76,19 +76,19 @@ def test_when_it_will_have_caught_up() -> None:
     [
         ({}, 0.0, None),
         ({"behind": 29_000}, 0.95, None),
-        ({"behind": 60_000}, 0.2, Cause.NETWORK),
-        ({"behind": 60_000, "arrived": 19 * MB}, 0.2, Cause.LIMIT),
-        ({"behind": 60_000, "arrived": 19 * MB}, 0.95, Cause.FETCHER),
-        ({"behind": 60_000, "waiting": 11.0}, 0.95, Cause.SPARK),
-        ({"behind": 0, "waiting": 11.0, "state": "paused"}, 0.0, Cause.SPARK),
-        ({"behind": 60_000, "state": "waiting", "failures": 3}, 0.0, Cause.SUBSCRIPTION),
-        ({"behind": 1_000, "age": 31.0}, 0.0, Cause.SUBSCRIPTION),
+        ({"behind": 60_000}, 0.2, LagCause.NETWORK),
+        ({"behind": 60_000, "arrived": 19 * MB}, 0.2, LagCause.LIMIT),
+        ({"behind": 60_000, "arrived": 19 * MB}, 0.95, LagCause.FETCHER),
+        ({"behind": 60_000, "waiting": 11.0}, 0.95, LagCause.SPARK),
+        ({"behind": 0, "waiting": 11.0, "state": "paused"}, 0.0, LagCause.SPARK),
+        ({"behind": 60_000, "state": "waiting", "failures": 3}, 0.0, LagCause.SUBSCRIPTION),
+        ({"behind": 1_000, "age": 31.0}, 0.0, LagCause.SUBSCRIPTION),
         # It failed, and goes on.
         ({"behind": 1_000, "failures": 1}, 0.0, None),
         ({"behind": 0, "state": "ended", "age": 0.0}, 0.0, None),
     ],
 )
-def test_what_is_slow(told: dict[str, Any], cpu: float, cause: Cause | None) -> None:
+def test_what_is_slow(told: dict[str, Any], cpu: float, cause: LagCause | None) -> None:
     (one,) = after((0, [shard()]), (10, [shard(**told)]), cpu=cpu).shards
     assert one.cause is cause
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.operate.record_format import Format, Record, Wanted, as_json, hexadecimal, raw
+from kinesis_efo.operate.record_format import Format, RecordFilter, TailRecord, as_json, hexadecimal, raw
 
 DATA = st.binary() | st.text().map(str.encode) | st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -19,8 +19,8 @@ DATA = st.binary() | st.text().map(str.encode) | st.recursive(
 ).map(lambda value: json.dumps(value).encode())  # fmt: skip
 
 
-def _record(data: bytes, key: str | None = "k") -> Record:
-    return Record(
+def _record(data: bytes, key: str | None = "k") -> TailRecord:
+    return TailRecord(
         "shardId-000000000000", "49590338271490256608559692538361571095921575989136588898", 3, key, None, data
     )
 
@@ -74,18 +74,18 @@ def test_formats() -> None:
 @pytest.mark.parametrize(
     ("wanted", "has"),
     [
-        (Wanted(), True),
-        (Wanted(key="user-*"), True),
-        (Wanted(key="USER-*"), False),
-        (Wanted(data=re.compile(rb"\d\d")), True),
-        (Wanted(key="user-*", data=re.compile(rb"\d\d\d")), False),
-        (Wanted(key="user-7", data=re.compile(rb"^amount")), True),
+        (RecordFilter(), True),
+        (RecordFilter(key="user-*"), True),
+        (RecordFilter(key="USER-*"), False),
+        (RecordFilter(data=re.compile(rb"\d\d")), True),
+        (RecordFilter(key="user-*", data=re.compile(rb"\d\d\d")), False),
+        (RecordFilter(key="user-7", data=re.compile(rb"^amount")), True),
     ],
 )
-def test_which_records_are_wanted(wanted: Wanted, has: bool) -> None:
+def test_which_records_are_wanted(wanted: RecordFilter, has: bool) -> None:
     assert wanted.has(_record(b"amount 42", "user-7")) is has
 
 
 def test_a_record_without_a_key_matches_no_name() -> None:
-    assert not Wanted(key="user").has(_record(b"", None))
-    assert Wanted(key="*").has(_record(b"", None))
+    assert not RecordFilter(key="user").has(_record(b"", None))
+    assert RecordFilter(key="*").has(_record(b"", None))

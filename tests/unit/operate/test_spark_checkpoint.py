@@ -12,7 +12,7 @@ import pytest
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.operate.findings import CheckFailed, CheckUnknown
-from kinesis_efo.operate.spark_checkpoint import Planned, folder_at, planned
+from kinesis_efo.operate.spark_checkpoint import PlannedBatch, folder_at, planned
 from kinesis_efo.positions import Offset, Position, ShardKey
 from tests.support.checkpoint_states import NEWEST, REFUSED, SINCE_42, SKIPPING, STATES
 
@@ -25,7 +25,7 @@ def at(number: int, stream: str = "orders") -> Offset:
     return Offset({ShardKey(stream, "shardId-000000000000"): Position.after(number)})
 
 
-def written(tmp_path: Path, *batches: tuple[str, ...], commits: int, version: str = "v1") -> Planned | None:
+def written(tmp_path: Path, *batches: tuple[str, ...], commits: int, version: str = "v1") -> PlannedBatch | None:
     for folder, texts in (
         ("offsets", ["\n".join([version, METADATA, *lines]) for lines in batches]),
         ("commits", ['v1\n{"nextBatchWatermarkMs":0}'] * commits),

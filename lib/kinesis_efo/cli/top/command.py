@@ -16,7 +16,7 @@ from kinesis_efo.cli.top.server import Page
 from kinesis_efo.cli.top.terminal import show
 from kinesis_efo.errors import UsageError
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.operate.following import Following, Look
+from kinesis_efo.operate.following import Following, Observation
 from kinesis_efo.operate.live import ask
 
 
@@ -41,7 +41,7 @@ async def _watch(given: Top, pause: float) -> None:
             return application.runs(await application.table.scan())
 
         following = Following(runs, clock, partial(ask, query_shards=given.as_json))
-        printed: Callable[[Look], None]
+        printed: Callable[[Observation], None]
         with Live(console=terminal, auto_refresh=False, screen=terminal.is_terminal and not given.as_json) as live:
             if given.as_json:
                 printed = lambda look: output.line(data(name, look))  # noqa: E731

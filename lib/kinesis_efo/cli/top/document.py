@@ -24,7 +24,7 @@ from kinesis_efo.cli.top.figures import (
     tone,
 )
 from kinesis_efo.kinesis.sizes import data_in
-from kinesis_efo.operate.following import Look
+from kinesis_efo.operate.following import Observation
 from kinesis_efo.operate.history import ALL, History, Point
 from kinesis_efo.operate.pulse import ShardPulse, Sum, View
 from kinesis_efo.units import format_size
@@ -40,7 +40,7 @@ _CHARTS: Final = (
 )
 
 
-def document(application: str, look: Look, history: History, since: float = 0.0) -> dict[str, Any]:
+def document(application: str, look: Observation, history: History, since: float = 0.0) -> dict[str, Any]:
     """All that the page shows, as plain data.
 
     Args:
@@ -70,14 +70,14 @@ def document(application: str, look: Look, history: History, since: float = 0.0)
     }
 
 
-def _lines(look: Look) -> list[str]:
+def _lines(look: Observation) -> list[str]:
     """Several queries, a line each; what the table says of the runs before one has answered."""
     if look.view is not None:
         return [query_line(each) for each in look.view.queries]
     return [run_line(stream, row, look.at) for stream, row in look.runs.items()]
 
 
-def _state(look: Look) -> tuple[Tone, str]:
+def _state(look: Observation) -> tuple[Tone, str]:
     """How the run does as a whole, for the eye."""
     if look.trouble:
         return Tone.BAD, "no answer"

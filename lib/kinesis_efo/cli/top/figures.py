@@ -9,8 +9,8 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 from kinesis_efo.cli import output
 from kinesis_efo.cli.shapes import Shape, duration, written_out
 from kinesis_efo.kinesis.sizes import data_in
-from kinesis_efo.operate.following import Look
-from kinesis_efo.operate.pulse import Cause, QueryPulse, ShardPulse, Sum, View
+from kinesis_efo.operate.following import Observation
+from kinesis_efo.operate.pulse import LagCause, QueryPulse, ShardPulse, Sum, View
 from kinesis_efo.units import format_size
 
 RUNBOOK: Final = "docs/runbook.md"
@@ -192,7 +192,7 @@ def left_out(left: list[ShardPulse]) -> str:
     )
 
 
-def stale(look: Look) -> str | None:
+def stale(look: Observation) -> str | None:
     """How old the figures are, in words; None where they are new."""
     age = 0.0 if look.said is None else look.at - look.said
     return f"as of {duration(age)} ago" if age > _STALE_SECONDS else None
@@ -201,7 +201,7 @@ def stale(look: Look) -> str | None:
 def remedies(view: View) -> list[str]:
     """A line for each cause that there is: what is wrong with which shards, what to do, and where the runbook says more."""
     lines = []
-    for cause in Cause:
+    for cause in LagCause:
         shards = sum(each.cause is cause for each in view.shards)
         if shards:
             lines.append(
@@ -215,7 +215,7 @@ def _duration(seconds: float | None) -> str | None:
     return None if seconds is None else duration(seconds)
 
 
-def data(application: str, look: Look) -> dict[str, Any]:
+def data(application: str, look: Observation) -> dict[str, Any]:
     """A look as plain data, for scripts."""
     view = look.view
     return {
@@ -231,7 +231,7 @@ def data(application: str, look: Look) -> dict[str, Any]:
         "shards": [] if view is None else [_shard(each) for each in view.shards],
         "causes": [
             {"name": cause.short, "what": cause.what, "remedy": cause.remedy, "runbook": f"{RUNBOOK}#{cause.section}"}
-            for cause in Cause
+            for cause in LagCause
         ],
         "events": [{"at": written_out(at), "text": text} for at, text in look.events],
     }

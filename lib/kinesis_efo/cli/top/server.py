@@ -10,7 +10,7 @@ from aiohttp import web
 
 from kinesis_efo.cli.top.document import document
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.operate.following import Look
+from kinesis_efo.operate.following import Observation
 from kinesis_efo.operate.history import History
 
 HOST: Final = "127.0.0.1"
@@ -37,10 +37,10 @@ class Page:
         self._application = application
         self._port = port
         self._history = History(pause)
-        self._look: Look | None = None
+        self._look: Observation | None = None
         self._runner: web.AppRunner | None = None
 
-    def show(self, look: Look) -> None:
+    def show(self, look: Observation) -> None:
         """Show a look, and keep its sums for an hour."""
         if look.view is not None and (self._look is None or self._look.said != look.said):
             self._history.add(look.at, look.view)

@@ -26,7 +26,7 @@ from kinesis_efo.cli.top.figures import (
     stream_line,
     tone,
 )
-from kinesis_efo.operate.following import Look
+from kinesis_efo.operate.following import Observation
 from kinesis_efo.operate.pulse import ShardPulse, View
 
 _EVENTS: Final = 3
@@ -34,7 +34,7 @@ _BETWEEN: Final = 2
 _STYLES: Final = {Tone.GOOD: "green", Tone.BUSY: "yellow", Tone.BAD: "bold red", Tone.PLAIN: ""}
 
 
-def show(application: str, look: Look, width: int, height: int) -> RenderableType:
+def show(application: str, look: Observation, width: int, height: int) -> RenderableType:
     """A look as it fills a terminal.
 
     Args:
@@ -72,7 +72,7 @@ def show(application: str, look: Look, width: int, height: int) -> RenderableTyp
     return Group(*parts)
 
 
-def _title(application: str, look: Look, shape: Shape) -> Text:
+def _title(application: str, look: Observation, shape: Shape) -> Text:
     title = Text(f"{application}  {shape.time(look.at, look.at)}", "bold", overflow="ellipsis", no_wrap=True)
     title.append(f"  {', '.join(look.owners) or 'no run'}", "not bold")
     if (old := stale(look)) is not None:

@@ -1,6 +1,6 @@
 """The command group: lists the commands, imports each when it is called, and prints errors.
 
-A command's module holds its Typer app, `app`. Importing it late keeps help and completion fast.
+A command's module has its Typer app, `app`. It is imported late, so that help and completion are fast.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Entry:
     """A command that has not been imported yet.
 
     Attributes:
-        module: The module that holds it.
+        module: Its module.
         summary: Its line in the list of commands.
     """
 
@@ -53,7 +53,7 @@ COMMANDS: Final = {
 
 
 _METAVARS: Final = {"bool": "FLAG", "int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "PATH"}
-"""What help shows for the types of options, where typer would write Python's."""
+"""The names of types in help, instead of Python's."""
 
 
 class LazyGroup(TyperGroup):
@@ -62,29 +62,29 @@ class LazyGroup(TyperGroup):
     _listing = False
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """The names of all commands, sorted as in the help."""
+        """Return the names of all commands, sorted as in the help."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """The command of that name, or None."""
+        """Return the command of that name; None if there is none."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
         return TyperCommand(cmd_name, help=entry.summary) if self._listing else load(cmd_name, entry)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the arguments begin with. Of one that does not exist, the error names those that are spelled alike."""
-        names: Any = dict.fromkeys(COMMANDS)  # all that the search looks at
+        """Return the command with which the arguments begin. If it does not exist, the error suggests similar names."""
+        names: Any = dict.fromkeys(COMMANDS)  # the search needs only the keys
         self.commands = names
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the group, from the summaries."""
+        """Write the help of the group from the summaries, without importing the commands."""
         with self._summaries():
             super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Complete a command's name, from the summaries."""
+        """Complete a command's name from the summaries, without importing the commands."""
         with self._summaries():
             return super().shell_complete(ctx, incomplete)
 
@@ -105,7 +105,7 @@ def load(name: str, entry: Entry) -> Any:
 
 
 def readable(command: Any) -> Any:
-    """Name the values of options that declare no name, in a command and those below it. Returns the command."""
+    """Set missing names of options' values in the help of a command and its subcommands. Returns the command."""
     if command.help:
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
     options = [each for each in command.params if each.param_type_name == "option"]
@@ -118,7 +118,7 @@ def readable(command: Any) -> Any:
 
 
 def _type_of(parameter: Any) -> str:
-    # Of earlier versions of typer, which write names of their own, there is no such method.
+    # Earlier versions of typer have no such method, and write other names.
     return str(getattr(parameter, "bare_type", str)()).removeprefix("list[").removesuffix("]")
 
 
@@ -146,7 +146,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. What goes wrong becomes one message on stderr, and the exit code (`ExitCode`).
+    """Run the command line. An error becomes one message on stderr and the exit code (`ExitCode`).
 
     Args:
         arguments: Arguments without the program's name; None for those of this process.
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = wants_json(words)
     try:
-        # By itself, typer writes a wrong command line into a box.
+        # In standalone mode, typer prints usage errors in a box.
         sys.exit(app(args=words, standalone_mode=not as_json) or 0)
     except Exception as error:
         fail(error, as_json=as_json)

@@ -17,16 +17,16 @@ from kinesis_efo.options import AwsSettings
 from kinesis_efo.units import parse_duration
 
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
-"""The AWS SDK's environment variable that stands in for `--endpoint-url`."""
+"""The AWS SDK's environment variable for `--endpoint-url`."""
 
 MANIFEST_VARIABLE = "KINESIS_EFO_MANIFEST"
-"""Environment variable that stands in for `--manifest`."""
+"""Environment variable for `--manifest`."""
 
 
 def manifest_files(incomplete: str) -> list[str]:
-    """Complete a manifest's location: directories, JSON files, and the schemes of remote ones.
+    """Complete a manifest's location: directories, JSON files, and the schemes of remote locations.
 
-    Completion reads local files only: a key press never calls AWS.
+    Completion does not call AWS.
     """
     schemes = [scheme for scheme in ("ssm:///", "s3://") if scheme.startswith(incomplete)]
     folder = Path(incomplete or ".") if incomplete.endswith("/") or not incomplete else Path(incomplete).parent
@@ -39,7 +39,7 @@ def manifest_files(incomplete: str) -> list[str]:
 
 
 def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete a stream's name from the manifest that the command line names, if that is a local file."""
+    """Complete a stream's name from the manifest on the command line, if that is a local file."""
     location = ctx.params.get("manifest")
     if not isinstance(location, str) or "://" in location:
         return []
@@ -51,7 +51,7 @@ def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def manifest_option(text: str) -> Any:
-    """The option that names a manifest."""
+    """Make the option for a manifest."""
     return typer.Option(
         "--manifest", "-m",
         envvar=MANIFEST_VARIABLE, metavar="LOCATION", help=text, autocompletion=manifest_files,
@@ -77,7 +77,7 @@ StreamsOption: TypeAlias = Annotated[
 
 
 def shard_ids(texts: list[str] | None) -> list[str] | None:
-    """Ids of shards. A number alone stands for the id that Kinesis writes with it.
+    """Expand numbers to ids of shards.
 
     >>> shard_ids(["3", "shardId-000000000004"])
     ['shardId-000000000003', 'shardId-000000000004']
@@ -100,7 +100,7 @@ TimeoutOption: TypeAlias = Annotated[
     typer.Option(
         "--lease-timeout",
         metavar="DURATION",
-        help="A worker that renews nothing for so long is dead. The query's leaseTimeout, or KCL's failover time.",
+        help="A worker that renews nothing for this long is dead. The query's leaseTimeout, or KCL's failover time.",
     ),
 ]
 
@@ -123,10 +123,10 @@ def aws_settings(
         ),
     ] = None,
 ) -> AwsSettings:
-    """The AWS settings that the command line gives.
+    """Make the AWS settings from the options.
 
     Raises:
-        UsageError: The options contradict each other, or one is not what it must be.
+        UsageError: The options contradict each other, or one is not valid.
     """
     if external_id and not role_arn:
         raise UsageError("--external-id goes with --role-arn: give both")
@@ -145,7 +145,7 @@ def seconds(option: str, text: str) -> float:
     """Parse the value of an option, such as `10s`, into seconds.
 
     Raises:
-        UsageError: The text is not a duration, or does not say its unit.
+        UsageError: The text is not a duration, or has no unit.
     """
     times.check_unit(option, text)
     try:
@@ -155,7 +155,7 @@ def seconds(option: str, text: str) -> float:
 
 
 def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> Manifest:
-    """Load the manifest, with these of its streams; None for all.
+    """Load the manifest with the given streams; None for all.
 
     Raises:
         ManifestError: It cannot be loaded or is not valid, or lacks a stream.

@@ -13,7 +13,7 @@ from kinesis_efo.cli.declaring import Group
 
 @dataclass(frozen=True, slots=True)
 class ChangeMode:
-    """How to change leases, as the command line says.
+    """The options for changing leases.
 
     Attributes:
         lease_timeout: Seconds after which a silent owner is dead.
@@ -40,7 +40,7 @@ def change_mode(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Change leases without asking.")] = False,
     as_json: output.JsonFlag = False,
 ) -> ChangeMode:
-    """The mode that the command line gives.
+    """Make the mode from the options.
 
     Raises:
         ConfigurationError: `--lease-timeout` is not a duration.

@@ -1,6 +1,6 @@
-"""Declares a command in one place: a class whose fields are its options, whose docstring is its help; called, it does the work.
+"""Declares a command as a class: its fields are the options, its docstring is the help, and calling it does the work.
 
-What does the work is imported when it is called, so that help and completion are quick.
+The implementation is imported when it is called, so that help and completion are quick.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform, get_
 
 
 class Command(Protocol):
-    """What the command line gives a command."""
+    """A command with its options."""
 
     def __call__(self) -> None:
-        """Carry the command out."""
+        """Carry out the command."""
 
 
 C = TypeVar("C", bound=Command)
 
 
 class Group(NamedTuple):
-    """Marks a field that several options make, as in `Annotated[AwsSettings, Group(aws_settings)]`.
+    """Marks a field that is made from several options, as in `Annotated[AwsSettings, Group(aws_settings)]`.
 
     Attributes:
-        make: Its parameters are the options, and it returns the field's value.
+        make: A function with the options as parameters that returns the field's value.
     """
 
     make: Callable[..., Any]
@@ -33,7 +33,7 @@ class Group(NamedTuple):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def command(register: Callable[[Callable[..., None]], Any]) -> Callable[[type[C]], type[C]]:
-    """A decorator that makes a command of a class, and a dataclass as well.
+    """Make a decorator that turns a class into a dataclass and registers it as a command.
 
     Args:
         register: Typer's decorator for functions, such as `app.command("list")`.
@@ -48,8 +48,8 @@ def command(register: Callable[[Callable[..., None]], Any]) -> Callable[[type[C]
 
 
 def _function(options: type[Command]) -> Callable[..., None]:
-    """What typer takes for a command: a function with a parameter for each option."""
-    # Groups go last, so that help begins with what is the command's own.
+    """Make a function with a parameter for each option, as typer expects."""
+    # Groups go last, so that help begins with the command's own options.
     shown = sorted(_options(options), key=lambda each: each[1])
     signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each, _ in shown])
 
@@ -63,7 +63,7 @@ def _function(options: type[Command]) -> Callable[..., None]:
 
 
 def _parts(make: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Group | None]]:
-    """The parameters of a class or function, with the groups that make them."""
+    """Return the parameters of a class or function, each with its group, if it has one."""
     hints = get_type_hints(make, include_extras=True)
     for name, each in inspect.signature(make).parameters.items():
         group = next((mark for mark in getattr(hints[name], "__metadata__", ()) if isinstance(mark, Group)), None)

@@ -1,6 +1,6 @@
 """``kinesis-efo doctor``: checks everything that a query of an application needs, from this machine. Changes nothing.
 
-Only ``--subscribe`` subscribes, which would cut off whoever reads with the consumer; `measuring` guards that.
+Only ``--subscribe`` subscribes, which would cut off another reader of the consumer; `measuring` guards against that.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ async def _examine(given: Doctor) -> tuple[list[Finding], Details | None]:
 
 
 async def _loaded(location: str, aws: AwsSettings, streams: list[str] | None) -> tuple[Manifest | None, Finding | None]:
-    """The manifest, or why it cannot be loaded."""
+    """Load the manifest; returns it, or the finding of its error."""
     try:
-        # In a thread: loading credentials and the manifest blocks.
+        # In a thread, because loading credentials and the manifest blocks.
         return await asyncio.to_thread(arguments.load, location, aws, streams), None
     except ManifestError as error:
         fix = "give the right location, or deploy the environment"
@@ -76,7 +76,7 @@ def _read(manifest: Manifest) -> Finding:
 
 
 async def _checked(access: Access, manifest: Manifest, given: Doctor) -> tuple[list[Finding], Details | None]:
-    """The findings where AWS can be reached."""
+    """Make the findings that need a connection to AWS."""
     clock, wanted = SystemClock(), given.wanted
     details: Details | None = None
     findings = [
@@ -84,7 +84,7 @@ async def _checked(access: Access, manifest: Manifest, given: Doctor) -> tuple[l
         _read(manifest),
         *await machine.path_and_clock(access, clock),
     ]
-    # Without a path to AWS, every other check would only repeat that.
+    # Without a connection to AWS, every other check would only repeat that error.
     if any(each.status is Status.FAILED and each.subject == machine.PATH for each in findings):
         return findings, None
     first = next(iter(manifest.streams.values()))
@@ -123,7 +123,7 @@ async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | 
     try:
         owners = await lease_checkup.owners(access, manifest)
     except LeaseError:
-        # The check of the table reports this, and no query reads without a table.
+        # The check of the table reports this.
         owners = {}
     now = datetime.now(UTC)
     findings: list[Finding] = []
@@ -137,7 +137,7 @@ async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | 
             checkup.consumer_quota(access, ref),
         ]
         if ref is not measured:
-            # A dry run may count against the calls that Kinesis allows for the shard, and a real one proves more.
+            # The measured stream gets no dry run: it may count against the calls that Kinesis allows, and a real subscription proves more.
             checks.insert(3, dry_runs.subscribing(access, ref, owners.get(name, ()), anyway=anyway))
         findings += await asyncio.gather(*checks)
         findings += await _key(access, ref)

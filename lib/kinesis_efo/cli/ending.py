@@ -1,4 +1,4 @@
-"""Waits for SIGTERM, Ctrl-C or the end of the terminal, in commands that go on until then."""
+"""Waits for SIGTERM, Ctrl-C or the end of the terminal, in commands that run until then."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Asked(BaseException):
-    """A signal asked for the end. Like KeyboardInterrupt no `Exception`, which SDKs would take for a failed request."""
+class EndRequest(BaseException):
+    """A signal asked the command to end. Not an `Exception` (like KeyboardInterrupt), which SDKs would treat as a failed request."""
 
 
-class End:
-    """Takes over SIGTERM, SIGINT and SIGHUP, and waits for them."""
+class SignalWaiter:
+    """Handles SIGTERM, SIGINT and SIGHUP, and waits for them."""
 
     def __init__(self) -> None:
         self._raises = False
-        # A handler runs in the main thread, but any thread may get the signal, and the main one would not wake up.
+        # The main thread runs the handler, but another thread may get the signal, so the main thread waits on a pipe.
         self._asked, ask = os.pipe()
         os.set_blocking(ask, False)
         signal.set_wakeup_fd(ask)
-        # Who starts a command with nohup wants it to outlive the terminal.
+        # A command that was started with nohup should outlive the terminal.
         hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
         for number in (signal.SIGINT, signal.SIGTERM, *hangup):
             signal.signal(number, self._handle)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Return once it was asked for, or after some seconds.
+        """Wait for a signal, at most `seconds`.
 
         Returns:
-            Whether it was asked for.
+            Whether there was one.
         """
         return bool(select.select([self._asked], [], [], seconds)[0])
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Within this context, a signal raises `Asked`."""
+        """Within this context, a signal raises `EndRequest`."""
         self._raises = True
         try:
             yield
@@ -47,4 +47,4 @@ class End:
     def _handle(self, *_: object) -> None:
         if self._raises:
             self._raises = False
-            raise Asked
+            raise EndRequest

@@ -1,4 +1,4 @@
-"""Says which extra of this distribution brings a package that is missing."""
+"""Names the extra of this distribution that installs a missing package."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kinesis_efo.errors import ConfigurationError
 
 @contextmanager
 def needed_by(command: str, extra: str) -> Iterator[None]:
-    """Import in the body what a command needs.
+    """Run imports of a command in the body of a `with`.
 
     Args:
         command: The command's name.
-        extra: The extra that brings it.
+        extra: The extra with its packages.
 
     Raises:
         ConfigurationError: A package is not installed; the message names the extra that installs it.
@@ -22,7 +22,7 @@ def needed_by(command: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        # A module of our own that is missing is a defect, not something to install.
+        # A missing module of this library is a defect, not something to install.
         if (error.name or "").split(".")[0] == "kinesis_efo":
             raise
         raise ConfigurationError(

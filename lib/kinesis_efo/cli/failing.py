@@ -1,4 +1,4 @@
-"""How a command ends that could not do its work: a message for a person, or one JSON document for a script, on stderr."""
+"""Ends a command that failed: with a message, or one JSON document for scripts, on stderr."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kinesis_efo.cli.output import ExitCode
 from kinesis_efo.errors import KinesisEfoError, UsageError
 
 
-class Ended(Exception):
-    """A command ends here, with an exit code of its own.
+class CommandExit(Exception):
+    """Ends a command with an exit code.
 
     Args:
         code: The exit code.
-        message: Why, and what to do.
+        message: The reason, and what to do.
     """
 
     def __init__(self, code: ExitCode, message: str) -> None:
@@ -30,22 +30,24 @@ def confirm(question: str, *, yes: bool) -> None:
     """Ask for confirmation before a change.
 
     Args:
-        question: What is about to happen, without the question mark.
-        yes: The command line has confirmed it: do not ask.
+        question: The question, without the question mark.
+        yes: Do not ask, because the command line has confirmed it.
 
     Raises:
-        Ended: The answer was no, or stdin is not a terminal; with `ExitCode.REFUSED`.
+        CommandExit: The answer was no, or stdin is not a terminal; with `ExitCode.REFUSED`.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Ended(ExitCode.REFUSED, f"{question}? Nobody can be asked here: nothing was changed. Say --yes to do it")
+        raise CommandExit(
+            ExitCode.REFUSED, f"{question}? Standard input is not a terminal: nothing was changed. Say --yes to do it"
+        )
     if not typer.confirm(f"{question}?", err=True):
-        raise Ended(ExitCode.REFUSED, "nothing was changed")
+        raise CommandExit(ExitCode.REFUSED, "nothing was changed")
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether a command line asks for JSON. It may be too wrong to be parsed."""
+    """Whether a command line has --json, even if it cannot be parsed."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in own
 
@@ -54,7 +56,7 @@ def fail(error: Exception, *, as_json: bool) -> NoReturn:
     """End the process because of an error.
 
     Args:
-        error: The error. One that nobody foresaw is a bug, and is raised again: its traceback is of use.
+        error: The error. An unexpected one is a bug, and is raised again for its traceback.
         as_json: Write JSON instead of a sentence.
 
     Raises:
@@ -69,7 +71,7 @@ def fail(error: Exception, *, as_json: bool) -> NoReturn:
 def _explained(error: Exception) -> tuple[str, int, str]:
     kind = type(error).__name__
     match error:
-        case Ended():
+        case CommandExit():
             return error.code.name.capitalize(), error.code, str(error)
         case UsageError():
             return kind, ExitCode.USAGE, str(error)

@@ -1,4 +1,4 @@
-"""Prints findings, for every command that checks something."""
+"""Prints findings, for commands with checks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _STYLES = {Status.PASSED: "green", Status.FAILED: "bold red", Status.UNKNOWN: "y
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What is printed below the findings.
+    """Output below the findings.
 
     Attributes:
-        data: Plain data, for keys beside the findings'.
-        view: The same for a person.
+        data: Additional keys of the JSON.
+        view: The same as a table.
     """
 
     data: Mapping[str, Any]
@@ -34,11 +34,10 @@ def report(as_json: bool, findings: Sequence[Finding], details: Details | None =
     Args:
         as_json: Print JSON instead of a table.
         findings: The findings.
-        details: What is printed below them.
+        details: Output below them.
 
     Raises:
-        typer.Exit: A check failed, or none could find out anything; with `ExitCode.FAILED`. A check that could not is no
-            failure beside others that could.
+        typer.Exit: A check failed, or none passed; with `ExitCode.FAILED`. Unknown is not a failure if others passed.
     """
     counts = {status.value: sum(each.status is status for each in findings) for status in Status}
     data = {

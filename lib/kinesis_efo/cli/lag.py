@@ -1,4 +1,4 @@
-"""``kinesis-efo lag``: shows how far applications are behind, shard by shard. It opens no subscription."""
+"""``kinesis-efo lag``: shows the lag of applications, shard by shard. It opens no subscription."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.text import Text
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.commands.lag import Lag
-from kinesis_efo.cli.failing import Ended
-from kinesis_efo.cli.lag_report import Report, data, view, within
+from kinesis_efo.cli.failing import CommandExit
+from kinesis_efo.cli.lag_report import LagReport, data, view, within
 from kinesis_efo.cli.lease_access import Leases, opened
 from kinesis_efo.cli.shapes import written_out
 from kinesis_efo.clock import SystemClock
@@ -40,7 +40,7 @@ def lag(given: Lag) -> None:
     )
     threshold = None if given.above is None else arguments.seconds("--fail-above", given.above)
 
-    looks = [_Look(given.aws, location, given.stream, timeout, given.count) for location in given.manifest]
+    looks = [_ApplicationLag(given.aws, location, given.stream, timeout, given.count) for location in given.manifest]
     if given.again:
         try:
             asyncio.run(_keep_looking(looks, min(pause, timeout), pause, given.as_json))
@@ -51,13 +51,13 @@ def lag(given: Lag) -> None:
     for remark in _remarks(reports):
         output.remark(remark)
     if threshold is not None and not within(reports, threshold):
-        raise Ended(output.ExitCode.BEHIND, f"more than {given.above} behind, or not known to be less")
+        raise CommandExit(output.ExitCode.BEHIND, f"more than {given.above} behind, or not known to be less")
     if missing := [name for report in reports for name in report.missing]:
-        raise Ended(output.ExitCode.INCOMPLETE, f"not all is shown: {', '.join(missing)} could not be asked for")
+        raise CommandExit(output.ExitCode.INCOMPLETE, f"not all is shown: {', '.join(missing)} could not be asked for")
 
 
-class _Look:
-    """Measures one application repeatedly, and remembers how its leases moved."""
+class _ApplicationLag:
+    """Measures the lag of one application repeatedly, and remembers how its leases moved."""
 
     def __init__(
         self, aws: AwsSettings, location: str, streams: list[str] | None, lease_timeout: float, count: int
@@ -70,19 +70,19 @@ class _Look:
         self._count = count
         self._identities: dict[str, StreamIdentity] = {}
 
-    async def look(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> Report:
+    async def look(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> LagReport:
         """Watch the leases, then measure the lag.
 
         Args:
             seconds: How long to watch for owners that renew a lease.
-            waiting: Called if one scan of the table does not settle who is alive.
+            waiting: Called if one scan of the table does not show which owners are alive.
         """
         async with opened(self._aws, self._location, self._streams) as application:
             seen = await watch(application.table, self._clock, seconds, application.guards, waiting)
             self._sightings.add(seen, self._clock.monotonic())
             return await self._measure(application, seen.scan, list(seen.scan.unreadable.values()))
 
-    async def _measure(self, application: Leases, scan: Scan, remarks: list[str]) -> Report:
+    async def _measure(self, application: Leases, scan: Scan, remarks: list[str]) -> LagReport:
         manifest, access, clock = application.manifest, application.access, application.access.clock
         topology = Topology(await access.client("kinesis"))
         rows: list[ShardLag] = []
@@ -120,18 +120,20 @@ class _Look:
             if status.query is not None
         }
         rows = [replace(row, query=slowest.get(row.key)) for row in rows]
-        return Report(
+        return LagReport(
             manifest.application, clock.time(), runs, states, answered, rows, reported, remarks, listed.missing, queries
         )
 
 
-async def _all(looks: Sequence[_Look], seconds: float, waiting: Callable[[], None] = lambda: None) -> list[Report]:
+async def _all(
+    looks: Sequence[_ApplicationLag], seconds: float, waiting: Callable[[], None] = lambda: None
+) -> list[LagReport]:
     return list(await asyncio.gather(*(each.look(seconds, waiting) for each in looks)))
 
 
-async def _keep_looking(looks: Sequence[_Look], seconds: float, pause: float, as_json: bool) -> None:
+async def _keep_looking(looks: Sequence[_ApplicationLag], seconds: float, pause: float, as_json: bool) -> None:
     clock, terminal = SystemClock(), output.terminal()
-    reports: list[Report] = []
+    reports: list[LagReport] = []
     with Live(console=terminal, auto_refresh=False) as live:
         while True:
             began = clock.monotonic()
@@ -140,7 +142,7 @@ async def _keep_looking(looks: Sequence[_Look], seconds: float, pause: float, as
             except (KinesisEfoError, ClientError, BotoCoreError, OSError) as error:
                 if not reports or isinstance(error, ConfigurationError):
                     raise
-                # Who watches wants to see the end of an outage, too.
+                # Keep watching, so that the end of an outage is shown.
                 trouble = f"{written_out(clock.time())}: {type(error).__name__}: {error}. Trying again"
                 if terminal.is_terminal and not as_json:
                     live.update(Group(view(reports, terminal.width), Text(trouble, "bold red")), refresh=True)
@@ -157,5 +159,5 @@ async def _keep_looking(looks: Sequence[_Look], seconds: float, pause: float, as
             await clock.sleep(max(0.0, began + pause - clock.monotonic()))
 
 
-def _remarks(reports: Sequence[Report]) -> list[str]:
+def _remarks(reports: Sequence[LagReport]) -> list[str]:
     return [f"{report.application}: {remark}" for report in reports for remark in report.remarks]

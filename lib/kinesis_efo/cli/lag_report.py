@@ -1,4 +1,4 @@
-"""What ``kinesis-efo lag`` found, as tables and as plain data. Pure."""
+"""The output of ``kinesis-efo lag``, as tables and as plain data. Pure."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from kinesis_efo.operate.lag import ReaderState, ShardLag
 
 
 @dataclass(frozen=True)
-class Report:
-    """One application at one moment.
+class LagReport:
+    """The lag of one application at one moment.
 
     Attributes:
         application: Its name.
         at: The moment, epoch seconds.
         runs: The runs' rows, by stream.
         states: Whether their owners are alive, by stream.
-        asked: Streams whose run has answered itself.
+        asked: Streams with a status from the run itself.
         shards: The shards.
-        reported: What CloudWatch saw, by stream, milliseconds.
-        remarks: What else is to be said.
-        missing: Why some streams are not shown.
-        queries: How several queries of a run do that read a stream, by stream.
+        reported: CloudWatch's lag by stream, milliseconds.
+        remarks: Remarks.
+        missing: The errors of streams that are not shown.
+        queries: The status of a run's queries, if there are several, by stream.
     """
 
     application: str
@@ -49,20 +49,20 @@ class Report:
 
     @property
     def behind(self) -> float | None:
-        """How far the shard is behind that is furthest behind, seconds; None where that is known of none."""
+        """The lag of the slowest shard, seconds; None if no lag is known."""
         return max((row.seconds for row in self.shards if row.seconds is not None), default=None)
 
 
-def within(reports: Sequence[Report], threshold: float) -> bool:
-    """Whether no shard is further behind than so many seconds, as far as known; one that waits for its parents does not count."""
+def within(reports: Sequence[LagReport], threshold: float) -> bool:
+    """Whether all shards are known to be at most `threshold` seconds behind, except those that wait for their parents."""
     rows = [row for report in reports for row in report.shards if row.state is not ReaderState.WAITING]
     return not any(report.missing for report in reports) and all(
         row.seconds is not None and row.seconds <= threshold for row in rows
     )
 
 
-def view(reports: Sequence[Report], width: int) -> RenderableType:
-    """The reports as tables, the shard that is furthest behind first.
+def view(reports: Sequence[LagReport], width: int) -> RenderableType:
+    """Format the reports as tables, the slowest shard first.
 
     Args:
         reports: The reports.
@@ -77,14 +77,14 @@ def view(reports: Sequence[Report], width: int) -> RenderableType:
     return Group(*parts[:-1])
 
 
-def _title(report: Report) -> Text:
+def _title(report: LagReport) -> Text:
     saw = [f"{name} {milliseconds / 1000:.1f} s" for name, milliseconds in sorted(report.reported.items())]
     seen = f"CloudWatch saw at most {', '.join(saw)}" if saw else "no figures in CloudWatch"
     return Text(f"{report.application} at {written_out(report.at)}; {seen}", "bold")
 
 
-def _summary(report: Report, shape: Shape) -> list[Text]:
-    """A line for each stream: how far it is behind, where most, and who says so."""
+def _summary(report: LagReport, shape: Shape) -> list[Text]:
+    """Make a line for each stream: its lag, the slowest shard, and the source of the positions."""
     lines = []
     for stream in sorted({row.key.stream for row in report.shards}):
         rows = [row for row in report.shards if row.key.stream == stream]
@@ -104,8 +104,8 @@ def _summary(report: Report, shape: Shape) -> list[Text]:
     return lines
 
 
-def _whose(report: Report, stream: str, worst: ShardLag) -> str:
-    """The slowest query, if there are several."""
+def _whose(report: LagReport, stream: str, worst: ShardLag) -> str:
+    """Name the slowest query, if there are several."""
     queries = report.queries.get(stream, ())
     if len(queries) < 2:
         return ""
@@ -113,16 +113,16 @@ def _whose(report: Report, stream: str, worst: ShardLag) -> str:
     return f", of the slowest of {len(queries)} queries" + ("" if slowest is None else f": {slowest}")
 
 
-def _source(report: Report, stream: str) -> str:
+def _source(report: LagReport, stream: str) -> str:
     if stream in report.asked:
         return "from the run itself"
     ages = [row.age for row in report.shards if row.key.stream == stream and row.age is not None]
     return "from the lease table" + (f", up to {duration(max(ages))} old" if ages else "")
 
 
-def _table(report: Report, shape: Shape) -> RenderableType:
+def _table(report: LagReport, shape: Shape) -> RenderableType:
     rows = sorted(report.shards, key=lambda row: (-1.0 if row.seconds is None else -row.seconds, row.key))
-    # The runs' table names their owner; a KCL application has one for each shard.
+    # Owners of runs are in the runs' table; a KCL application has an owner for each shard.
     owners = any(row.owner is not None and row.owner != _owner(report, row) for row in rows)
     columns = [
         "stream",
@@ -150,7 +150,7 @@ def _table(report: Report, shape: Shape) -> RenderableType:
     return output.table(columns, cells)
 
 
-def _owner(report: Report, row: ShardLag) -> str | None:
+def _owner(report: LagReport, row: ShardLag) -> str | None:
     run = report.runs.get(row.key.stream)
     return run.owner if run is not None else None
 
@@ -170,8 +170,8 @@ def _moved(row: ShardLag, shape: Shape) -> str | None:
     return None if still_for is None else f"{'' if seen else '> '}{shape.ago(still_for)}"
 
 
-def data(reports: Sequence[Report]) -> dict[str, Any]:
-    """The reports as plain data, for JSON."""
+def data(reports: Sequence[LagReport]) -> dict[str, Any]:
+    """Convert the reports to plain data, for JSON."""
     return {
         "applications": [
             {

@@ -1,4 +1,4 @@
-"""What commands on leases share: their options, and access to the selected rows of an application's lease table."""
+"""Access to the selected rows of an application's lease table, for commands on leases."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Leases:
 
     Attributes:
         table: The lease table, already checked.
-        keys: Translates lease keys to shards.
-        manifest: The manifest, with the selected streams only.
+        keys: Converts lease keys.
+        manifest: The manifest, with only the selected streams.
         shards: Ids of the selected shards; empty for all.
         access: Clients for other AWS services.
     """
@@ -37,7 +37,7 @@ class Leases:
     access: Access
 
     async def kinesis_time(self) -> float:
-        """Kinesis' time; see `Access`."""
+        """Return Kinesis' time, epoch seconds."""
         return await self.access.kinesis_time(next(iter(self.manifest.streams.values())).stream_arn)
 
     def selects(self, lease: Lease) -> bool:
@@ -47,7 +47,7 @@ class Leases:
         return named and (not self.shards or (shard is not None and shard.shard in self.shards))
 
     def guards(self, lease: Lease) -> bool:
-        """Whether the owner of a row, if it has one, reads what is selected: a run's lease on its stream guards a shard's row."""
+        """Whether the owner of a row, if any, reads a selected shard: the row is selected, or it is a run's lease on its stream."""
         return self.selects(lease) or self.is_run(lease)
 
     def is_run(self, lease: Lease) -> bool:
@@ -55,12 +55,12 @@ class Leases:
         return lease.is_run and self.keys.stream(lease.key) in self.manifest.streams
 
     def runs(self, scan: Scan) -> dict[str, Lease]:
-        """The runs' leases on the selected streams, by stream."""
+        """Return the runs' leases on the selected streams, by stream."""
         found = {self.keys.stream(key) or "": lease for key, lease in scan.leases.items() if self.is_run(lease)}
         return dict(sorted(found.items()))
 
     def selected(self, scan: Scan) -> dict[str, Lease]:
-        """The selected shards' rows of a scan, by lease key. Of several rows of one shard, the one with our own form of key.
+        """Return the selected shards' rows of a scan, by lease key. If a shard has several rows, this library's form of key wins.
 
         Raises:
             ConfigurationError: A selected shard has no row.
@@ -90,7 +90,7 @@ async def opened(
 
     Raises:
         ManifestError: The manifest cannot be loaded, or has no such stream.
-        LeaseError: The table is missing, is no lease table, or cannot be reached.
+        LeaseError: The table is missing, is not a lease table, or cannot be reached.
     """
     manifest = arguments.load(location, aws, streams)
     async with Access(aws, manifest.region) as access:

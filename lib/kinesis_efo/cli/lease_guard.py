@@ -8,7 +8,7 @@ from typing import Any
 
 from kinesis_efo.cli import output
 from kinesis_efo.cli.change_mode import ChangeMode
-from kinesis_efo.cli.failing import Ended, confirm
+from kinesis_efo.cli.failing import CommandExit, confirm
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
@@ -20,11 +20,11 @@ from kinesis_efo.operate.lease_edits import Edit
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to change.
+    """Planned changes to leases.
 
     Attributes:
         edits: The changes.
-        remarks: Notes on them for the person who decides.
+        remarks: Remarks for the person who confirms them.
     """
 
     edits: Sequence[Edit]
@@ -38,17 +38,17 @@ async def change(
     mode: ChangeMode,
     source: LeaseStore | None = None,
 ) -> None:
-    """Change leases: watch who is alive, plan, refuse or show the changes, ask, and write.
+    """Change leases: watch for live owners, plan, refuse or show the changes, ask, and write.
 
     Args:
         table: The application's leases.
-        plan: Plans from a scan of the table and one of `source`.
+        plan: Makes the plan from a scan of the table and one of `source`.
         guarded: Selects the leases that no live worker may hold.
-        mode: How to do it.
-        source: The table that leases are copied from; no live worker may hold a lease in it.
+        mode: The options.
+        source: The table from which leases are copied; no live worker may hold a lease in it.
 
     Raises:
-        Ended: The change was refused or declined, or not every lease was written.
+        CommandExit: The change was refused or declined, or not every lease was written.
         KinesisEfoError: A table cannot be used, or the plan cannot be made.
     """
     seen = await _watch(table, mode.lease_timeout, guarded)
@@ -75,7 +75,7 @@ async def change(
     output.remark(f"{output.count(len(edits) - len(unwritten), 'lease')} changed")
     if unwritten:
         keys = ", ".join(edit.key for edit in unwritten)
-        raise Ended(
+        raise CommandExit(
             output.ExitCode.FAILED,
             f"not changed, because another process wrote meanwhile: {keys}. "
             "See who with `kinesis-efo leases list`, and try again",
@@ -101,7 +101,7 @@ def _refuse_live(table: LeaseStore, seen: WatchResult, force: bool) -> None:
             f"kinesis-efo: {workers}. Changing them anyway (--force): the worker will take them again, at its own position"
         )
         return
-    raise Ended(
+    raise CommandExit(
         output.ExitCode.REFUSED,
         f"{table.label} is in use: {workers}. Nothing was changed. "
         "Stop that query (or KCL application) first; --force changes its leases while it runs",

@@ -1,4 +1,4 @@
-"""Shows what runs say of themselves in their rows: who holds the lease on a stream, and how far it is behind."""
+"""Shows the rows of runs: the holder of the lease on each stream, and its lag."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ STATE_STYLES = {
 def runs_table(
     runs: Mapping[str, Lease], shape: Shape, now: float, states: Mapping[str, ReaderState] | None = None
 ) -> Table:
-    """The runs' leases with what they say of their lag.
+    """Make the table of the runs' leases and lags.
 
     Args:
         runs: The runs' rows, by stream.
         shape: How long texts may be.
         now: The time, epoch seconds.
-        states: Whether their owners are alive, by stream; None where that was not watched: their keys stand in its place.
+        states: Whether their owners are alive, by stream; None if not known: then the keys are shown instead.
     """
     watched = states is not None
     columns = [
@@ -68,24 +68,24 @@ def runs_table(
 
 
 def run_line(stream: str, run: Lease, now: float) -> str:
-    """A run's lease with what it says of its lag, in one line.
+    """Format a run's lease and lag in one line.
 
     Args:
         stream: Logical name of the stream.
         run: The run's row.
         now: The time, epoch seconds.
     """
-    line = f"{stream}: {readable(run.owner) if run.owner else 'read by nobody'}"
+    line = f"{stream}: {readable(run.owner) if run.owner else 'read by no run'}"
     if run.lag is None:
         return line
     line += f", {output.count(run.lag.shards, 'shard')}"
     if run.lag.millis_behind is not None:
         line += f", {duration(run.lag.millis_behind / 1000)} behind"
-    return line + ("" if run.lag.at is None else f", as it said {duration(max(0.0, now - run.lag.at / 1000))} ago")
+    return line + ("" if run.lag.at is None else f", as of {duration(max(0.0, now - run.lag.at / 1000))} ago")
 
 
 def lag_data(run: Lease) -> dict[str, Any] | None:
-    """What a run says of its lag, for JSON; None where it says nothing."""
+    """Convert a run's lag to plain data, for JSON; None if its row has none."""
     if run.lag is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""``kinesis-efo leases export``, ``import-kcl`` and ``export-kcl``: to a file, and from and to a KCL application's lease table."""
+"""``kinesis-efo leases export``, ``import-kcl`` and ``export-kcl``: copies leases to files, and from and to a KCL's lease table."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def export_kcl(given: ExportKcl) -> None:
                 ]
                 return Plan(edits, [remark for _, found in made.values() for remark in found.remarks])
 
-            # A run that goes on would be ahead of the rows at once.
+            # A live run would be ahead of the rows at once.
             await change(target, plan, lambda _lease: True, given.mode, application.table)
 
     asyncio.run(export_leases())

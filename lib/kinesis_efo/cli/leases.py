@@ -1,7 +1,6 @@
 """``kinesis-efo leases``: lists the rows of an application's lease table, and changes them by hand under guard.
 
-Checkpoints say where a *new* query starts (`startingPosition=LEASES`). A query with a Spark checkpoint goes on from its
-checkpoint, whatever changes here.
+Their checkpoints are the start of a *new* query (`startingPosition=LEASES`). A query with a Spark checkpoint continues from that.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def list_leases(given: List) -> None:
 
 def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease], shape: Shape, now: float) -> Group:
     several = any(lease.fetcher for _, lease in rows)
-    # Where there is little room, the key names stream and shard, and the table of runs who reads them.
+    # In a narrow terminal, the key has stream and shard, and the table of runs has the owners.
     owners = shape.roomy or any(lease.owner for _, lease in rows)
     columns = [
         *(["stream", "=shard"] if shape.roomy else []),
@@ -88,7 +87,7 @@ def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease], shape: Sha
 
 
 async def _strays(application: Leases, rows: list[tuple[ShardKey, Lease]]) -> list[str]:
-    """Which checkpoints are of another stream. Asks Kinesis only where rows name one."""
+    """Describe checkpoints of another stream. Calls Kinesis only if rows name a stream."""
     remarks = []
     for name, ref in application.manifest.streams.items():
         named = [row for key, row in rows if key.stream == name and row.stream is not None]
@@ -140,7 +139,7 @@ def reset(given: Reset) -> None:
 
 
 async def _initial_leases(application: Leases, position: Position) -> dict[str, LeaseInfo]:
-    """The leases that reading from a position begins with, for all selected streams, by lease key."""
+    """Return the first leases of a read from a position, for all selected streams, by lease key."""
     topology = Topology(await application.access.client("kinesis"))
     wanted: dict[str, LeaseInfo] = {}
     source = application.manifest.source
@@ -156,7 +155,7 @@ async def _initial_leases(application: Leases, position: Position) -> dict[str, 
 
 
 def _target(text: str, *, whole_streams: bool) -> Position | None:
-    """The position that was asked for; None for LATEST."""
+    """Parse the position; None for LATEST."""
     name, _, rest = text.strip().partition(":")
     try:
         match name.upper():

@@ -12,14 +12,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.cli import local_process, output
 from kinesis_efo.cli.commands.local import Serve, Stop
-from kinesis_efo.cli.ending import Asked, End
-from kinesis_efo.cli.local_options import Wanted, merged, parse_settings, wanted, write_manifest
+from kinesis_efo.cli.ending import EndRequest, SignalWaiter
+from kinesis_efo.cli.local_options import Declaration, merged, parse_settings, wanted, write_manifest
 from kinesis_efo.cli.local_process import ChildFailed, Ready
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.local import DataError, LocalAws, declare
 
 TLS_URL = "KINESIS_EFO_LOCAL_TLS_URL"
-"""Names the TLS port for whoever wants it; no SDK reads it."""
+"""Environment variable with the URL of the TLS port; no SDK reads it."""
 
 
 def serve(given: Serve) -> None:
@@ -49,8 +49,8 @@ def serve(given: Serve) -> None:
     aws = LocalAws(
         settings=settings, host=given.host, port=given.port, tls_port=given.tls_port, data_dir=given.data_dir
     )
-    end = End()
-    with suppress(Asked), ExitStack() as stack:
+    end = SignalWaiter()
+    with suppress(EndRequest), ExitStack() as stack:
         try:
             aws.start()
         except DataError as error:
@@ -96,8 +96,8 @@ def stop(given: Stop) -> None:
         typer.echo(f"the local AWS at {ready.endpointUrl} has ended")
 
 
-def _detach(options: Mapping[str, Sequence[object]], asked: Wanted | None, say: Callable[[str], None]) -> None:
-    """Serve in the background, and say how to end it."""
+def _detach(options: Mapping[str, Sequence[object]], asked: Declaration | None, say: Callable[[str], None]) -> None:
+    """Start the server in the background, and print how to end it."""
     arguments = [f"--{name}={value}" for name, values in options.items() for value in values]
     try:
         ready, log = local_process.start(arguments, local_process.state_directory())
@@ -118,8 +118,8 @@ def _stop(aws: LocalAws) -> None:
         raise ConfigurationError(f"local has ended, but {error}") from None
 
 
-def _declare(aws: LocalAws, asked: Wanted) -> Path:
-    """Declare the application, and return the path of its manifest.
+def _declare(aws: LocalAws, asked: Declaration) -> Path:
+    """Declare the application; returns the path of its manifest.
 
     Raises:
         ConfigurationError: The local AWS refuses it.
@@ -132,9 +132,9 @@ def _declare(aws: LocalAws, asked: Wanted) -> Path:
         raise ConfigurationError(f"the manifest {asked.manifest} cannot be written: {error}") from None
 
 
-def _show(ready: Ready, asked: Wanted | None, say: Callable[[str], None]) -> None:
+def _show(ready: Ready, asked: Declaration | None, say: Callable[[str], None]) -> None:
     """Print lines that a shell can evaluate, and say what to do next."""
-    # SDKs stay with the port in the clear unless they are told the other one.
+    # SDKs use the port without TLS unless they are told to use the other one.
     typer.echo("\n".join(f"export {each}" for each in ready.assignments))
     sys.stdout.flush()
     if ready.manifest is None or asked is None:

@@ -1,4 +1,4 @@
-"""What `kinesis-efo local` is told: settings, streams, an application's manifest. From texts to what the local AWS takes."""
+"""Parses the options of `kinesis-efo local`: settings, streams, and an application's manifest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kinesis_efo.manifest import load_manifest
 from kinesis_efo.options import AwsSettings
 
 ENVIRONMENT: Final = "local"
-"""The environment that manifests of the local AWS name."""
+"""The environment in manifests of the local AWS."""
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
 _FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
@@ -33,7 +33,7 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     {'read_limit': False, 'subscription_seconds': 10.0}
 
     Raises:
-        BadParameter: A name is not known, or a value does not fit; the message says what would.
+        BadParameter: A name is not known, or a value is not valid; the message says what is.
     """
     kinds = {field.name: str(field.type).removesuffix(" | None") for field in fields(Settings)}
     found: dict[str, Any] = {}
@@ -97,14 +97,14 @@ def parse_streams(texts: Sequence[str]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to declare, and where its manifest goes.
+class Declaration:
+    """The application to declare, and its manifest.
 
     Attributes:
         application: The application.
         settings: Settings of the local AWS that follow from an existing manifest.
         manifest: Where the manifest is written.
-        given: An existing manifest, which stays as it is if it is right; None for none.
+        given: An existing manifest, which is not changed if its ARNs are right; None for none.
     """
 
     application: LocalApplication
@@ -118,12 +118,14 @@ class Wanted:
         return [stream.name for stream in self.application.streams]
 
     def rewritten(self, written: Path) -> bool:
-        """Whether the existing manifest was not right, so that another one was written beside it."""
+        """Whether the existing manifest had wrong ARNs, so that a second one was written."""
         return self.manifest == self.given and written != self.manifest.absolute()
 
 
-def wanted(streams: Sequence[str], app: str | None, manifest: Path | None, manifest_out: Path | None) -> Wanted | None:
-    """What the options ask for; None if nothing is to be declared.
+def wanted(
+    streams: Sequence[str], app: str | None, manifest: Path | None, manifest_out: Path | None
+) -> Declaration | None:
+    """Make the declaration from the options; None if there is none.
 
     Raises:
         BadParameter: Options contradict each other.
@@ -140,7 +142,7 @@ def wanted(streams: Sequence[str], app: str | None, manifest: Path | None, manif
             raise typer.BadParameter(f"--app must be a name of letters, digits, '_', '.' and '-'; got {name!r}")
         declared = [LocalStream(stream, stream, count) for stream, count in shards.items()]
         out = manifest_out or Path(f"{name}-{ENVIRONMENT}.json")
-        found = Wanted(LocalApplication(name, declared, ENVIRONMENT), {}, out)
+        found = Declaration(LocalApplication(name, declared, ENVIRONMENT), {}, out)
     elif app is not None or manifest_out is not None:
         raise typer.BadParameter("--app and --manifest-out go with --stream NAME:SHARDS, or --manifest FILE")
     else:
@@ -152,7 +154,7 @@ def wanted(streams: Sequence[str], app: str | None, manifest: Path | None, manif
 
 
 def _check_installed() -> None:
-    """Check for what declaring needs, and serving Kinesis alone does not."""
+    """Check that the packages for declaring are installed, which serving Kinesis alone does not need."""
     for package in ("boto3", "moto"):
         if find_spec(package) is None:
             raise ConfigurationError(
@@ -160,7 +162,7 @@ def _check_installed() -> None:
             )
 
 
-def _of_manifest(manifest: Path, shards: dict[str, int], out: Path | None) -> Wanted:
+def _of_manifest(manifest: Path, shards: dict[str, int], out: Path | None) -> Declaration:
     given = load_manifest(str(manifest), SyncClients(AwsSettings()))
     unknown = shards.keys() - given.streams.keys()
     if unknown:
@@ -184,11 +186,11 @@ def _of_manifest(manifest: Path, shards: dict[str, int], out: Path | None) -> Wa
     assert arn is not None, "checked by load_manifest"
     application = LocalApplication(given.application, streams, ENVIRONMENT, given.lease_table)
     settings = {"region": given.region, "account_id": arn["account"]}
-    return Wanted(application, settings, out or manifest, manifest)
+    return Declaration(application, settings, out or manifest, manifest)
 
 
 def _check_ours(path: Path) -> None:
-    """Refuse to overwrite what is not a manifest of the local AWS."""
+    """Refuse to overwrite a file that is not a manifest of the local AWS."""
     if not path.exists():
         return
     try:
@@ -201,10 +203,10 @@ def _check_ours(path: Path) -> None:
         )
 
 
-def write_manifest(asked: Wanted, document: dict[str, Any]) -> Path:
-    """Write the manifest of what was declared, and return its path.
+def write_manifest(asked: Declaration, document: dict[str, Any]) -> Path:
+    """Write the manifest of the declared application; returns its path.
 
-    An existing manifest whose ARNs are right stays as it is. One whose ARNs could not be kept gets a new version beside it.
+    An existing manifest with right ARNs stays as it is. If its ARNs could not be kept, a new version is written next to it.
     """
     path = asked.manifest
     if path == asked.given:
@@ -218,8 +220,8 @@ def write_manifest(asked: Wanted, document: dict[str, Any]) -> Path:
     return path.absolute()
 
 
-def merged(asked: Wanted | None, given: dict[str, Any], region: str | None) -> Settings:
-    """The settings of the local AWS: what was given goes before what a manifest says.
+def merged(asked: Declaration | None, given: dict[str, Any], region: str | None) -> Settings:
+    """Merge the settings of the local AWS: those of the command line override those of a manifest.
 
     Raises:
         BadParameter: A value is out of range.

@@ -1,4 +1,4 @@
-"""The local AWS as a process: the file that says it is ready, the process in the background, and its end."""
+"""Runs the local AWS as a background process, with a file that describes it when it is ready."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from kinesis_efo.errors import ConfigurationError
 
 _LOOK_EVERY: Final = 0.02
 _PATIENCE: Final = 10.0
-"""Seconds that a process has to end after SIGTERM, before it gets SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A local AWS that serves, as its ready file describes it.
+    """The contents of a local AWS' ready file.
 
     Attributes:
-        pid: Its process.
-        started: When that process began, by which another one with its number is told apart.
-        endpointUrl: Where it answers.
+        pid: Its process id.
+        started: When the process began, to distinguish it from a later one with the same id.
+        endpointUrl: Its URL.
         environment: The variables that point AWS SDKs to it.
-        manifest: Path of the manifest of what it declared; None if nothing was.
-        streams: Names of the streams that it declared.
+        manifest: Path of the manifest of the declared application; None if there is none.
+        streams: Names of the declared streams.
     """
 
     pid: int
@@ -50,13 +50,13 @@ class Ready:
     def of_this_process(
         endpoint_url: str, environment: Mapping[str, str], manifest: Path | None, streams: Sequence[str]
     ) -> Ready:
-        """What this process serves."""
+        """Describe this process."""
         began = psutil.Process().create_time()
         return Ready(os.getpid(), began, endpoint_url, environment, str(manifest) if manifest else None, streams)
 
     @property
     def port(self) -> int:
-        """The port that it answers on."""
+        """Its port."""
         return urlsplit(self.endpointUrl).port or 0
 
     @property
@@ -67,7 +67,7 @@ class Ready:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is still there."""
+        """Whether the process still runs."""
         try:
             process = psutil.Process(self.pid)
             return abs(process.create_time() - self.started) < 1 and process.status() != psutil.STATUS_ZOMBIE
@@ -75,7 +75,7 @@ class Ready:
             return False
 
     def write(self, path: Path) -> None:
-        """Write the file, in one step: whoever waits for it never reads half of it."""
+        """Write the file atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{self.pid}")
         partial.write_text(json.dumps(asdict(self), indent=2) + "\n")
@@ -86,7 +86,7 @@ class Ready:
         """Read the file.
 
         Raises:
-            ConfigurationError: It is something else.
+            ConfigurationError: It is not a ready file.
         """
         try:
             return Ready(**json.loads(path.read_bytes()))
@@ -95,13 +95,13 @@ class Ready:
 
 
 def state_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where local AWS in the background have their ready files and logs: the user's own, so that nobody else writes there."""
+    """Return the user's directory for ready files and logs of local AWS in the background."""
     base = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "kinesis-efo"
 
 
 def running(directory: Path) -> dict[Path, Ready]:
-    """Every local AWS in the background that is alive, by its ready file. Files of those that died are removed."""
+    """Return each live local AWS in the background, by its ready file. Removes the files of dead ones."""
     found = {}
     for path in sorted(directory.glob("local-*.json")):
         with suppress(FileNotFoundError):
@@ -114,14 +114,14 @@ def running(directory: Path) -> dict[Path, Ready]:
 
 
 def start(arguments: Sequence[str], directory: Path) -> tuple[Ready, Path]:
-    """Start a local AWS in the background; return once it serves and has declared everything.
+    """Start a local AWS in the background, and wait until it is ready.
 
     Args:
-        arguments: Those of `kinesis-efo local`.
+        arguments: The arguments of `kinesis-efo local`.
         directory: From `state_directory`.
 
     Returns:
-        What its ready file says, and its log.
+        The contents of its ready file, and the path of its log.
 
     Raises:
         ChildFailed: It ended instead.
@@ -156,7 +156,7 @@ class ChildFailed(Exception):
 
     Attributes:
         code: Its exit code.
-        said: What it printed.
+        said: Its output.
     """
 
     def __init__(self, code: int, said: str) -> None:
@@ -167,7 +167,7 @@ class ChildFailed(Exception):
 def stop(
     path: Path, ready: Ready, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Any] = time.sleep
 ) -> None:
-    """End a local AWS in the background; return once its process has gone."""
+    """End a local AWS in the background, and wait for the end of its process."""
     deadline = clock() + _PATIENCE
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(ready.pid)

@@ -1,4 +1,4 @@
-"""``kinesis-efo manifest``: writes an application's manifest from what exists in an account, shows one, and checks it against AWS."""
+"""``kinesis-efo manifest``: writes a manifest from the resources in an account, shows one, and checks it against AWS."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _refuse_repeated(names: Iterable[str]) -> None:
 
 
 def _region(aws: AwsSettings, streams: Sequence[StreamSpec]) -> str:
-    """The one region of everything: that of the ARNs, or else that of the command line or of the environment."""
+    """Return the region of all resources: that of the ARNs, else that of the command line or of the environment."""
     regions = {each.region for each in streams if each.region is not None}
     if aws.region is not None:
         regions.add(aws.region)

@@ -1,4 +1,4 @@
-"""``kinesis-efo doctor --subscribe``: its options, the guard of whoever reads with the consumer, and what it prints."""
+"""``kinesis-efo doctor --subscribe``: the guard of live readers of the consumer, and the output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.cli import output
-from kinesis_efo.cli.failing import Ended
+from kinesis_efo.cli.failing import CommandExit
 from kinesis_efo.cli.findings import Details
 from kinesis_efo.cli.measuring_options import Measuring
 from kinesis_efo.cli.status_line import StatusLine
@@ -29,23 +29,23 @@ from kinesis_efo.operate.subscribing import measured, over_aws
 async def refuse_live_readers(
     access: Access, manifest: Manifest, ref: StreamRef, wanted: Measuring, clock: Clock
 ) -> None:
-    """Refuse to subscribe while somebody reads with the consumer, who would be cut off.
+    """Refuse to subscribe if a live run reads with the consumer, because it would be cut off.
 
     Args:
         access: Clients.
         manifest: The application.
         ref: The stream.
-        wanted: How to measure.
+        wanted: The options.
         clock: Time.
 
     Raises:
         UsageError: The stream has no consumer.
-        Ended: A run is alive, or nobody can tell; with `ExitCode.REFUSED`.
+        CommandExit: A run is alive, or that cannot be found out; with `ExitCode.REFUSED`.
     """
     if ref.polled:
         raise UsageError(f"stream {ref.name} has no consumer to subscribe: --subscribe goes without it")
     if wanted.take_over:
-        output.remark(f"whoever reads {ref.name} with {ref.consumer_arn} is cut off for some seconds: --take-over")
+        output.remark(f"a reader of {ref.name} with {ref.consumer_arn} is cut off for some seconds: --take-over")
         return
 
     def waiting() -> None:
@@ -62,23 +62,23 @@ async def refuse_live_readers(
         )
 
 
-def _refused(why: str) -> Ended:
-    return Ended(output.ExitCode.REFUSED, f"{why}. Nothing was subscribed; --take-over does it all the same")
+def _refused(why: str) -> CommandExit:
+    return CommandExit(output.ExitCode.REFUSED, f"{why}. Nothing was subscribed; --take-over does it all the same")
 
 
 async def measure(
     access: Access, ref: StreamRef, wanted: Measuring, clock: Clock
 ) -> tuple[list[Finding], Details | None]:
-    """Subscribe over each transport, and say what came.
+    """Subscribe over each transport, and measure.
 
     Args:
         access: Clients.
         ref: The stream, and the consumer to subscribe.
-        wanted: How to measure.
+        wanted: The options.
         clock: Time.
 
     Returns:
-        The findings, and what is printed below them; None where no shard could be found.
+        The findings, and the output below them; None if no shard could be found.
     """
     status = StatusLine()
     subject = f"subscribing to {ref.name}"
@@ -94,7 +94,7 @@ async def measure(
 
 
 def data(found: Measurement) -> dict[str, Any]:
-    """A measurement as plain data, for JSON."""
+    """Convert a measurement to plain data, for JSON."""
     return {
         "stream": found.stream.name,
         "consumerArn": found.stream.consumer_arn,
@@ -126,17 +126,17 @@ def _transport(found: SubscriptionResult) -> dict[str, Any]:
 
 
 def view(found: Measurement) -> RenderableType:
-    """A measurement as a table: a column for each transport."""
+    """Format a measurement as a table, with a column for each transport."""
     table = output.table(
         ("", *(f">{TRANSPORTS[each.transport]}" for each in found.subscriptions)),
         [(title, *map(cell, found.subscriptions)) for title, cell in _ROWS],
     )
-    # The table's own title would be folded to its width.
+    # A title of the table would be folded to its width.
     return Group(Text(f"{found.shard} of {found.stream.name}, at {found.endpoint}", "bold"), table)
 
 
 def _offered(take: Callable[[HttpFacts], int | None]) -> Callable[[SubscriptionResult], str | None]:
-    """A row of what only HTTP/2 has."""
+    """Make the cells of a row that only HTTP/2 has."""
 
     def cell(found: SubscriptionResult) -> str | None:
         if found.http is None or found.http.version != "HTTP/2":

@@ -14,7 +14,7 @@ from kinesis_efo.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """How to measure, as the command line says.
+    """The options for measuring.
 
     Attributes:
         seconds: How long to read over each transport.
@@ -44,7 +44,7 @@ def measuring(
     ] = False,
     lease_timeout: arguments.TimeoutOption = "10s",
 ) -> Measuring | None:
-    """What the command line says of measuring; None where it does not ask for it.
+    """Make the options for measuring; None without `--subscribe`.
 
     Raises:
         UsageError: An option is not a duration, or does nothing without `--subscribe`.
@@ -57,4 +57,4 @@ def measuring(
     return wanted if subscribe else None
 
 
-Wanted: TypeAlias = Annotated[Measuring | None, Group(measuring)]
+MeasuringOption: TypeAlias = Annotated[Measuring | None, Group(measuring)]

@@ -1,6 +1,6 @@
-"""Output of every command: the answer on stdout, as a table or as JSON, remarks on stderr, and the exit codes.
+"""The output of commands: the result on stdout, as a table or as JSON; remarks on stderr; and the exit codes.
 
-Standard output carries nothing but the answer, so that it can be piped.
+Standard output has only the result, so that it can be piped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 WIDE = 10_000
-"""Width of output that is not a terminal: nothing is folded or cut for a file or a pipe."""
+"""Width of output to a file or a pipe: no line is folded or cut."""
 
 
 class ExitCode(IntEnum):
@@ -35,7 +35,7 @@ class ExitCode(IntEnum):
     BEHIND = 4
     """A measurement is above the threshold that the command line gave."""
     INCOMPLETE = 5
-    """The answer lacks what could not be asked for."""
+    """The result is incomplete, because some calls failed."""
     INTERRUPTED = 130
     """Interrupted before the work was complete."""
 
@@ -44,17 +44,17 @@ JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON fo
 
 
 def terminal() -> Console:
-    """A console on standard output, without markup: parts of ARNs look like it."""
+    """Return a console on standard output, without markup, because parts of ARNs look like markup."""
     width = None if sys.stdout.isatty() else WIDE
     return Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
 
 
 def answer(as_json: bool, data: Any, view: Callable[[], RenderableType]) -> None:
-    """Print a command's answer.
+    """Print a command's result.
 
     Args:
-        as_json: Print `data`, instead of the table.
-        data: Plain data. Its keys are an interface: keys are added, but never renamed or removed.
+        as_json: Print `data` instead of the table.
+        data: Plain data. Its keys are an interface: they are never renamed or removed.
         view: Makes the table; called only if it is printed.
     """
     if as_json:
@@ -69,12 +69,12 @@ def line(data: Any) -> None:
 
 
 def remark(text: str) -> None:
-    """Print a line on stderr, beside the answer."""
+    """Print a line on stderr."""
     typer.echo(text, err=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]], title: str | None = None) -> Table:
-    """A table of texts.
+    """Make a table of texts.
 
     Args:
         columns: Titles. `>` before a title aligns the column to the right, for numbers; `=` keeps its cells on one line, for
@@ -94,12 +94,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]
 
 
 def painted(text: str, style: str) -> Text:
-    """A text in a style, such as a colour, if the terminal has it."""
+    """Return a text in a style, such as a colour, if the terminal has it."""
     return Text(text, style)
 
 
 def count(number: int, what: str) -> str:
-    """A number of things, in words.
+    """Format a number of things.
 
     >>> count(1, "shard"), count(2_000, "shard")
     ('1 shard', '2,000 shards')
@@ -108,14 +108,14 @@ def count(number: int, what: str) -> str:
 
 
 def stop(code: ExitCode) -> typer.Exit:
-    """The exception that ends a command with an exit code, for `raise`."""
+    """Make the exception that ends a command with an exit code."""
     return typer.Exit(int(code))
 
 
 def missing_data(missing: Mapping[str, Exception]) -> list[dict[str, str]]:
-    """Streams that could not be asked for, for JSON.
+    """Convert the errors of streams to plain data, for JSON.
 
     Args:
-        missing: Why, by the streams' logical names.
+        missing: The errors, by logical name.
     """
     return [{"stream": name, "error": str(error)} for name, error in missing.items()]

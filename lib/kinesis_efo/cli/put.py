@@ -17,7 +17,7 @@ from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
 from kinesis_efo.aws_errors import CALL_ERRORS, describe, is_foreign
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.commands.put import Put
-from kinesis_efo.cli.failing import Ended
+from kinesis_efo.cli.failing import CommandExit
 from kinesis_efo.cli.status_line import StatusLine
 from kinesis_efo.cli.stream_choice import Choice, choose
 from kinesis_efo.clock import SystemClock
@@ -77,25 +77,25 @@ def put(given: Put) -> None:
         ),
     )
     if not complete:
-        raise Ended(
+        raise CommandExit(
             output.ExitCode.INTERRUPTED, "interrupted before the input's end; the records read until then are written"
         )
     if metrics.records_refused:
         refused = output.count(metrics.records_refused, "record")
-        raise Ended(output.ExitCode.FAILED, f"{refused} refused and left out")
+        raise CommandExit(output.ExitCode.FAILED, f"{refused} refused and left out")
 
 
 def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
-    """Fail soon where Kinesis cannot be reached. The producer would try for minutes, as a query should.
+    """Fail soon if Kinesis cannot be reached. The producer would retry for minutes.
 
     Raises:
-        StreamError: Nobody answers, or not as Kinesis does.
+        StreamError: There is no response, or it does not come from Kinesis.
     """
     try:
         with closing(SyncClients(aws, config=INTERACTIVE_CONFIG).client("kinesis")) as client:
             client.describe_stream_summary(StreamARN=chosen.ref.stream_arn)
     except CALL_ERRORS as error:
-        # What Kinesis itself refuses, the producer explains, which can do without this permission.
+        # Refusals by Kinesis are left to the producer, which does not need this permission.
         if isinstance(error, ClientError) and not is_foreign(error):
             return
         fix = failed_call("", error, "kinesis:PutRecords").fix
@@ -108,7 +108,7 @@ def _put_all(producer: BlockingProducer, pieces: Iterator[_Piece], key_of: Calla
     """Put every piece, and wait until Kinesis has acknowledged them.
 
     Returns:
-        Whether that was the whole input; False if it was interrupted.
+        True for the whole input; False if it was interrupted.
     """
     status, clock = StatusLine(), SystemClock()
     shown = clock.monotonic()
@@ -132,7 +132,7 @@ def _put_all(producer: BlockingProducer, pieces: Iterator[_Piece], key_of: Calla
 
 
 def _lines(files: list[Path]) -> Iterator[_Piece]:
-    """The lines of all files, or of standard input, without line ends."""
+    """Read the lines of all files, or of standard input, without line ends."""
     if not files:
         for number, line in enumerate(sys.stdin.buffer, 1):
             yield _Piece(_without_end(line), f"standard input, line {number}")
@@ -158,7 +158,7 @@ def _without_end(line: bytes) -> bytes:
 
 
 def _partition_key(key: str | None, field: str | None) -> Callable[[_Piece], str]:
-    """The function that gives a record its partition key."""
+    """Make the function that returns a record's partition key."""
     if key is not None:
         return lambda _piece: key
     if field is None:

@@ -1,6 +1,6 @@
-"""Short forms for tables: durations, times, sizes, shards and sequence numbers as people read them. Pure.
+"""Short forms of durations, times, shards and sequence numbers for tables. Pure.
 
-Where there is room, or nobody reads, ids and times are written out, so that they can be copied.
+In wide terminals, files and pipes, ids and times are written in full, so that they can be copied.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 ROOMY: Final = 120
-"""Columns of a terminal from which on nothing is shortened."""
+"""Terminals with this many columns show everything in full."""
 
 _SHARD: Final = re.compile(r"shardId-0*(\d+)")
 _NUMBER: Final = re.compile(r"\d{20,}")
 
 
 def duration(seconds: float) -> str:
-    """A duration in its two largest units.
+    """Format a duration in its two largest units.
 
     >>> [duration(each) for each in (0.04, 2.5, 61, 2900, 11_100, 200_000)]
     ['0.0s', '2.5s', '1m01s', '48m20s', '3h05m', '2d07h']
@@ -48,26 +48,26 @@ class Shape:
 
     @classmethod
     def of(cls, width: int) -> Shape:
-        """The shape for a terminal of so many columns."""
+        """Return the shape for a terminal with `width` columns."""
         return cls(width >= ROOMY)
 
     def shard(self, shard_id: str) -> str:
-        """A shard's id, or its number."""
+        """Format a shard: its id, or only its number."""
         number = _SHARD.fullmatch(shard_id)
         return shard_id if self.roomy or number is None else number[1]
 
     def position(self, text: str) -> str:
-        """A position, with its sequence number in full or in part."""
+        """Format a position, with its sequence number in full or in part."""
         if self.roomy:
             return text
         return _NUMBER.sub(lambda found: f"{found[0][:4]}…{found[0][-6:]}", text)
 
     def ago(self, seconds: float) -> str:
-        """How long ago something was."""
+        """Format how long ago something was."""
         return f"{duration(seconds)} ago" if self.roomy else duration(seconds)
 
     def time(self, epoch: float, now: float) -> str:
-        """A time, in UTC: in full, or without what it has in common with the present.
+        """Format a time, in UTC: in full, or without the parts that it has in common with the present.
 
         Args:
             epoch: The time, epoch seconds.
@@ -85,7 +85,7 @@ class Shape:
 
 
 def written_out(epoch: float) -> str:
-    """A time in full.
+    """Format a time in full.
 
     >>> written_out(1_700_000_000)
     '2023-11-14T22:13:20Z'

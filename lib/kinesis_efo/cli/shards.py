@@ -12,7 +12,7 @@ from rich.tree import Tree
 
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.commands.shards import Shards
-from kinesis_efo.cli.failing import Ended
+from kinesis_efo.cli.failing import CommandExit
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology, explained
 from kinesis_efo.manifest import Manifest
@@ -40,7 +40,7 @@ def shards(given: Shards) -> None:
         output.remark(f"not shown: {error}")
     if listed.missing:
         names = ", ".join(listed.missing)
-        raise Ended(output.ExitCode.INCOMPLETE, f"not all is shown: {names} could not be asked for")
+        raise CommandExit(output.ExitCode.INCOMPLETE, f"not all is shown: {names} could not be asked for")
 
 
 def _data(manifest: Manifest, listed: Answers[list[Shard]], open_only: bool) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _view(manifest: Manifest, listed: Mapping[str, list[Shard]], open_only: bool
     for name, each in listed.items():
         count = sum(shard.last is None for shard in each)
         root = Tree(f"{name} ({manifest.streams[name].stream_name}): {output.count(len(each), 'shard')}, {count} open")
-        # The last branch at each depth is the parent of the entries that follow one level deeper.
+        # The last branch at each depth is the parent of the next entries one level deeper.
         branches = [root]
         for entry in tree(each):
             if entry.shard.last is not None and open_only:

@@ -9,7 +9,7 @@ _ERASE = "\r\x1b[2K"
 
 
 class StatusLine:
-    """The status line. Rich's needs to control standard output, which carries the records' bytes here."""
+    """The status line. Rich's would have to control standard output, which has the records' bytes here."""
 
     def __init__(self) -> None:
         self._file = sys.stderr

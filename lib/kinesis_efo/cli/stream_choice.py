@@ -1,4 +1,4 @@
-"""Finds the stream that `--stream` names: by its name in a manifest, its name in Kinesis, or its ARN."""
+"""Finds the stream of `--stream`: by its name in a manifest, its name in Kinesis, or its ARN."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Choice:
     """The chosen stream, and how to read it.
 
     Attributes:
-        ref: The stream; with a consumer if the command line names one.
+        ref: The stream; with a consumer if the command line has one.
         region: Its region.
         source: Where its ARN came from, for messages.
         application: The application of the manifest, if the consumer is that application's.
@@ -32,7 +32,7 @@ class Choice:
 
 
 def choose(aws: AwsSettings, stream: str, location: str | None, consumer_arn: str | None = None) -> Choice:
-    """Find the stream that the command line names.
+    """Find the stream of the command line.
 
     Args:
         aws: Region, endpoint and role.

@@ -1,4 +1,4 @@
-"""``kinesis-efo tail``: prints a stream's records. Registers nothing, keeps no position, and uses no application's consumer."""
+"""``kinesis-efo tail``: prints a stream's records. It registers nothing, stores no position, and uses no application's consumer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from kinesis_efo.cli import arguments, output, times
 from kinesis_efo.cli.commands.tail import Tail as Given
-from kinesis_efo.cli.failing import Ended
+from kinesis_efo.cli.failing import CommandExit
 from kinesis_efo.cli.status_line import StatusLine
 from kinesis_efo.cli.stream_choice import Choice, choose
 from kinesis_efo.clock import SystemClock
@@ -65,19 +65,19 @@ def tail(given: Given) -> None:
     finally:
         printer.status.clear()
     if printer.closed:
-        # At exit, Python would fail to flush the rest of the buffer.
+        # Otherwise Python would fail to flush the rest of the buffer at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     output.remark(f"{output.count(printer.printed, 'record')} printed, {printer.read:,} read")
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """What to read.
+    """The part of the stream to read.
 
     Attributes:
         start: Where to begin.
-        last: Begin so many records before that in each shard.
-        until: Where to end, seconds since the epoch; None for nowhere.
+        last: Begin this many records before that in each shard.
+        until: When to end, epoch seconds; None for never.
         shards: Ids of the shards; empty for all.
     """
 
@@ -88,11 +88,11 @@ class _Stretch:
 
 
 class _Printer:
-    """Prints the wanted records, and counts.
+    """Filters, prints and counts records.
 
     Attributes:
-        enough: Set once nothing more is to be printed.
-        closed: Whether the reader of our output has closed it.
+        enough: Set when no more records are to be printed.
+        closed: Whether the reader of the output has closed it.
     """
 
     def __init__(self, how: Format, wanted: RecordFilter, limit: int | None) -> None:
@@ -125,7 +125,7 @@ class _Printer:
             self.enough.set()
 
     def check_reader(self) -> None:
-        """Notice that the reader of our output has closed it: on a quiet stream, no write would fail."""
+        """Detect that the reader of the output has closed it, even if there are no records to write."""
         if hasattr(select, "poll") and self._pipe is not None:
             poll = select.poll()
             poll.register(self._pipe, 0)
@@ -145,7 +145,7 @@ def _descriptor(out: BinaryIO) -> int | None:
 
 
 async def _kinesis_time(aws: AwsSettings, chosen: Choice) -> tuple[float, float]:
-    """What time it is for Kinesis, at the earliest and at the latest: what was put before now lies before that."""
+    """Return Kinesis' time, at the earliest and at the latest: all records put so far arrived before the latest."""
     async with Access(aws, chosen.region) as access:
         return await access.kinesis_time(chosen.ref.stream_arn), access.clock.latest
 
@@ -158,7 +158,7 @@ async def _run(
     seconds: float | None,
     take_over: bool,
 ) -> None:
-    # A supervisor's SIGTERM ends it as SIGINT does. Windows has no signal handlers in a loop.
+    # SIGTERM ends it like SIGINT. Windows has no signal handlers in a loop.
     with contextlib.suppress(NotImplementedError):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, printer.enough.set)
     if not take_over:
@@ -213,10 +213,10 @@ async def _show_status(tailing: Tail, printer: _Printer) -> None:
 
 
 async def _refuse_used_consumer(aws: AwsSettings, chosen: Choice) -> None:
-    """Refuse a consumer that is an application's, or that somebody reads with.
+    """Refuse a consumer that belongs to an application, or is in use.
 
     Raises:
-        Ended: The consumer is in use; with `ExitCode.REFUSED`.
+        CommandExit: The consumer is in use; with `ExitCode.REFUSED`.
     """
     if chosen.ref.polled:
         return
@@ -227,14 +227,16 @@ async def _refuse_used_consumer(aws: AwsSettings, chosen: Choice) -> None:
     async with Access(aws, chosen.region) as access:
         found, reasons = await reported(access, {"it": chosen.ref}, SystemClock().time(), _IN_USE)
     for reason in reasons:
-        output.remark(f"whether somebody reads with the consumer is not known: {reason}")
+        output.remark(f"whether the consumer is in use is not known: {reason}")
     if found:
         minutes = _IN_USE.total_seconds() / 60
-        raise _refused(f"somebody has read with {chosen.ref.consumer_arn} in the last {minutes:.0f} minutes")
+        raise _refused(f"{chosen.ref.consumer_arn} was in use in the last {minutes:.0f} minutes")
 
 
-def _refused(why: str) -> Ended:
-    return Ended(output.ExitCode.REFUSED, f"{why}. Declare a consumer for this, read without one, or say --take-over")
+def _refused(why: str) -> CommandExit:
+    return CommandExit(
+        output.ExitCode.REFUSED, f"{why}. Declare a consumer for this, read without one, or say --take-over"
+    )
 
 
 def _start(text: str, now: float) -> Position:

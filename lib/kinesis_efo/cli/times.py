@@ -1,4 +1,4 @@
-"""Times on the command line. A person means the clock on the wall: one without a zone is local time."""
+"""Parses times on the command line. A time without a zone is local time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kinesis_efo.errors import UsageError
 from kinesis_efo.units import lacks_unit, parse_duration, parse_number, time_meant
 
 _NO_TIME = 10**12 - 1
-"""Epoch milliseconds up to here lie before Kinesis: such a number is a duration that lacks its unit."""
+"""Epoch milliseconds up to here are before Kinesis existed: such a number is a duration without a unit."""
 
 
 def check_unit(option: str, text: str) -> None:
-    """Refuse a duration without a unit: Spark reads it as milliseconds, a person at a command line means seconds.
+    """Refuse a duration without a unit: Spark reads it as milliseconds, but on a command line it usually means seconds.
 
     Raises:
-        UsageError: The text is a number alone, other than 0, and no time in epoch milliseconds.
+        UsageError: The text is only a number, other than 0, and not a time in epoch milliseconds.
     """
     if lacks_unit(text, _NO_TIME):
         number = text.strip()
@@ -25,10 +25,10 @@ def check_unit(option: str, text: str) -> None:
 
 
 def at(text: str) -> int:
-    """Epoch milliseconds in ISO 8601 text, or in epoch milliseconds.
+    """Parse a time in ISO 8601 or epoch milliseconds; returns epoch milliseconds.
 
     Raises:
-        NotMillisecondsError: It is a number, and probably no milliseconds.
+        NotMillisecondsError: It is a number that probably does not mean milliseconds.
         ValueError: The text is neither.
 
     >>> at("2024-01-01T00:00:00Z"), at("1704067200000")
@@ -39,11 +39,11 @@ def at(text: str) -> int:
 
 
 def at_or_ago(text: str, now: float) -> int:
-    """Epoch milliseconds of a time as `at` reads it, of `now`, or of a time so long ago.
+    """Parse a time like `at`, or `now`, or a duration ago; returns epoch milliseconds.
 
     Args:
         text: The time, or a duration such as `10m`.
-        now: Seconds since the epoch.
+        now: The present time, epoch seconds.
 
     Raises:
         ValueError: The text is none of these.

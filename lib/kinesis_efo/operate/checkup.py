@@ -129,7 +129,7 @@ async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Fin
         if refused := round(sum(values)):
             raise CheckFailed(
                 f"{refused} subscriptions refused in the last hour",
-                "find who else reads with this consumer: every application needs one of its own",
+                "find the other reader of this consumer: every application needs its own",
             )
         return "no subscription refused in the last hour"
 

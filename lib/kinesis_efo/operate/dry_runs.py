@@ -140,7 +140,7 @@ async def key(clients: Clients, ref: StreamRef) -> Finding | None:
 
     async def look() -> str:
         if key_id.endswith(_OF_AWS):
-            return f"{key_id} is AWS' own: whoever may read the stream may use it, within the account"
+            return f"{key_id} is AWS' own: every role of the account that may read the stream may use it"
         kms = await clients.client("kms")
         if "DryRunModifiers" not in _members(kms, "Decrypt"):
             raise CheckUnknown(
@@ -177,10 +177,10 @@ def _outcome(error: ClientError, missing: str, fix: str) -> str:
         return "allowed (dry run)"
     if code_of(error) == _THROTTLED:
         raise CheckUnknown(
-            describe(error), "try again: AWS allows one dry run a second for each stream, and somebody else had it"
+            describe(error), "try again: AWS allows one dry run a second for each stream, and another program used it"
         ) from error
     if cause_of(error) is Cause.IN_USE:
-        raise CheckUnknown(describe(error), "somebody reads with this consumer just now") from error
+        raise CheckUnknown(describe(error), "another reader uses this consumer now") from error
     with existing(missing, fix):
         raise error
 

@@ -126,7 +126,7 @@ def failed_call(subject: str, error: Exception, action: str, *, needed: bool = T
         fix = f"allow {action} to the role, or check as the job itself with --role-arn"
         return Finding(subject, Status.FAILED, describe(error), fix)
     if cause.refused:
-        fix = f"allow {action} to yourself if you want to know; a query does not need it"
+        fix = f"allow {action} to your role if you want to know; a query does not need it"
         return Finding(subject, Status.UNKNOWN, describe(error), fix)
     if cause is Cause.MISSING:
         return Finding(subject, Status.FAILED, describe(error), "deploy it, to this account and region")

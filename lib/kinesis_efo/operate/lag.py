@@ -325,7 +325,7 @@ def _read_until(shard_id: str, lease: Lease, now: float) -> float | None:
 def _reason(error: Exception) -> str:
     if cause_of(error).refused:
         return (
-            f"what is unread could not be measured, only bounded: {describe(error)}. "
-            "Allow kinesis:GetShardIterator and kinesis:GetRecords to yourself"
+            f"unread records could not be counted, so the lag is an upper bound: {describe(error)}. "
+            "Allow kinesis:GetShardIterator and kinesis:GetRecords to your role"
         )
     return f"not all could be measured: {describe(error)}"

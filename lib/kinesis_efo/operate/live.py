@@ -55,7 +55,7 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False) -> RunRe
 
     async def one(owner: str, row: Lease) -> None:
         if row.status is None:
-            reasons[owner] = "its row does not say how to ask it"
+            reasons[owner] = "its row has no address for a status call"
             return
         try:
             answers[owner] = await asyncio.to_thread(_status, StatusAccess.parse(row.status), request)

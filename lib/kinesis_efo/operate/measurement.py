@@ -105,7 +105,7 @@ class Measurement:
         detail = describe(error) + (f", after {_events(found.events)}" if found.events else "")
         match fault.verdict:
             case Verdict.TOO_SOON | Verdict.TAKEN_OVER:
-                fix = f"stop whoever else reads with {self.stream.consumer_arn}, and measure again"
+                fix = f"stop the other reader of {self.stream.consumer_arn}, and measure again"
                 return Finding(subject, Status.UNKNOWN, detail, fix)
             case Verdict.NOT_ACTIVE:
                 return Finding(subject, Status.FAILED, detail, "wait until the consumer is ACTIVE")

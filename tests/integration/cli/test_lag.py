@@ -93,7 +93,7 @@ def test_a_run_that_cannot_be_asked_costs_little_time_and_is_named(run: Run, wor
         (closed, "no fetcher answers at tcp://127.0.0.1:"),
         ("{", "Only base64 data is allowed"),
         (base64.b64encode(b"cut off").decode(), "not the access to a status: "),
-        (None, "its row does not say how to ask it"),
+        (None, "its row has no address for a status call"),
     ):
         row = Lease(run_key("orders"), checkpoint=None).taken("host", "grpc://127.0.0.1:1", 1, status)
         _put(here, row)

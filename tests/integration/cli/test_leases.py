@@ -126,7 +126,7 @@ def test_nothing_is_changed_without_a_yes(run: Run, world: Callable[..., World])
     before = here.leases()
     asked = run("leases", "release", "--manifest", here.manifest, *AT_ONCE)
     assert asked.code == 3
-    assert "Nobody can be asked here: nothing was changed. Say --yes" in asked.err
+    assert "Standard input is not a terminal: nothing was changed. Say --yes" in asked.err
     tried = run("leases", "release", "--manifest", here.manifest, *AT_ONCE, "--dry-run", "--json")
     assert (tried.code, tried.data["written"], len(tried.data["changes"])) == (0, False, 1)
     no = run("leases", "release", "--manifest", here.manifest, *AT_ONCE, stdin="n\n", typed=True)

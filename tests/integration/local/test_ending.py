@@ -18,7 +18,7 @@ import boto3
 import pytest
 from multidict import CIMultiDict
 
-from kinesis_efo.cli.ending import Asked
+from kinesis_efo.cli.ending import EndRequest
 from kinesis_efo.local.errors import AwsError
 from kinesis_efo.local.http import Answer, Incoming
 from kinesis_efo.local.moto_proxy import MotoProxy
@@ -87,7 +87,7 @@ def test_the_command_ends_at_once_while_it_declares(tmp_path: Path) -> None:
         assert (server.returncode, said) == (0, ("", ""))
         assert list(tmp_path.iterdir()) == []
     # An SDK would make a failed request of it otherwise.
-    assert not issubclass(Asked, Exception)
+    assert not issubclass(EndRequest, Exception)
 
 
 def _client(service: str, ready: dict[str, Any]) -> Any:

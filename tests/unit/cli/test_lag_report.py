@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from kinesis_efo.cli.lag_report import Report, data, view
+from kinesis_efo.cli.lag_report import LagReport, data, view
 from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.leases import Lag, Lease, run_key
 from kinesis_efo.operate.lag import Movement, ReaderState, ShardLag
@@ -25,7 +25,7 @@ def shown(what: RenderableType, width: int) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def report(shards: int, *, asked: bool = True) -> Report:
+def report(shards: int, *, asked: bool = True) -> LagReport:
     number = int("49590338271490256608559692538361571095921575989136588898")
     rows = [
         ShardLag(
@@ -49,7 +49,9 @@ def report(shards: int, *, asked: bool = True) -> Report:
         lag=Lag(shards, 64_000_000, 2_900_000, rows[-1].key.shard, 5, int(NOW * 1000) - 3000),
     )
     streams = frozenset({"orders"}) if asked else frozenset()
-    return Report("lake", NOW, {"orders": run}, {"orders": ReaderState.READING}, streams, rows, {"orders": 4_200}, [])
+    return LagReport(
+        "lake", NOW, {"orders": run}, {"orders": ReaderState.READING}, streams, rows, {"orders": 4_200}, []
+    )
 
 
 @pytest.mark.parametrize("shards", [1, 60, 2_000])
@@ -99,5 +101,5 @@ def test_with_room_ids_and_times_can_be_copied() -> None:
 
 def test_who_reads_is_named_where_each_shard_has_its_own_reader() -> None:
     found = report(2)
-    kcl = Report("lake", NOW, {}, {}, frozenset(), found.shards, {}, [])
+    kcl = LagReport("lake", NOW, {}, {}, frozenset(), found.shards, {}, [])
     assert "ip-10-0-0-7:4711" in "\n".join(shown(view([kcl], 120), 120))

@@ -1,1 +1,1 @@
-"""What each command is called with. Nothing here imports the AWS SDK, so that help and completion are quick."""
+"""The declarations of the commands. They do not import the AWS SDK, so that help and completion are quick."""

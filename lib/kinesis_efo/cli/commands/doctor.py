@@ -8,7 +8,7 @@ import typer
 
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.declaring import command
-from kinesis_efo.cli.measuring_options import Wanted
+from kinesis_efo.cli.measuring_options import MeasuringOption
 
 app = typer.Typer(add_completion=False)
 
@@ -27,7 +27,7 @@ class Doctor:
     says what Kinesis offered. Nothing else subscribes.
     """
 
-    wanted: Wanted
+    wanted: MeasuringOption
     aws: arguments.Aws
     manifest: arguments.ManifestOption
     stream: arguments.StreamsOption = None

@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Pack jobs, r
 
 
 DIST: Final = Path("dist") / "emr"
-"""Where archives are put."""
+"""The default directory of archives."""
 
 ArtifactsOption: TypeAlias = Annotated[
     str | None,
@@ -35,8 +35,8 @@ GraceOption: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
-    """An application by the name under which it was deployed."""
+class ApplicationOptions:
+    """Options with the name of a deployed application."""
 
     aws: arguments.Aws
     environment: Annotated[
@@ -54,8 +54,8 @@ class Named:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed(Named):
-    """An application by name, or by the place where it runs and its manifest."""
+class TargetOptions(ApplicationOptions):
+    """Options with an application's name, or its target and manifest."""
 
     target: Annotated[
         str | None,
@@ -78,8 +78,8 @@ class Placed(Named):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed(Named):
-    """An application whose project is packed for its cluster."""
+class PackOptions(ApplicationOptions):
+    """Options for packing an application's project."""
 
     project: Annotated[Path, typer.Option("--project", help="Directory of the uv project to pack.")] = Path()
     python: Annotated[
@@ -96,7 +96,7 @@ class Packed(Named):
 
 
 @command(app.command())
-class Package(Packed):
+class Package(PackOptions):
     """Pack a project and its locked dependencies for the cluster's Python, as an archive for --archives.
 
     The same project makes the same bytes. The archive holds neither PySpark nor boto3. Says whether the job's records are decoded
@@ -121,7 +121,7 @@ class Package(Packed):
 
 
 @command(app.command(context_settings={"allow_interspersed_args": True}))
-class Submit(Packed, Placed):
+class Submit(PackOptions, TargetOptions):
     """Submit a job: upload its files where they are missing, start it, and wait until it runs.
 
     Refuses (exit code 3) a job that could not work: its consumer is not ACTIVE, the lease table is missing, the release has no
@@ -177,7 +177,7 @@ class Submit(Packed, Placed):
 
 
 @command(app.command())
-class Stop(Placed):
+class Stop(TargetOptions):
     """Stop an application's runs: each finishes its micro-batch and releases its leases. EMR ends one that takes too long.
 
     The schedule of its job, if it has one, is deleted first; `submit` sets it again.
@@ -196,7 +196,7 @@ class Stop(Placed):
 
 
 @command(app.command())
-class Status(Placed):
+class Status(TargetOptions):
     """Show an application's runs, newest first, and where their logs are. Exit code 1 if none is live."""
 
     as_json: output.JsonFlag = False
@@ -208,8 +208,8 @@ class Status(Placed):
 
 
 @command(app.command())
-class Logs(Placed):
-    """Show what the driver of a run wrote last, as EMR stored it in S3, and at the end why it failed, in its own words."""
+class Logs(TargetOptions):
+    """Show the end of the driver's log of a run, as EMR stored it in S3, and the error with which the driver failed."""
 
     run: Annotated[str | None, typer.Option(metavar="ID", help="A run of the application; the newest by default.")] = (
         None

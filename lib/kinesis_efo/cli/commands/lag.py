@@ -17,9 +17,9 @@ app = typer.Typer(add_completion=False)
 class Lag:
     """Show how far each shard is behind: position, unread records and seconds, and whether it moves; the furthest behind first.
 
-    Asks the run itself for its positions where it can be reached; else they are the lease table's, which is some seconds old. Watches
-    the owners for some seconds to see who is alive. With --json and --watch, each look is one line. Exit code 5 if some streams could
-    not be asked for: the others are shown.
+    The positions come from the run itself if it can be reached, else from the lease table, which is some seconds old. Watches the owners
+    for some seconds to see which are alive. With --json and --watch, each report is one line. Exit code 5 if some streams are missing
+    because their shards could not be listed.
     """
 
     aws: arguments.Aws
@@ -36,7 +36,7 @@ class Lag:
         int,
         typer.Option(
             min=0,
-            help="Count up to so many unread records per shard, with GetRecords, which shares its limits with polling "
+            help="Count up to this many unread records per shard, with GetRecords, which shares its limits with polling "
             "readers. 0 makes no calls: the seconds are then an upper bound.",
         ),
     ] = 100

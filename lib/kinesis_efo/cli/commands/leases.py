@@ -19,7 +19,7 @@ app = typer.Typer(
 
 @command(app.command("list"))
 class List:
-    """List who holds the lease on each stream, and how far each shard was read. `lag` tells whether an owner is alive."""
+    """List the holder of the lease on each stream, and how far each shard was read. `lag` shows whether an owner is alive."""
 
     aws: arguments.Aws
     manifest: arguments.ManifestOption
@@ -35,7 +35,7 @@ class List:
 
 @command(app.command())
 class Release:
-    """Free the leases of runs that are dead, so that a restart need not wait until they expire."""
+    """Free the leases of dead runs, so that a restart need not wait until they expire."""
 
     mode: Mode
     aws: arguments.Aws

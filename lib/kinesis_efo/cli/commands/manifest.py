@@ -20,7 +20,7 @@ app = typer.Typer(
 
 @command(app.command())
 class Init:
-    """Write a manifest from what exists in an account. Creates and registers nothing."""
+    """Write a manifest from the resources in an account. Creates and registers nothing."""
 
     aws: arguments.Aws
     app: Annotated[str, typer.Option("--app", metavar="NAME", help="The application.")]
@@ -54,7 +54,7 @@ class Init:
 
 @command(app.command())
 class Show:
-    """Validate a manifest, and show what it says."""
+    """Validate a manifest, and show its contents."""
 
     aws: arguments.Aws
     manifest: arguments.ManifestOption

@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False)
 class Shards:
     """Show the shards of an application's streams, each below its parent.
 
-    Exit code 5 if some streams could not be asked for: the others are shown.
+    Exit code 5 if some streams are missing because their shards could not be listed.
     """
 
     aws: arguments.Aws

@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False)
 class Tail:
     """Print a stream's records until interrupted. On a terminal, a status line shows rate and lag.
 
-    GetRecords shares its limits, five calls and 2 MB per second and shard, with everybody else who polls the stream.
+    GetRecords shares its limits, five calls and 2 MB per second and shard, with all programs that poll the stream.
     """
 
     aws: arguments.Aws
@@ -44,7 +44,7 @@ class Tail:
     ] = None
     last: Annotated[
         int | None,
-        typer.Option(min=1, metavar="NUMBER", help="Begin with so many records of each open shard, the last ones."),
+        typer.Option(min=1, metavar="NUMBER", help="Begin with this many last records of each open shard."),
     ] = None
     until: Annotated[
         str | None,

@@ -16,8 +16,8 @@ app = typer.Typer(add_completion=False)
 class Top:
     """Watch a live run: lag, rates, buffers and subscriptions of each shard, the worst first, and what is slow.
 
-    Asks the run itself, which must be reachable from here, as it is from the driver's host; `lag` needs only the lease table.
-    With --json, each look is one line. Ctrl-C ends it.
+    The figures come from the run itself, which must be reachable from here, for example from the driver's host; `lag` needs only the
+    lease table. With --json, each observation is one line. Ctrl-C ends it.
     """
 
     aws: arguments.Aws

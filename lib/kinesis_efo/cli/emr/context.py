@@ -1,4 +1,4 @@
-"""What every `kinesis-efo emr` command needs: the application, its target, and clients, which are closed at the end."""
+"""The common context of `kinesis-efo emr` commands: the application, its target, and clients, which are closed at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.cli import output
 from kinesis_efo.cli.arguments import MANIFEST_VARIABLE
-from kinesis_efo.cli.commands.emr import Named, Placed
+from kinesis_efo.cli.commands.emr import ApplicationOptions, TargetOptions
 from kinesis_efo.emr.artifacts import Store
 from kinesis_efo.emr.clusters import Clusters
 from kinesis_efo.emr.containers import Containers
@@ -34,7 +34,7 @@ _PLATFORMS: Final[dict[TargetKind, tuple[str, type[Platform]]]] = {
 }
 
 
-def _no_target(given: Named, deployment: Deployment) -> str:
+def _no_target(given: ApplicationOptions, deployment: Deployment) -> str:
     if deployment.program is None:
         return f": no job of {given.application} is declared in {given.environment}"
     return f": the job of {given.application} is declared in {given.environment} without a place to run"
@@ -42,11 +42,11 @@ def _no_target(given: Named, deployment: Deployment) -> str:
 
 @dataclass(slots=True)
 class Context:
-    """An application and where it runs.
+    """An application and its target.
 
     Attributes:
         aws: Region, endpoint and role.
-        deployment: How it was deployed; None unless the command line names it.
+        deployment: The description of its job; None unless the command line has its name.
         location: Location of its manifest.
         manifest: Its manifest.
         target: Where it runs.
@@ -57,18 +57,18 @@ class Context:
     location: str
     manifest: Manifest
     target: Target
-    _given: Placed
+    _given: TargetOptions
     _stack: ExitStack
     _factory: SyncClients
     _clients: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     @contextmanager
-    def open(cls, given: Placed) -> Iterator[Context]:
+    def open(cls, given: TargetOptions) -> Iterator[Context]:
         """Identify the application, and load its manifest.
 
         Args:
-            given: How the command line identifies it.
+            given: The options that identify it.
 
         Raises:
             UsageError: An option is missing, or the deployment or manifest cannot be read.
@@ -97,8 +97,8 @@ class Context:
 
     @classmethod
     @contextmanager
-    def deployed(cls, given: Named) -> Iterator[Deployment]:
-        """Load how the named application was deployed.
+    def deployed(cls, given: ApplicationOptions) -> Iterator[Deployment]:
+        """Load the description of the named application's job.
 
         Raises:
             UsageError: A name is missing, or the application was not deployed.
@@ -121,10 +121,10 @@ class Context:
 
     @property
     def schedule(self) -> Schedule | None:
-        """The schedule that is declared for the application's job, if one is.
+        """The declared schedule of the application's job; None if there is none.
 
         Raises:
-            UsageError: The description lacks what a schedule needs, or the command line names another kind of target.
+            UsageError: The description lacks a group or a role, or the command line has another kind of target.
         """
         deployed = self.deployment
         if deployed is None or deployed.schedule is None:
@@ -159,13 +159,13 @@ class Context:
         return self.schedules.remove(self.deployment.schedule_group, self.deployment.application)
 
     def store(self, artifacts: str | None) -> Store:
-        """The S3 location of archives and programs.
+        """Return the S3 location of archives and programs.
 
         Args:
-            artifacts: The one that the command line names.
+            artifacts: The location on the command line, if any.
 
         Raises:
-            UsageError: Neither the command line nor the deployment names one.
+            UsageError: Neither the command line nor the deployment has one.
         """
         location = artifacts or (self.deployment.artifacts if self.deployment else None)
         if not location:
@@ -175,17 +175,17 @@ class Context:
         return Store(self.client("s3"), location)
 
     def client(self, service: str) -> Any:
-        """The client of a service, created once and closed with the context."""
+        """Return the client of a service, created once and closed with the context."""
         if service not in self._clients:
             self._clients[service] = self._stack.enter_context(closing(self._factory.client(service)))
         return self._clients[service]
 
     def mark(self, uri: str, artifacts: str | None) -> bool:
-        """Write the object that asks a job to stop. Its place is the one that `submission.plan` gives it, or it is not written.
+        """Write the stop marker of a run, but only at the location that `submission.plan` would choose.
 
         Args:
-            uri: Where the run says that it looks.
-            artifacts: The S3 location that the command line names.
+            uri: The marker's location in the run's settings.
+            artifacts: The S3 location on the command line, if any.
 
         Returns:
             Whether it was written.
@@ -204,13 +204,13 @@ class Context:
 
     @asynccontextmanager
     async def leases(self) -> AsyncIterator[LeaseStore]:
-        """The application's lease table."""
+        """Open the application's lease table."""
         clients = AsyncClients(self.aws, self.manifest.region)
         async with await clients.open("dynamodb") as client:
             yield LeaseTable(client, self.manifest.lease_table, declared_by=f"manifest {self.manifest.source}")
 
     def command(self, name: str) -> str:
-        """The command line of another command for the same application."""
+        """Return the command line of another command for the same application."""
         if self.deployment:
             return f"kinesis-efo emr {name} -e {self._given.environment} -a {self._given.application}"
         return f"kinesis-efo emr {name} --target {self.target} --manifest {self.location}"

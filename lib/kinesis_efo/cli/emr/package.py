@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from kinesis_efo.cli import output
-from kinesis_efo.cli.commands.emr import Package, Packed
+from kinesis_efo.cli.commands.emr import Package, PackOptions
 from kinesis_efo.cli.emr.context import Context
 from kinesis_efo.emr.core_wheel import CoreWheel, read_core_wheel
 from kinesis_efo.emr.deployment import Deployment
@@ -29,11 +29,11 @@ def package(given: Package) -> None:
     output.answer(given.as_json, _archive_data(archive), lambda: _archive_view(archive))
 
 
-def platform(given: Packed, deployed: Deployment | None) -> PythonPlatform:
-    """The Python to pack for: the command line's, or that of the deployment.
+def platform(given: PackOptions, deployed: Deployment | None) -> PythonPlatform:
+    """Return the platform to pack for: that of the command line, or of the deployment.
 
     Raises:
-        UsageError: It is none that can be packed for.
+        UsageError: Packing does not support it.
     """
     python = given.python or (deployed.python if deployed else None) or "3.11"
     architecture = given.architecture or (deployed.architecture if deployed else None) or "x86_64"
@@ -44,7 +44,7 @@ def platform(given: Packed, deployed: Deployment | None) -> PythonPlatform:
 
 
 def built(project: Path, out: Path, target: PythonPlatform, core: CoreWheel | None = None) -> Archive:
-    """Pack a project, and say so."""
+    """Pack a project, with a remark."""
     output.remark(f"packing {project.resolve().name} for Python {target.python} on {target.architecture}")
     return build(project, out, target, core=core)
 
@@ -65,6 +65,6 @@ def _archive_view(archive: Archive) -> RenderableType:
     data = _archive_data(archive)
     rows = [(name, str(data[name])) for name in ("digest", "python", "architecture")]
     packed = f"{format_size(data['bytes'])}, {len(archive.packages)} packages"
-    # Of one process, KINESIS_EFO_CORE=off makes Python decode all the same.
+    # With KINESIS_EFO_CORE=off, a process decodes with Python nevertheless.
     decoder = f"kinesis-efo-core {archive.core}" if archive.core else "Python; --core packs the native core"
     return output.table(["archive", str(archive.path)], [*rows, ("size", packed), ("records decoded by", decoder)])

@@ -1,4 +1,4 @@
-"""``kinesis-efo emr status``, ``emr logs`` and ``emr stop``: an application's runs, why one of them failed, and their end."""
+"""``kinesis-efo emr status``, ``emr logs`` and ``emr stop``: shows an application's runs and their logs, and stops them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from kinesis_efo.cli import output
 from kinesis_efo.cli.commands.emr import Logs, Status, Stop
 from kinesis_efo.cli.emr.context import Context
-from kinesis_efo.cli.failing import Ended
+from kinesis_efo.cli.failing import CommandExit
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.emr.coordination import until_free
 from kinesis_efo.emr.driver_logs import driver_log
@@ -30,7 +30,7 @@ def status(given: Status) -> None:
     """Carry out the command."""
     with Context.open(given) as context:
         known = context.platform.runs(context.name)[:_SHOWN]
-        # EMR Serverless lists less about a run than it tells about one.
+        # EMR Serverless' list has less data about a run than its description.
         runs = [context.platform.run(run.id) for run in known]
     live = any(not run.state.ended for run in runs)
     data = {
@@ -62,7 +62,7 @@ def logs(given: Logs) -> None:
 def stop(given: Stop) -> None:
     """Carry out the command."""
     with Context.open(given) as context:
-        # First, or it might start another run.
+        # First, because the schedule might start another run.
         unscheduled = context.unschedule()
         stopped, owners = asyncio.run(_stop(context, SystemClock(), given))
     data = {
@@ -77,7 +77,7 @@ def stop(given: Stop) -> None:
     output.answer(given.as_json, data, lambda: _stopped_view(stopped))
     if owners:
         who = ", ".join(map(readable, owners))
-        raise Ended(
+        raise CommandExit(
             output.ExitCode.FAILED,
             f"{who} still renews leases of {context.manifest.application}: stop it where it runs",
         )
@@ -93,7 +93,7 @@ def _chosen(context: Context, identifier: str | None) -> JobRun:
 
 
 def run_data(run: JobRun) -> dict[str, Any]:
-    """A run as plain data, for JSON."""
+    """Convert a run to plain data, for JSON."""
     return {
         "id": run.id,
         "name": run.name,
@@ -106,7 +106,7 @@ def run_data(run: JobRun) -> dict[str, Any]:
 
 
 def remark(run: JobRun) -> None:
-    """Say what EMR tells of a run, beside the answer."""
+    """Print EMR's description of a run on stderr."""
     output.remark(f"{run.id} {run.told}")
 
 

@@ -1,4 +1,4 @@
-"""``kinesis-efo emr submit``: starts a job that could work, once, or gives it its schedule."""
+"""``kinesis-efo emr submit``: checks a job and starts it once, or sets its schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kinesis_efo.cli.commands.emr import DIST, Submit
 from kinesis_efo.cli.emr import package
 from kinesis_efo.cli.emr.context import Context
 from kinesis_efo.cli.emr.runs import remark, run_data
-from kinesis_efo.cli.failing import Ended
+from kinesis_efo.cli.failing import CommandExit
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.emr.artifacts import archive_artifact, program_artifact
 from kinesis_efo.emr.following import until_running
@@ -54,7 +54,7 @@ def submit(given: Submit) -> None:
             scheduled=bool(deployed and deployed.schedule),
         )
         try:
-            # Packing takes a while: what would be refused anyway is refused before it. Until then, the program stands for the archive.
+            # Checked before packing, which takes a while. In the draft, the program takes the place of the archive.
             found = asyncio.run(_checked(context, draft, SystemClock(), given))
             request = (
                 draft
@@ -63,9 +63,9 @@ def submit(given: Submit) -> None:
             )
             data = asyncio.run(_submit(context, request, SystemClock(), given, found))
         except SubmissionRefusedError as error:
-            raise Ended(output.ExitCode.REFUSED, str(error)) from None
+            raise CommandExit(output.ExitCode.REFUSED, str(error)) from None
         except KeyboardInterrupt:
-            raise Ended(
+            raise CommandExit(
                 output.ExitCode.INTERRUPTED,
                 f"no longer watching; what was submitted goes on. See: {context.command('status')}",
             ) from None
@@ -74,18 +74,18 @@ def submit(given: Submit) -> None:
 
 
 async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Submit) -> Situation:
-    """Refuse a job that could not work; returns what EMR said.
+    """Refuse a job that could not work; returns EMR's state.
 
     Raises:
         UsageError: A setting cannot be passed to EMR, or something is missing.
-        PlatformError: EMR gives no answer, and something is to be submitted.
+        PlatformError: EMR refuses or cannot be reached, and this is not a dry run.
         SubmissionRefusedError: The job could not work.
     """
     platform = context.platform
     plan(draft, context.target.kind, context.store(given.artifacts), ())
     found = look(platform, draft.name, tolerant=given.dry_run)
     if given.if_changed and found.live and not given.dry_run:
-        # It may be exactly what runs.
+        # The live run may be exactly this job.
         return found
     scheduled = not given.now and context.schedule is not None
     lasting = [run for run in found.live if not (scheduled and run.scheduled)]
@@ -95,7 +95,7 @@ async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Sub
             await refusals(
                 draft, platform, found.site, lasting,
                 kinesis=context.client("kinesis"), leases=leases, clock=clock,
-                # Who reads just now is asked right before something is submitted: it takes a while, and may change until then.
+                # Live readers are checked right before the submission: the check takes a while, and readers may change until then.
                 replacing=replacing or not given.dry_run,
             )
         )  # fmt: skip
@@ -103,7 +103,7 @@ async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Sub
 
 
 def _not_checked(request: JobRequest, found: Situation) -> list[str]:
-    """What a dry run cannot tell."""
+    """List what a dry run does not check."""
     role = f"the role {request.role_arn}" if request.role_arn else "the role of the cluster"
     return [
         *found.unknown,
@@ -117,7 +117,7 @@ async def _submit(
     context: Context, request: JobRequest, clock: Clock, given: Submit, found: Situation
 ) -> dict[str, Any]:
     platform, store = context.platform, context.store(given.artifacts)
-    # Packing took a while; a dry run has asked all that it can.
+    # Packing took a while, so look again; not for a dry run.
     if not given.dry_run:
         found = look(platform, request.name)
     known, live = found.known, found.live
@@ -154,7 +154,7 @@ async def _make_room(
     *,
     busy: bool,
 ) -> Sequence[JobRun]:
-    """Refuse a job that could not work, and stop the runs in its way. If `busy`, leases may be held without such a run."""
+    """Refuse a job that could not work, and stop live runs. If `busy`, leases may be held without such a run."""
     replacing = bool(live) and (given.replace or given.if_changed)
     async with context.leases() as leases:
         ensure(
@@ -181,7 +181,7 @@ async def _set_schedule(
     job: Job,
     found: Situation,
 ) -> dict[str, Any]:
-    """Give a job its schedule. A run that the schedule has started is left alone; one that would go on for ever is stopped."""
+    """Set the schedule of a job. A run that the schedule has started continues; a run without end is stopped."""
     platform = context.platform
     assert isinstance(platform, Serverless), "checked by Context.schedule"
     lasting = [run for run in found.live if not run.scheduled]
@@ -190,7 +190,7 @@ async def _set_schedule(
         untold = _tell(_not_checked(request, found))
         shown = {"replaces": [run.id for run in lasting], "notChecked": untold, "request": schedule.request(start)}
         return {"submitted": False, **shown}
-    # A run of the schedule may read just now.
+    # A run of the schedule may be reading.
     replaced = await _make_room(context, request, clock, given, found, lasting, busy=not lasting)
     upload(context.store(given.artifacts), request, output.remark)
     change = context.schedules.put(schedule, start)
@@ -219,7 +219,7 @@ def _program(project: Path, job: str | None) -> Path:
 def _release_label(context: Context) -> str:
     if context.target.kind is not TargetKind.EKS:
         return ""
-    # This suffix names the newest image of a release on EKS.
+    # This suffix means the newest image of a release on EKS.
     return f"{context.deployment.release_label}-latest" if context.deployment else _EKS_RELEASE
 
 

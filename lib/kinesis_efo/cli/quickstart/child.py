@@ -16,7 +16,7 @@ from typing import Final, Self
 import psutil
 
 _MARK: Final = "KINESIS_EFO_QUICKSTART"
-"""Variable by which the processes of a program are found, wherever they went."""
+"""Environment variable by which all processes of a program are found."""
 _END_WITHIN: Final = 10.0
 
 
@@ -25,15 +25,15 @@ class Child:
 
     Args:
         command: Program and arguments.
-        variables: Environment variables, beside those of this process.
+        variables: Environment variables, in addition to those of this process.
         log: File for its standard error.
-        shown: Whether its standard output goes where this process's goes; else into the file, too.
+        shown: Whether it shares this process' standard output; if not, its output goes into the file, too.
     """
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], log: Path, *, shown: bool = False) -> None:
         self._command = list(command)
         self._mark = uuid.uuid4().hex
-        # The program runs on the PySpark of this environment.
+        # The program uses the PySpark of this environment.
         python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
         self._variables = {**os.environ, **python, "SPARK_LOCAL_IP": "127.0.0.1", **variables, _MARK: self._mark}
         self._variables.pop("SPARK_HOME", None)
@@ -50,7 +50,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=None if self._shown else log,
                 stderr=log,
-                # Ctrl-C on the terminal is for this process, which ends the other.
+                # Ctrl-C should reach only this process, which then ends the program.
                 start_new_session=True,
             )
 
@@ -60,7 +60,7 @@ class Child:
         return self._process.poll() if self._process is not None else None
 
     def wait(self, seconds: float, *, end: bool = False) -> int | None:
-        """Its exit code; None if it has not ended in time.
+        """Wait for its exit code; None if it has not ended in time.
 
         Args:
             seconds: How long to wait.
@@ -74,18 +74,18 @@ class Child:
         return None
 
     def tail(self, lines: int) -> str:
-        """The last lines of its log."""
+        """Return the last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def kill(self) -> int:
-        """Send SIGKILL to the program and all that it started, so that none can clean up.
+        """Send SIGKILL to the program and all processes that it started.
 
         Returns:
             The number of processes killed.
         """
         killed = set[int]()
         deadline = time.monotonic() + _END_WITHIN
-        # One that is just being started may be missed once.
+        # Repeated, because a process that is just being started may be missed.
         while (family := list(self._family())) and time.monotonic() < deadline:
             killed |= {process.pid for process in family}
             kill(family)
@@ -113,7 +113,7 @@ class Child:
 
 
 def kill(processes: Sequence[psutil.Process]) -> None:
-    """Kill processes and wait a second for their end. Those that have ended by themselves meanwhile are no matter."""
+    """Kill processes and wait a second for their end. Processes that have ended are ignored."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()

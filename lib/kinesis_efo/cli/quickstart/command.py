@@ -1,4 +1,4 @@
-"""``kinesis-efo quickstart``: local AWS, a stream of flights, and a program that reads it and prints what it reads."""
+"""``kinesis-efo quickstart``: the local AWS, a stream of flights, and a program that reads and prints it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rich.console import Console
 
 from kinesis_efo.cli import output
 from kinesis_efo.cli.commands.quickstart import Quickstart
-from kinesis_efo.cli.ending import Asked, End
-from kinesis_efo.cli.local_options import Wanted, wanted, write_manifest
+from kinesis_efo.cli.ending import EndRequest, SignalWaiter
+from kinesis_efo.cli.local_options import Declaration, wanted, write_manifest
 from kinesis_efo.cli.local_process import Ready
 from kinesis_efo.cli.quickstart.child import Child
 from kinesis_efo.cli.quickstart.feeding import Feeder
@@ -53,8 +53,8 @@ def quickstart(given: Quickstart) -> None:
         raise ConfigurationError(
             f"{PROGRAM} cannot be written into {Path.cwd()}: {error}; go to another folder"
         ) from None
-    end = End()
-    with suppress(Asked), ExitStack() as stack:
+    end = SignalWaiter()
+    with suppress(EndRequest), ExitStack() as stack:
         scratch = stack.enter_context(TemporaryDirectory(prefix="kinesis-efo-quickstart-", ignore_cleanup_errors=True))
         try:
             aws = stack.enter_context(LocalAws(port=given.port))
@@ -82,7 +82,7 @@ def quickstart(given: Quickstart) -> None:
 
 
 def check(java: Finding, spark: Finding) -> None:
-    """Check what Spark needs.
+    """Check Java and PySpark.
 
     Raises:
         ConfigurationError: Something is missing or too old; the message says how to get it.
@@ -94,15 +94,15 @@ def check(java: Finding, spark: Finding) -> None:
 
 
 def template() -> str:
-    """The program as it is before anybody changes it."""
+    """Return the original program."""
     return files("kinesis_efo.cli.quickstart").joinpath("first.py.txt").read_text()
 
 
 def write(path: Path) -> bool:
-    """Write the program, unless there is one.
+    """Write the program, unless the file exists.
 
     Returns:
-        Whether the file is another than the template.
+        Whether the file differs from the template.
     """
     if not path.exists():
         path.write_text(template())
@@ -110,7 +110,7 @@ def write(path: Path) -> bool:
 
 
 def program(path: Path, scratch: Path) -> Child:
-    """The program as a process, whose rows appear on this one's standard output.
+    """Make the process of the program, which shares this process' standard output.
 
     Args:
         path: The program.
@@ -132,26 +132,26 @@ def program(path: Path, scratch: Path) -> Child:
 
 
 def point_to(environment: Mapping[str, str]) -> None:
-    """Let this process and its children reach the local AWS, and nothing else: no setting of the user's leads to AWS."""
+    """Point this process and its children to the local AWS, and remove all settings for AWS."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         del os.environ[name]
     os.environ.update(environment)
     os.environ.update(_NO_PROXY)
 
 
-def _declare(aws: LocalAws, asked: Wanted) -> Ready:
+def _declare(aws: LocalAws, asked: Declaration) -> Ready:
     return Ready.of_this_process(
         aws.endpoint_url, aws.environment, write_manifest(asked, declare(aws, asked.application)), asked.names
     )
 
 
 def introduction(ready: Ready, width: int, *, own: bool) -> str:
-    """What runs, and how to look at it from another shell: lines that can be copied, of whole words.
+    """Describe what runs, and how to look at it from another shell, in lines that can be copied.
 
     Args:
         ready: The local AWS.
         width: Columns of the terminal.
-        own: Whether the program has changes of the user's.
+        own: Whether the user has changed the program.
     """
     kept = "has changes of yours, so it is left as it is" if own else "is yours to change: the rows below come from it"
     fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)

@@ -17,15 +17,15 @@ _AHEAD: Final = 0.02
 
 
 class Feeder:
-    """Puts records until it is left, or there are none left. A context manager.
+    """Puts records until the context is left, or there are no more. A context manager.
 
     Args:
         records: Stream, data and partition key of each.
         aws: How to reach Kinesis.
-        rate: How many a second.
+        rate: Records a second.
 
     Attributes:
-        error: What ended it before its time, if anything.
+        error: The error that ended it; None if there was none.
         done: Whether Kinesis has acknowledged all records.
     """
 

@@ -1,4 +1,4 @@
-"""Flights out of New York that never took place: routes and distances are real, the rest is made up."""
+"""Invented flights out of New York: routes and distances are real, the rest is made up."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Flight(msgspec.Struct, frozen=True):
 
     Attributes:
         flight: Airline and number.
-        origin: Airport that it leaves.
-        dest: Airport that it goes to.
+        origin: Airport of departure.
+        dest: Airport of arrival.
         aircraft: Registration of the aircraft.
         scheduled: When it should leave.
         delay: Minutes by which it leaves late; negative if it is early.
@@ -43,11 +43,11 @@ class Flight(msgspec.Struct, frozen=True):
 
 
 def flights(random: Random, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Iterator[Flight]:
-    """Flights that leave now, without end.
+    """Generate flights that leave now, without end.
 
     Args:
-        random: Decides what is made up; with the same seed, it is the same.
-        now: The time.
+        random: Source of the invented values; the same seed gives the same flights.
+        now: Returns the time.
     """
     aircraft = {
         (airline, dest): [

@@ -1,4 +1,4 @@
-"""``kinesis-efo top``: how a live run does from moment to moment, on a terminal, as lines of JSON, and as a page."""
+"""``kinesis-efo top``: watches a live run, on a terminal, as lines of JSON, and as a web page."""
 
 from kinesis_efo.cli.top.command import top
 

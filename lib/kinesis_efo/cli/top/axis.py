@@ -1,4 +1,4 @@
-"""Scales of the page's charts: a round top, round steps and a unit that people read. Pure."""
+"""Scales of the page's charts, with round steps and a suitable unit. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ RECORDS: Final = ((1e6, " M/s"), (1e3, " k/s"), (1.0, "/s"))
 
 _STEPS: Final = 4
 _USED_FROM: Final = 2
-"""A unit is used from so many of it on: 90 s have more to read than 1.5 m."""
+"""A unit is used from this many on: 90 s is easier to read than 1.5 m."""
 
 
 class Axis(NamedTuple):
     """The scale of a chart, from 0 on.
 
     Attributes:
-        unit: How many of what is drawn make one of the unit.
+        unit: The size of the unit, in the figures' unit.
         name: The unit's name.
         step: The distance of two lines, in the unit.
-        steps: The number of lines above 0; the top is at the last.
+        steps: The number of lines above 0; the last is the top.
     """
 
     unit: float
@@ -32,16 +32,16 @@ class Axis(NamedTuple):
     steps: int
 
     def data(self) -> dict[str, Any]:
-        """The same as plain data, for the page."""
+        """Convert it to plain data, for the page."""
         return {"unit": self.unit, "name": self.name, "step": self.step, "steps": self.steps}
 
 
 def axis(most: float, units: tuple[tuple[float, str], ...]) -> Axis:
-    """The scale for figures from 0 up to some number.
+    """Choose the scale for figures from 0 on.
 
     Args:
         most: The largest figure.
-        units: The units from the largest on, each with how many of what is drawn make one.
+        units: The units, the largest first, with their sizes in the figures' unit.
 
     >>> axis(2_900.0, SECONDS)
     Axis(unit=60.0, name='m', step=20.0, steps=3)

@@ -1,4 +1,4 @@
-"""``kinesis-efo top``: shows from moment to moment how an application's run does. It reads nothing of the streams."""
+"""``kinesis-efo top``: watches an application's run. It reads no records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page of ``kinesis-efo top`` shows of a look and of the last hour, as plain data with its texts. Pure."""
+"""The contents of the page of ``kinesis-efo top`` as plain data: an observation, and the last hour. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kinesis_efo.operate.pulse import ShardPulse, Sum, View
 from kinesis_efo.units import format_size
 
 MOST_ROWS: Final = 1_000
-"""Shards of one stream that a page lists: the slowest."""
+"""Most shards of one stream on the page; the slowest are listed."""
 
 _SHAPE: Final = Shape(roomy=False)
 _CHARTS: Final = (
@@ -41,13 +41,13 @@ _CHARTS: Final = (
 
 
 def document(application: str, look: Observation, history: History, since: float = 0.0) -> dict[str, Any]:
-    """All that the page shows, as plain data.
+    """Make the contents of the page.
 
     Args:
         application: Name of the application.
-        look: The newest look.
+        look: The newest observation.
         history: The last hour.
-        since: The newest point that the page has, epoch seconds: it gets those from there on.
+        since: Time of the newest point that the page has, epoch seconds; it gets the points from there on.
     """
     view = look.view
     points = history.since()
@@ -71,14 +71,14 @@ def document(application: str, look: Observation, history: History, since: float
 
 
 def _lines(look: Observation) -> list[str]:
-    """Several queries, a line each; what the table says of the runs before one has answered."""
+    """Make a line for each query, if there are several; before the first reply, a line for each run in the table."""
     if look.view is not None:
         return [query_line(each) for each in look.view.queries]
     return [run_line(stream, row, look.at) for stream, row in look.runs.items()]
 
 
 def _state(look: Observation) -> tuple[Tone, str]:
-    """How the run does as a whole, for the eye."""
+    """Summarize the state of the run."""
     if look.trouble:
         return Tone.BAD, "no answer"
     slow = 0 if look.view is None else sum(each.cause is not None for each in look.view.shards)
@@ -111,7 +111,7 @@ def _slowest(view: View) -> str:
 
 
 def _contents(arrived: float | None, records: float | None) -> str:
-    """What the bytes of events are: records, and about how much data."""
+    """Describe the contents of events: the records, and roughly the bytes of data."""
     if records is None:
         return ""
     return f"{records:,.{0 if records >= 10 else 1}f} records/s, {rate(data_in(arrived, records))} of data"
@@ -129,7 +129,7 @@ def _stream(view: View, name: str, points: list[Point]) -> dict[str, Any]:
         "heads": [{"text": each.title, "justify": each.justify, "spare": each.spare} for each in kept],
         "rows": [_row(each, kept) for each in shards[:MOST_ROWS]],
         "left": left_out(shards[MOST_ROWS:]) if len(shards) > MOST_ROWS else "",
-        # One stream alone has what stands above.
+        # A single stream has the same charts as the whole.
         "charts": _charts(name, points) if len(view.streams) > 1 else [],
     }
 
@@ -146,7 +146,7 @@ def _row(each: ShardPulse, kept: list[Column[ShardPulse]]) -> dict[str, Any]:
 
 
 def _charts(key: str, points: list[Point]) -> list[dict[str, Any]]:
-    """The scales of the charts of some stream; one that nothing is known for is left out."""
+    """Make the scales of a stream's charts, except charts without figures."""
     found, first = [], 0
     for title, units, series in _CHARTS:
         of_chart = slice(first, first + len(series))
@@ -169,6 +169,6 @@ def _point(each: Point) -> dict[str, Any]:
 
 
 def _figures(total: Sum) -> list[float | None]:
-    """What the charts draw, in the order of their series."""
+    """Return the figures of the charts, in the order of their series."""
     figures = (total.seconds, total.records_in, total.records_out, total.incoming, total.processed)
     return [None if each is None else round(each, 2) for each in figures]

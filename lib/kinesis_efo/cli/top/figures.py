@@ -1,4 +1,4 @@
-"""What ``kinesis-efo top`` tells of a run, on a terminal and as a page: columns, sums, states, remedies. Pure."""
+"""The figures of ``kinesis-efo top``, for terminal and page: columns, sums, states, remedies. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STEADY: Final = 0.02
 
 
 class Tone(Enum):
-    """How a state is to be taken; terminal and page have a colour for each."""
+    """The rating of a state; terminal and page have a colour for each."""
 
     GOOD = "good"
     BUSY = "busy"
@@ -38,12 +38,12 @@ _TONES: Final = {
 
 
 def state(each: ShardPulse) -> str | None:
-    """What the shard's subscription is doing; None where that is not known."""
+    """Return the state of the shard's subscription; None if not known."""
     return None if each.status.subscription is None else each.status.subscription.state
 
 
 def tone(name: str | None) -> Tone:
-    """How a subscription's state is to be taken."""
+    """Return the rating of a subscription's state."""
     return _TONES.get(name or "", Tone.PLAIN)
 
 
@@ -54,10 +54,10 @@ class Column(NamedTuple, Generic[T]):
     """A column of the table of shards, or of queries.
 
     Attributes:
-        title: Its head.
-        cell: The text for one of them; None if it is not known.
-        justify: Where its texts stand.
-        spare: Where there is no room, the column with the highest number goes first; 0 stays.
+        title: Its heading.
+        cell: Returns the text for one shard or query; None if not known.
+        justify: The alignment of its texts.
+        spare: If there is no room, the column with the highest number is dropped first; 0 is never dropped.
     """
 
     title: str
@@ -67,7 +67,7 @@ class Column(NamedTuple, Generic[T]):
 
 
 def columns(view: View) -> list[Column[ShardPulse]]:
-    """The columns that tell the shards of a run apart."""
+    """Return the columns for the shards of a run, without those that are the same for all."""
     needless = {
         "stream": len(view.streams) == 1,
         "fetcher": not any(each.status.fetcher for each in view.shards),
@@ -76,7 +76,7 @@ def columns(view: View) -> list[Column[ShardPulse]]:
 
 
 def query_columns(view: View) -> list[Column[QueryPulse]]:
-    """The columns that tell the queries of a run apart."""
+    """Return the columns for the queries of a run, without those that are the same for all."""
     alike = len({tuple(each.status.streams) for each in view.queries}) == 1
     return [each for each in _QUERY_COLUMNS if each.title != "reads" or not alike]
 
@@ -97,7 +97,7 @@ def _age(each: ShardPulse, shape: Shape) -> str | None:
 
 
 def _fetcher(each: ShardPulse, shape: Shape) -> str | None:
-    """Its number, and where there is room, its host."""
+    """Format the fetcher: its number, and if there is room, its host."""
     name = each.status.fetcher
     return name if name is None or shape.roomy else name.partition(" ")[0]
 
@@ -107,7 +107,7 @@ def _counted(each: ShardPulse, name: Literal["opened", "failures"]) -> str | Non
 
 
 def _apart(each: QueryPulse, _: Shape) -> str:
-    """The shards that it reads apart, and how fast."""
+    """Format the number of shards on which a query catches up, and its rate."""
     if not each.status.apart:
         return ""
     shards = output.count(each.status.apart, "shard")
@@ -152,25 +152,25 @@ _QUERY_COLUMNS: Final[tuple[Column[QueryPulse], ...]] = (
 
 
 def query_line(each: QueryPulse) -> str:
-    """A query in one line."""
+    """Format a query in one line."""
     status = each.status
-    line = f"{status.label}: " + ("not heard from yet" if each.seconds is None else f"{duration(each.seconds)} behind")
+    line = f"{status.label}: " + ("no status yet" if each.seconds is None else f"{duration(each.seconds)} behind")
     line += f", processed {rate(each.processed) or '-'}, holds {format_size(status.held)}"
     return f"{line}, reads apart: {_apart(each, Shape(roomy=False))}" if status.apart else line
 
 
 def rate(bytes_per_second: float | None, unit: str = "/s") -> str | None:
-    """A number of bytes a second; None if it is not known."""
+    """Format a number of bytes a second; None if not known."""
     return None if bytes_per_second is None else f"{format_size(round(bytes_per_second))}{unit}"
 
 
 def behind(total: Sum) -> str:
-    """How far some shards are behind, in words."""
-    return "not heard from yet" if total.seconds is None else f"{duration(total.seconds)} behind"
+    """Format the lag of several shards."""
+    return "no status yet" if total.seconds is None else f"{duration(total.seconds)} behind"
 
 
 def stream_line(stream: str, total: Sum) -> str:
-    """A stream's shards in one line."""
+    """Format the sum of a stream's shards in one line."""
     return (
         f"{stream}: {output.count(total.shards, 'shard')}, {behind(total)}, "
         f"in {rate(total.incoming)}, processed {rate(total.processed)}"
@@ -178,14 +178,14 @@ def stream_line(stream: str, total: Sum) -> str:
 
 
 def buffered_line(view: View) -> str:
-    """What is buffered, and what the planner's process needs, in one line."""
+    """Format the buffered bytes and the CPU of the planner's process in one line."""
     return f"buffered {format_size(view.buffered)} of {format_size(view.room)}" + (
         "" if view.cpu is None else f"; planner {view.cpu:.0%} of a core"
     )
 
 
 def left_out(left: list[ShardPulse]) -> str:
-    """The shards for which there is no room, in one line."""
+    """Summarize the shards for which there is no room in one line."""
     known = [each.seconds for each in left if each.seconds is not None]
     return f"and {output.count(len(left), 'shard')} more" + (
         f", none further behind than {duration(max(known))}" if known else ""
@@ -193,13 +193,13 @@ def left_out(left: list[ShardPulse]) -> str:
 
 
 def stale(look: Observation) -> str | None:
-    """How old the figures are, in words; None where they are new."""
+    """Format the age of the figures; None if they are new."""
     age = 0.0 if look.said is None else look.at - look.said
     return f"as of {duration(age)} ago" if age > _STALE_SECONDS else None
 
 
 def remedies(view: View) -> list[str]:
-    """A line for each cause that there is: what is wrong with which shards, what to do, and where the runbook says more."""
+    """Make a line for each cause: the fault, the number of shards, what to do, and the section of the runbook."""
     lines = []
     for cause in LagCause:
         shards = sum(each.cause is cause for each in view.shards)
@@ -216,7 +216,7 @@ def _duration(seconds: float | None) -> str | None:
 
 
 def data(application: str, look: Observation) -> dict[str, Any]:
-    """A look as plain data, for scripts."""
+    """Convert an observation to plain data, for scripts."""
     view = look.view
     return {
         "application": application,

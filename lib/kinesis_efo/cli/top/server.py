@@ -1,4 +1,4 @@
-"""Serves what ``kinesis-efo top`` shows as a page, to browsers of this machine."""
+"""Serves the page of ``kinesis-efo top`` to browsers on this machine."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NOTHING_ELSE: Final = {
 
 
 class Page:
-    """A page that asks for the newest look again and again, and gets the last hour with the first.
+    """Serves a page that polls the newest observation; its first request also gets the last hour.
 
     Args:
         application: Name of the application.
-        port: Where to listen; 0: any port that is free.
-        pause: Seconds between two looks.
+        port: Port; 0: any free port.
+        pause: Seconds between two observations.
     """
 
     def __init__(self, application: str, port: int, pause: float) -> None:
@@ -41,16 +41,16 @@ class Page:
         self._runner: web.AppRunner | None = None
 
     def show(self, look: Observation) -> None:
-        """Show a look, and keep its sums for an hour."""
+        """Show an observation, and keep its sums for an hour."""
         if look.view is not None and (self._look is None or self._look.said != look.said):
             self._history.add(look.at, look.view)
         self._look = look
 
     async def start(self) -> str:
-        """Begin to serve, and return the page's address.
+        """Start serving; returns the page's URL.
 
         Raises:
-            ConfigurationError: The port is taken.
+            ConfigurationError: The port is in use.
         """
         app = web.Application(middlewares=[_known_host])
         app.router.add_get("/", _file("top.html", "text/html"))
@@ -70,7 +70,7 @@ class Page:
         return f"http://{HOST}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -85,7 +85,7 @@ class Page:
 
 @web.middleware
 async def _known_host(request: web.Request, handler: Any) -> web.StreamResponse:
-    # A page of another site could have its own name lead here (DNS rebinding).
+    # Against DNS rebinding, by which a page of another site could reach this server.
     if request.host.rpartition(":")[0] not in (HOST, "localhost"):
         raise web.HTTPForbidden(text="this page is for browsers on this machine")
     answer: web.StreamResponse = await handler(request)

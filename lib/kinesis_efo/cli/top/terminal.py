@@ -1,4 +1,4 @@
-"""Shows a look of ``kinesis-efo top`` on a terminal of any size. Pure."""
+"""Formats an observation of ``kinesis-efo top`` for a terminal of any size. Pure."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _STYLES: Final = {Tone.GOOD: "green", Tone.BUSY: "yellow", Tone.BAD: "bold red",
 
 
 def show(application: str, look: Observation, width: int, height: int) -> RenderableType:
-    """A look as it fills a terminal.
+    """Format an observation so that it fills a terminal.
 
     Args:
         application: Name of the application.
-        look: The look.
+        look: The observation.
         width: Columns.
         height: Lines; shards that do not fit are summed up.
     """
@@ -56,7 +56,7 @@ def show(application: str, look: Observation, width: int, height: int) -> Render
     if view.queries:
         parts += [*_queries(view, shape, width, most), Text()]
     events, causes = look.events[-_EVENTS:], remedies(view)
-    # Beside the shards: the table's head, the line on those left out, and the empty lines. A remedy may take two lines.
+    # The 5 lines are the table's head, the line about omitted shards, and empty lines. A remedy may take two lines.
     room = height - len(parts) - min(len(view.queries), most) - len(events) - 2 * len(causes) - 5
     table, left = _shards(view, shape, width, max(1, room))
     parts.append(table)
@@ -81,7 +81,7 @@ def _title(application: str, look: Observation, shape: Shape) -> Text:
 
 
 def _queries(view: View, shape: Shape, width: int, room: int) -> list[RenderableType]:
-    """The table of the queries, or of the slowest of them, and a line on those for which there is no room."""
+    """Make the table of the queries, or of the slowest, and a line about those for which there is no room."""
     if len(view.queries) <= room:
         return [_table(query_columns(view), view.queries, shape, width)]
     slowest = sorted(view.queries, key=lambda each: -(each.seconds or 0.0))
@@ -91,13 +91,13 @@ def _queries(view: View, shape: Shape, width: int, room: int) -> list[Renderable
 
 
 def _shards(view: View, shape: Shape, width: int, room: int) -> tuple[Table, list[ShardPulse]]:
-    """The table of as many shards as there is room for, and those that are left out."""
+    """Make the table of as many shards as there is room for; returns it and the omitted shards."""
     shown, left = view.shards[:room], list(view.shards[room:])
     return _table(columns(view), shown, shape, width), left
 
 
 def _table(kept: list[Column[Any]], shown: Sequence[Any], shape: Shape, width: int) -> Table:
-    """A table with the columns for which there is room."""
+    """Make a table with the columns for which there is room."""
     cells = {each.title: [each.cell(row, shape) for row in shown] for each in kept}
     while _needed(kept, cells) > width and (spare := max(kept, key=lambda each: each.spare)).spare:
         kept.remove(spare)
@@ -117,6 +117,6 @@ def _painted(column: Column[Any], text: str | None, each: Any) -> Text | str:
 
 
 def _needed(kept: Sequence[Column[Any]], cells: Mapping[str, Sequence[str | None]]) -> int:
-    """The width that columns need."""
+    """Return the width of columns."""
     widths = (max([len(each.title), *(len(cell or "-") for cell in cells[each.title])]) for each in kept)
     return sum(widths) + _BETWEEN * (len(kept) - 1)

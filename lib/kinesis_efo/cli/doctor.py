@@ -26,7 +26,6 @@ from kinesis_efo.options import AwsSettings
 
 
 def doctor(given: Doctor) -> None:
-    """Carry out the command."""
     if given.wanted is not None and given.polling:
         raise UsageError("--subscribe goes without --polling: a polled stream has no consumer to subscribe")
     findings, details = asyncio.run(_examine(given))

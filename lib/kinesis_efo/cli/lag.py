@@ -33,7 +33,6 @@ from kinesis_efo.options import AwsSettings
 
 
 def lag(given: Lag) -> None:
-    """Carry out the command."""
     timeout, pause = (
         arguments.seconds("--lease-timeout", given.lease_timeout),
         arguments.seconds("--interval", given.interval),

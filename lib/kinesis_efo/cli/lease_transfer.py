@@ -24,7 +24,6 @@ from kinesis_efo.operate.lease_source import read_file, require_one_form, source
 
 
 def export(given: Export) -> None:
-    """Carry out the command."""
 
     async def read() -> tuple[Leases, Scan]:
         async with opened(given.aws, given.manifest) as application:
@@ -52,7 +51,6 @@ def export(given: Export) -> None:
 
 
 def import_kcl(given: ImportKcl) -> None:
-    """Carry out the command."""
     if (given.from_table is None) == (given.from_file is None):
         raise UsageError("import-kcl needs --from-table or --from-file, one of them")
 
@@ -82,7 +80,6 @@ def import_kcl(given: ImportKcl) -> None:
 
 
 def export_kcl(given: ExportKcl) -> None:
-    """Carry out the command."""
 
     async def export_leases() -> None:
         async with opened(given.aws, given.manifest, given.stream) as application:

@@ -31,7 +31,6 @@ from kinesis_efo.units import NotMillisecondsError
 
 
 def list_leases(given: List) -> None:
-    """Carry out the command."""
 
     async def read() -> tuple[list[tuple[ShardKey, Lease]], dict[str, Lease], list[str], float]:
         async with opened(given.aws, given.manifest, given.stream, given.shard) as application:
@@ -100,7 +99,6 @@ async def _strays(application: Leases, rows: list[tuple[ShardKey, Lease]]) -> li
 
 
 def release(given: Release) -> None:
-    """Carry out the command."""
 
     async def free() -> None:
         async with opened(given.aws, given.manifest, given.stream) as application:
@@ -114,7 +112,6 @@ def release(given: Release) -> None:
 
 
 def reset(given: Reset) -> None:
-    """Carry out the command."""
     target = _target(given.to, whole_streams=not given.shard)
 
     async def move() -> None:

@@ -23,7 +23,6 @@ TLS_URL = "KINESIS_EFO_LOCAL_TLS_URL"
 
 
 def serve(given: Serve) -> None:
-    """Carry out the command."""
     pairs = list(given.setting or [])
     if given.max_concurrent_streams is not None:
         pairs.append(f"max_concurrent_streams={given.max_concurrent_streams}")
@@ -76,7 +75,6 @@ def serve(given: Serve) -> None:
 
 
 def stop(given: Stop) -> None:
-    """Carry out the command."""
     directory = local_process.state_directory()
     found = local_process.running(directory)
     chosen = {path: ready for path, ready in found.items() if given.port in (None, ready.port)}

@@ -27,7 +27,6 @@ from kinesis_efo.options import AwsSettings
 
 
 def init(given: Init) -> None:
-    """Carry out the command."""
     file = None if given.out == STDOUT else _file(given.out)
     if file is not None and file.exists() and not given.force:
         raise _kept(file)
@@ -50,13 +49,11 @@ def init(given: Init) -> None:
 
 
 def show(given: Show) -> None:
-    """Carry out the command."""
     found = arguments.load(given.manifest, given.aws)
     output.answer(given.as_json, {**found.document(found.lease_table), "source": found.source}, lambda: _view(found))
 
 
 def check(given: Check) -> None:
-    """Carry out the command."""
     found = arguments.load(given.manifest, given.aws)
 
     async def examine() -> list[Any]:
@@ -72,7 +69,6 @@ def check(given: Check) -> None:
 
 
 def schema() -> None:
-    """Carry out the command."""
     typer.echo(json.dumps(SCHEMA, indent=2))
 
 

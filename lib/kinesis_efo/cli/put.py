@@ -35,7 +35,6 @@ class _Piece(NamedTuple):
 
 
 def put(given: Put) -> None:
-    """Carry out the command."""
     if given.key is not None and given.key_field is not None:
         raise UsageError("--key and --key-field exclude each other: give one of them")
     if given.whole and not given.files:

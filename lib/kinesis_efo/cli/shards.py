@@ -22,7 +22,6 @@ from kinesis_efo.operate.shard_tree import TreeEntry, share, tree
 
 
 def shards(given: Shards) -> None:
-    """Carry out the command."""
     found = arguments.load(given.manifest, given.aws, given.stream)
 
     async def list_shards() -> Answers[list[Shard]]:

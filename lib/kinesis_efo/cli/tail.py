@@ -36,7 +36,6 @@ _CONCURRENT_SHARDS = 32
 
 
 def tail(given: Given) -> None:
-    """Carry out the command."""
     if given.last is not None and given.start is not None:
         raise UsageError("--last and --from exclude each other: give one of them")
     for check, text in ((_start, given.start), (_until, given.until)):

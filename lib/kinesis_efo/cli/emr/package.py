@@ -19,7 +19,6 @@ from kinesis_efo.units import format_size
 
 
 def package(given: Package) -> None:
-    """Carry out the command."""
     deployed = None
     if given.environment or given.application:
         with Context.deployed(given) as deployed:

@@ -27,7 +27,6 @@ _SHOWN: Final = 5
 
 
 def status(given: Status) -> None:
-    """Carry out the command."""
     with Context.open(given) as context:
         known = context.platform.runs(context.name)[:_SHOWN]
         # EMR Serverless' list has less data about a run than its description.
@@ -47,7 +46,6 @@ def status(given: Status) -> None:
 
 
 def logs(given: Logs) -> None:
-    """Carry out the command."""
     with Context.open(given) as context:
         found = _chosen(context, given.run)
         log = driver_log(context.client("s3"), found, given.lines)
@@ -60,7 +58,6 @@ def logs(given: Logs) -> None:
 
 
 def stop(given: Stop) -> None:
-    """Carry out the command."""
     with Context.open(given) as context:
         # First, because the schedule might start another run.
         unscheduled = context.unschedule()

@@ -32,7 +32,6 @@ _EKS_RELEASE: Final = "emr-spark-8.0.0-latest"
 
 
 def submit(given: Submit) -> None:
-    """Carry out the command."""
     settings = _pairs(given.conf or [])
     with Context.open(given) as context:
         deployed = context.deployment

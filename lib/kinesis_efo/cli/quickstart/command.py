@@ -42,7 +42,6 @@ _ERRORS: Final = 25
 
 
 def quickstart(given: Quickstart) -> None:
-    """Carry out the command."""
     check(machine.java(), machine.spark())
     asked = wanted([f"{STREAM}:2"], APPLICATION, None, None)
     assert asked is not None

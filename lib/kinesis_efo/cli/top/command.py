@@ -21,7 +21,6 @@ from kinesis_efo.operate.live import ask
 
 
 def top(given: Top) -> None:
-    """Carry out the command."""
     pause = arguments.seconds("--interval", given.interval)
     if given.port and not given.web:
         raise UsageError("--port goes with --web: give both")

@@ -97,8 +97,8 @@ def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
     arrived = batch.column("approximateArrivalTimestamp")
     if arrived.null_count:
         raise FrameError(
-            f"a record of shard {stretch.key} does not say when it arrived, so that it cannot be told whether it belongs to a "
-            "stretch of time. Read the shard between sequence numbers instead"
+            f"a record of shard {stretch.key} does not say when it arrived, so it is not known whether it belongs to the read. "
+            "Read the shard between sequence numbers instead"
         )
     times = arrived.cast(pa.int64())
     extremes = pc.min_max(times).as_py() if len(times) else {"min": 0, "max": -1}

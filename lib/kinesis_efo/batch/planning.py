@@ -214,7 +214,7 @@ class StreamPlanner:
             if shard_id not in shards:
                 if shard_id > newest:
                     raise self._unknown("startingPosition", shard_id, shards)
-                self._report_loss(f"shard {shard_id} does not exist any more: what lay in it is gone (retention)")
+                self._report_loss(f"shard {shard_id} does not exist any more: its records are gone (retention)")
 
     def _unknown(self, option: str, shard_id: str, shards: Iterable[str]) -> ConfigurationError:
         known = sorted(shards)
@@ -252,8 +252,8 @@ class StreamPlanner:
         created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
         if created < horizon:
             self._report_loss(
-                f"the read begins at {_time(earliest)}, and the stream keeps its records for {retention / 3600:g} h only: what came "
-                f"before {_time(horizon)} is gone, if there was anything"
+                f"the read begins at {_time(earliest)}, and the stream keeps its records for {retention / 3600:g} h only: any "
+                f"records before {_time(horizon)} are gone"
             )
         self._starts = {shard: self._or_horizon(position, horizon) for shard, position in self._starts.items()}
         return self._or_horizon(self._start, horizon)

@@ -126,7 +126,7 @@ def reset(given: Reset) -> None:
                     if given.shard
                     else lease_edits.replacement(rows, wanted),
                     [
-                        "A query that has a checkpoint goes on from it: this is for new ones, with startingPosition=LEASES."
+                        "A query with a checkpoint continues from it: this is for new queries, with startingPosition=LEASES."
                     ],
                 )
 

@@ -33,7 +33,7 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     {'read_limit': False, 'subscription_seconds': 10.0}
 
     Raises:
-        BadParameter: A name is not known, or a value is not valid; the message says what is.
+        BadParameter: A name is not known, or a value is not valid.
     """
     kinds = {field.name: str(field.type).removesuffix(" | None") for field in fields(Settings)}
     found: dict[str, Any] = {}

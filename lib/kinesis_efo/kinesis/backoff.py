@@ -9,8 +9,7 @@ from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import jitter
 
 _LONGEST_TRY: Final = 120.0
-"""Seconds. If a failure comes later than this after its try was due, the try began late (no lease, or no room), and the timeout
-starts again."""
+"""Seconds. If a failure comes later than this after its try was due, the try began late (for want of lease or room); the timeout restarts."""
 
 
 class Backoff:

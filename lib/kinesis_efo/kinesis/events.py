@@ -202,7 +202,7 @@ def _last_index(payload: bytes, number: int) -> int:
 
 
 def sequence_number(name: str, text: str) -> int:
-    """Parse a sequence number of Kinesis.
+    """Parse a sequence number.
 
     Args:
         name: The name of its field, for messages.

@@ -210,7 +210,7 @@ class Recovery:
                     raise replaced(self._stream, self._shard_id, position, self._source) from fault.error
                 return self._count(fault)  # too new to be listed
             raise DataLossError(
-                f"{where}: the shard does not exist any more and was read up to {position} only: what lay behind that is "
+                f"{where}: the shard does not exist any more and was read up to {position} only: its later records are "
                 "gone (retention). Set kinesis-efo option 'failOnDataLoss' to false to go on without it"
             ) from fault.error
         if self._stream.polled:

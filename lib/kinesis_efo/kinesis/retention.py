@@ -132,8 +132,8 @@ class Retention:
         if since >= horizon - grace:
             return False
         message = (
-            f"stream {self._stream.name!r}, shard {shard_id} {state}, and the stream does not keep records for so long: what "
-            f"came between {_text(since if began is None else began)} and {_text(horizon)} is gone, if there was anything"
+            f"stream {self._stream.name!r}, shard {shard_id} {state}, and the stream does not keep records for so long: any "
+            f"records between {_text(since if began is None else began)} and {_text(horizon)} are gone"
         )
         if self._fail:
             raise DataLossError(

@@ -259,8 +259,8 @@ class Stream:
 
     def _report(self, shard_id: str) -> None:
         message = (
-            f"stream {self.ref.name!r}, shard {shard_id} does not exist any more and was not read to its end: what lay in it is "
-            "gone (retention)"
+            f"stream {self.ref.name!r}, shard {shard_id} does not exist any more and was not read to its end: its unread records "
+            "are gone (retention)"
         )
         if self._fail_on_data_loss:
             raise DataLossError(f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it")

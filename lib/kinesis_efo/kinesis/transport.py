@@ -63,7 +63,7 @@ _INITIAL_RESPONSE: Final = encode_frame({":message-type": "event", ":event-type"
 
 
 class NoRoom(Exception):
-    """There was no room for so long that the subscription must be closed for a while."""
+    """There was no room for `Limits.full` seconds, so the subscription must be closed for a while."""
 
 
 class Quota(Protocol):
@@ -310,7 +310,7 @@ class BotoEventStream:
                 pass
             case "event", kind:
                 # It may hold records, which would be skipped if reading went on.
-                raise FrameError(f"an event has the :event-type {kind!r}, so what it holds is not known")
+                raise FrameError(f"an event has the :event-type {kind!r}, so its contents are not known")
             case "exception", _:
                 raise _stream_error(str(frame.headers.get(":exception-type")), _message(frame.payload))
             case "error", _:

@@ -412,7 +412,9 @@ class Checkpoints:
                 if isinstance(outcome, Conflict) and outcome.current is not None:
                     self._rows[shard] = outcome.current
                 else:
-                    logger.info("checkpoint %s deleted: its shard and what came before its children is read", row.key)
+                    logger.info(
+                        "checkpoint %s deleted: its shard was read to its end, and its children have begun", row.key
+                    )
                     for known in (self._rows, self._noted, self._written_at):
                         known.pop(shard, None)
         except TableUnavailableError as error:

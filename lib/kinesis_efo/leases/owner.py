@@ -1,4 +1,4 @@
-"""Names of lease owners. A name says where the process runs, so that others can see whether it has ended and to which program it belongs.
+"""Names of lease owners. A name identifies the owner's process, so that other processes can see whether it has ended, or is of their program.
 
 An owner is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. A boot id alone does not identify a host: containers share it,
 and so do virtual machines that were restored from one snapshot.

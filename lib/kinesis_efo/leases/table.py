@@ -190,8 +190,8 @@ class LeaseTable(LeaseStore):
             remedy = "check the AWS credentials of the process"
         elif "dynamodb" not in endpoint:
             remedy = (
-                f"it was sent to {endpoint}, as kinesis-efo option 'endpointUrl' or AWS_ENDPOINT_URL is for every service: where that is "
-                "Kinesis alone, set AWS_ENDPOINT_URL_KINESIS in its place"
+                f"it was sent to {endpoint}, because kinesis-efo option 'endpointUrl' or AWS_ENDPOINT_URL is for every service: if that "
+                "is Kinesis' endpoint only, set AWS_ENDPOINT_URL_KINESIS in its place"
             )
         elif cause is Cause.UNRECOGNIZED:
             remedy = "check the AWS credentials of the process, and the region"

@@ -88,7 +88,7 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
         if len(names) >= CONSUMER_QUOTA:
             raise CheckUnknown(
                 f"{len(names)} consumers: {CONSUMER_QUOTA} is the quota unless AWS raised it",
-                "before you declare another, remove one that nobody reads with, or have the quota raised",
+                "before you declare another, remove one that is not used, or have the quota raised",
             )
         return f"{len(names)} of {CONSUMER_QUOTA} consumers"
 

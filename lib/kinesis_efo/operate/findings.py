@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, code_of, describe, is_foreign, key_remedy
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError, LeaseTableError, TableUnavailableError
 
-LOG_IN: Final = "log in (such as `aws sso login`), set AWS_PROFILE or AWS_ACCESS_KEY_ID, run where the host has a role, or mend what is named here"
+LOG_IN: Final = "log in (such as `aws sso login`), set AWS_PROFILE or AWS_ACCESS_KEY_ID, run where the host has a role, or correct what is named here"
 """What to do without credentials."""
 
 

@@ -126,7 +126,7 @@ async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) ->
             0,
             (
                 f"{shard_id} begins at TRIM_HORIZON: the query has read no record of it, and a KCL row can only name a record. "
-                "What lies there from before the query's start is delivered"
+                "Records from before the query's start are delivered, too"
             ),
         )
     position = Position.after(row.record)

@@ -59,8 +59,8 @@ async def restart(access: Access, manifest: Manifest, location: str, clock: Cloc
             if run is not None and end.offset.mark is not None and (said := gone_back(run.marks, end.offset.mark)):
                 raise CheckUnknown(
                     f"{location}: {_said(last)}. But this checkpoint had been further {said}: {CAUSES}",
-                    "restore the output of the query together with it, or give the query a new output directory: the next start reads again "
-                    f"what came since, but {LEFT_OUT}",
+                    "restore the output of the query together with it, or give the query a new output directory: the next start reads the "
+                    f"records since then again, but {LEFT_OUT}",
                 )
         return f"{location}: {_said(last)}"
 

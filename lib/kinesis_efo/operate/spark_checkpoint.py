@@ -99,14 +99,14 @@ async def planned(folder: Folder) -> PlannedBatch | None:
     batches = _numbers(await folder.names("offsets"))
     newest, last = max(batches, default=-1), max(commits, default=-1)
     if last > newest:
-        why = f"commits/{last} is there without offsets/{last}, so that a start does a micro-batch again and then fails"
+        why = f"there is commits/{last} without offsets/{last}, so a start repeats a micro-batch and then fails"
         raise _refused(folder, why)
     if not batches:
         return None
     name, lines = f"offsets/{newest}", await _lines(folder, f"offsets/{newest}")
     # A query with asyncProgressTrackingEnabled skips numbers, and starts without them.
     if newest - 1 not in batches and newest > 0 and (len(batches) == 1 or _follow(batches) or _follow(commits)):
-        raise _refused(folder, f"offsets/{newest - 1} is missing, and a start reads it beside {name}")
+        raise _refused(folder, f"offsets/{newest - 1} is missing, and a start reads it together with {name}")
     previous = f"offsets/{max(batches - {newest}, default=newest)}"
     earlier = await _lines(folder, previous)
     if lines[0] == earlier[0] == "v1" and len(lines) != len(earlier):
@@ -141,7 +141,7 @@ async def _check_metadata(folder: Folder) -> None:
     if "metadata" not in await folder.names(""):
         raise CheckUnknown(
             f"{folder}: the file metadata is missing: Spark 4.2 and later refuse this checkpoint, and earlier ones give the query a new id",
-            "restore the file: a sink that knows a query by its id, as Delta Lake does, would write again what it has",
+            "restore the file: a sink that identifies a query by its id, such as Delta Lake, would write its micro-batches again",
         )
     if not isinstance(_plain(await folder.read("metadata")), dict):
         raise _refused(folder, "the file metadata is no JSON")

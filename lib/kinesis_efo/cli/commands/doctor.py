@@ -36,7 +36,7 @@ class Doctor:
         bool,
         typer.Option(
             "--subscribe-anyway",
-            help="Try a dry-run subscription beside a live query at an endpoint that is not AWS' own, too.",
+            help="Try a dry-run subscription even with a live query, at an endpoint that is not AWS' own.",
         ),
     ] = False
     checkpoint: Annotated[

@@ -147,7 +147,7 @@ def test_reset_of_a_stream_follows_its_lineage(run: Run, world: Callable[..., Wo
     oldest = run("leases", "reset", "--to", "TRIM_HORIZON", "--manifest", here.manifest, "--yes")
     assert oldest.code == 0
     assert _checkpoints(here) == {f"orders:{parent}": "TRIM_HORIZON"}
-    assert "A query that has a checkpoint goes on from it" in oldest.err
+    assert "A query with a checkpoint continues from it" in oldest.err
     # Kinesis' clock tells whole seconds, and `LATEST` is never later: until then, the parent was still open.
     wait_until(lambda: time.monotonic() - split > 2)
     assert run("leases", "reset", "--to", "LATEST", "--manifest", here.manifest, "--yes").code == 0

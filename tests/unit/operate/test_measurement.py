@@ -75,9 +75,9 @@ def test_what_is_not_allowed_names_the_permission() -> None:
 @pytest.mark.parametrize(
     ("error", "status", "fix"),
     [
-        (refused("ResourceInUseException", "Another active subscription exists for this consumer"), Status.UNKNOWN, "stop whoever"),
+        (refused("ResourceInUseException", "Another active subscription exists for this consumer"), Status.UNKNOWN, "stop the other reader"),
         (refused("ResourceInUseException", "Consumer is not in ACTIVE status."), Status.FAILED, "wait until the consumer"),
-        (broken_off("ResourceInUseException", "taken over"), Status.UNKNOWN, "stop whoever"),
+        (broken_off("ResourceInUseException", "taken over"), Status.UNKNOWN, "stop the other reader"),
         (refused("ResourceNotFoundException"), Status.FAILED, "deploy again"),
         (refused("ExpiredTokenException"), Status.FAILED, "renew the credentials"),
         (refused("KMSDisabledException"), Status.FAILED, "enable the key"),

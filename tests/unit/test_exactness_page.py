@@ -1,0 +1,129 @@
+"""The page on exactness names code and tests that exist, some of both for each invariant, and stays short."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache, reduce
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "exactness.md").read_text()
+MOST_WORDS = 1_300
+"""A reader checks the argument in an afternoon."""
+MOST_FUNCTIONS = 4
+
+
+class Invariant(NamedTuple):
+    """A numbered section: its number, the functions and the tests that it names."""
+
+    number: int
+    functions: list[str]
+    tests: list[str]
+
+
+def invariants() -> list[Invariant]:
+    numbers_and_texts = re.split(r"^### (\d+)\. ", PAGE.partition("\n## What a kill leaves")[0], flags=re.MULTILINE)[1:]
+    return [
+        Invariant(int(number), names(text, "Code"), names(text, "Tests"))
+        for number, text in zip(numbers_and_texts[::2], numbers_and_texts[1::2], strict=True)
+    ]
+
+
+def names(text: str, label: str) -> list[str]:
+    """The names in the paragraph with a label; nothing else may be in it."""
+    (paragraph,) = re.findall(rf"^{label}: (.*?)\n(?:\n|\Z)", text + "\n", re.MULTILINE | re.DOTALL)
+    found = re.findall(r"`([^`]+)`", paragraph)
+    assert ", ".join(f"`{name}`" for name in found) == " ".join(paragraph.split()), f"{label} has more than names"
+    return found
+
+
+INVARIANTS = invariants()
+FUNCTIONS = sorted({name for each in INVARIANTS for name in each.functions})
+TESTS = sorted({name for each in INVARIANTS for name in each.tests})
+
+
+def function(name: str) -> Any:
+    """The function or property behind `module:Class.method`, which its module defines."""
+    module, _, path = name.partition(":")
+    found = reduce(getattr, path.split("."), import_module(f"kinesis_efo.{module}"))
+    made = found.fget if isinstance(found, property) else found
+    assert callable(made), f"{name} is no function"
+    assert made.__module__ == f"kinesis_efo.{module}", f"{name} is of {made.__module__}"
+    return found
+
+
+@cache
+def tests_in(path: str) -> frozenset[str]:
+    """The tests of a file: `test_name`, or `Class::test_name`."""
+    found = set()
+    for node in ast.parse((ROOT / path).read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}::{each.name}" for each in node.body if is_test(each)}  # type: ignore[attr-defined]
+        elif is_test(node):
+            found.add(node.name)  # type: ignore[attr-defined]
+    return frozenset(found)
+
+
+def is_test(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+
+
+def is_there(test: str) -> bool:
+    """Whether a test exists, by `path::name`; of one that is parametrized, an id may follow in brackets."""
+    path, _, name = test.partition("::")
+    return (ROOT / path).is_file() and re.sub(r"\[.*\]$", "", name) in tests_in(path)
+
+
+def test_invariants_are_numbered_and_each_names_code_and_tests() -> None:
+    assert [each.number for each in INVARIANTS] == list(range(1, len(INVARIANTS) + 1))
+    assert 8 <= len(INVARIANTS) <= 14
+    for each in INVARIANTS:
+        assert 1 <= len(each.functions) <= MOST_FUNCTIONS, each.number
+        assert each.tests, each.number
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_that_holds_an_invariant_exists(name: str) -> None:
+    function(name)
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_a_test_that_fails_without_it_exists(name: str) -> None:
+    assert is_there(name)
+
+
+def test_files_that_the_page_names_exist() -> None:
+    files = re.findall(r"`(tests/[\w/]+\.py)`", PAGE)
+    assert files
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+
+
+def test_the_page_stays_within_its_bound() -> None:
+    assert len(PAGE.split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize(
+    "name", ["positions:Offset.ranges_from", "position:Offset.ranges_to", "planner.query:Offset.ranges_to"]
+)
+def test_a_function_that_does_not_exist_is_found(name: str) -> None:
+    with pytest.raises((AssertionError, AttributeError, ImportError)):
+        function(name)
+
+
+@pytest.mark.parametrize(
+    ("test", "there"),
+    [
+        ("tests/unit/test_positions.py::test_an_offset_survives_sparks_log", True),
+        ("tests/unit/test_positions.py::test_an_offset_survives_sparks_log[some-id]", True),
+        ("tests/unit/test_positions.py::test_an_offset_survives_sparks", False),
+        ("tests/unit/test_positions.py", False),
+        ("tests/unit/test_position.py::test_an_offset_survives_sparks_log", False),
+    ],
+)
+def test_a_test_that_does_not_exist_is_found(test: str, there: bool) -> None:
+    assert is_there(test) is there

@@ -58,7 +58,7 @@ def function(name: str) -> Any:
 
 
 @cache
-def tests_in(path: str) -> frozenset[str]:
+def defined_in(path: str) -> frozenset[str]:
     """The tests of a file: `test_name`, or `Class::test_name`."""
     found = set()
     for node in ast.parse((ROOT / path).read_text()).body:
@@ -76,7 +76,7 @@ def is_test(node: ast.stmt) -> bool:
 def is_there(test: str) -> bool:
     """Whether a test exists, by `path::name`; of one that is parametrized, an id may follow in brackets."""
     path, _, name = test.partition("::")
-    return (ROOT / path).is_file() and re.sub(r"\[.*\]$", "", name) in tests_in(path)
+    return (ROOT / path).is_file() and re.sub(r"\[.*\]$", "", name) in defined_in(path)
 
 
 def test_invariants_are_numbered_and_each_names_code_and_tests() -> None:

@@ -36,7 +36,7 @@ def invariants() -> list[Invariant]:
 
 def names(text: str, label: str) -> list[str]:
     """The names in the paragraph with a label; nothing else may be in it."""
-    (paragraph,) = re.findall(rf"^{label}: (.*?)\n(?:\n|\Z)", text + "\n", re.MULTILINE | re.DOTALL)
+    (paragraph,) = re.findall(rf"^{label}:\s(.*?)\n(?:\n|\Z)", text + "\n", re.MULTILINE | re.DOTALL)
     found = re.findall(r"`([^`]+)`", paragraph)
     assert ", ".join(f"`{name}`" for name in found) == " ".join(paragraph.split()), f"{label} has more than names"
     return found

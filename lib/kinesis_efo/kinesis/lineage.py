@@ -106,6 +106,9 @@ class Lineage:
         Args:
             positions: The offset of this stream, by shard id.
         """
+        if max(positions, default="") > max(self._shards, default=""):
+            # ListShards is older than the offset. Shards that the offset has left behind would seem to be unread.
+            return []
         passed = self.ancestors(positions)
         return sorted(
             shard.shard_id

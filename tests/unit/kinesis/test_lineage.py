@@ -305,3 +305,12 @@ def test_a_shard_newer_than_the_list_is_not_lost() -> None:
 def test_a_new_query_loses_nothing() -> None:
     assert Lineage(FAMILY[1:]).lost({}) == []
     assert Lineage(FAMILY[1:]).roots() == [L, R]
+
+
+def test_nothing_starts_while_the_listing_is_older_than_the_offset() -> None:
+    """After a restart, ListShards may lack children whose parent has left the offset."""
+    parent, other = Shard("s0", (), (0, 9), 1), Shard("s1", (), (10, 19), 1)
+    positions = {"s1": SHARD_END, "s2": Position.after(7), "s3": Position.after(8)}
+    assert Lineage([parent, other]).startable(positions) == []
+    children = [Shard("s2", ("s0",), (0, 4), 3), Shard("s3", ("s0",), (5, 9), 3), Shard("s4", ("s1",), (10, 19), 4)]
+    assert Lineage([parent, other, *children]).startable(positions) == ["s4"]

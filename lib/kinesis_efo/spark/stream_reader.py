@@ -131,7 +131,7 @@ class KinesisStreamReader(StreamReaderBase):
             self._committed = self._done
             self._take_note(position, step)
             if step.end is not None:
-                return self._data(step.end, position if position == self._initial else None)
+                return self._data(step.end, position if position is self._initial else None)
             if not step.again:
                 break
         self._had_nothing = True

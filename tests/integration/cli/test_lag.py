@@ -168,7 +168,7 @@ def test_without_permission_the_lag_is_bounded(run: Run, world: Callable[..., Wo
     assert found.code == 0
     assert (row["recordsBehind"], row["secondsExact"]) == (None, False)
     assert 0 <= row["secondsBehind"] < 60
-    assert "only bounded: AccessDeniedException" in found.err
+    assert "an upper bound: AccessDeniedException" in found.err
     switch.faults = Refusing("GetMetricData")
     unasked = run("lag", "--manifest", here.manifest, "--count", "0", "--json")
     assert not _shards(unasked)["orders:0"]["secondsExact"]

@@ -134,7 +134,11 @@ def test_a_refused_signature_says_how_far_the_clock_is_off(error: Exception, ske
         # An emulator of Kinesis alone, which `endpointUrl` names for every service.
         ("http://kinesis:4567", refused("UnknownOperationException"), "set AWS_ENDPOINT_URL_KINESIS in its place"),
         ("http://kinesis:4567", boto.NoCredentialsError(), "check the AWS credentials of the process"),
-        ("http://kinesis:4567", refused("Whatever", status=403), "sent to http://kinesis:4567, because .*'endpointUrl'"),
+        (
+            "http://kinesis:4567",
+            refused("Whatever", status=403),
+            "sent to http://kinesis:4567, because .*'endpointUrl'",
+        ),
     ],
 )
 def test_a_refusal_of_the_table_is_told_with_a_remedy_for_its_cause(

@@ -107,7 +107,8 @@ _ahead: Final[list[subprocess.Popen[bytes]]] = []
 def start_ahead() -> None:
     """Start a process for a run, unless this program has a run, so that both processes import their modules at the same time."""
     if not _ahead and not any(notes_directory().glob(f"run.*.{os.getppid()}.*.json")):
-        _ahead.append(_started())
+        with contextlib.suppress(FetcherError):  # the query needs one later, and fails then
+            _ahead.append(_started())
 
 
 def end_ahead() -> None:
@@ -120,7 +121,13 @@ def end_ahead() -> None:
 
 def _started() -> subprocess.Popen[bytes]:
     # Until it has its order, it writes to this process's stderr.
-    process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    except OSError as error:
+        raise FetcherError(
+            f"the process that reads cannot be started with {sys.executable!r}: {error}. The driver's host has to allow one process more, "
+            "with memory for it"
+        ) from error
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.write(json.dumps(sys.path).encode() + b"\n")

@@ -151,18 +151,9 @@ def test_a_query_that_is_started_twenty_times_leaves_no_thread_file_or_memory(
     driver.kill()
 
 
-IN_A_CONTAINER = """
-import subprocess, sys
-driver = subprocess.Popen(sys.argv[1:], stdin=0)
-print("PID", driver.pid, flush=True)
-driver.wait()
-"""
-
-
 @pytest.mark.spark40
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces of processes need root")
 def test_a_container_whose_first_process_ends_leaves_a_lease_that_ends_in_time(
     world: MakeWorld, mark: str, tmp_path: Path
 ) -> None:

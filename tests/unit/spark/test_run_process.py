@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.errors import FetcherError
 from kinesis_efo.processes import Process
 from kinesis_efo.spark import run_process
 
@@ -120,6 +121,17 @@ def test_a_process_that_was_started_ahead_and_is_not_needed_is_gone() -> None:
     run_process.end_ahead()
     assert process.returncode is not None
     assert not run_process._ahead
+
+
+def test_a_process_that_cannot_be_started_is_an_error_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    run_process.start_ahead()
+    assert not run_process._ahead, "there may be no need for it"
+    with pytest.raises(FetcherError, match=r"cannot be started with .*: Resource temporarily .* one process more"):
+        run_process.RunProcess(SimpleNamespace())  # type: ignore[arg-type]
 
 
 def test_a_process_whose_starter_has_died_ends_by_itself() -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from kinesis_efo import errors
 from kinesis_efo.errors import KinesisEfoError, OptionsError
+from kinesis_efo.spark.java import find_java
 
 _OURS: Final = re.compile(
     # The message may have several lines: wrong options are one line each.
@@ -73,11 +74,8 @@ def explanation(error: BaseException) -> str | None:
     if own := own_message(error):
         return own
     if "[JAVA_GATEWAY_EXITED]" in text:
-        # It loads the SDK.
-        from kinesis_efo_tools.operate import findings, machine
-
-        java = machine.java()
-        return None if java.status is findings.Status.PASSED else machine.needs_java(java)
+        java = find_java()
+        return None if java.runs_spark else java.remedy
     if _NO_LIBRARY.search(text):
         return (
             "the Python that Spark starts has no kinesis_efo: activate the environment that has it, or set PYSPARK_PYTHON to its "

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Final
 
 from botocore.exceptions import ClientError
@@ -19,6 +18,7 @@ from botocore.exceptions import ClientError
 from kinesis_efo import __version__
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis import core
+from kinesis_efo.spark.java import find_java
 from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding
 
@@ -35,8 +35,6 @@ STS_SECONDS: Final = 5.0
 """How long to wait for STS."""
 
 OLDEST_SPARK: Final = (4, 0)
-OLDEST_JAVA: Final = 17
-"""Oldest Java that Spark 4 runs on (Spark's documentation, "Overview")."""
 
 _MINOR: Final = "{}.{}".format(*sys.version_info)
 _PROBE: Final = """
@@ -182,28 +180,6 @@ def java(environment: Mapping[str, str] = os.environ) -> Finding:
     Args:
         environment: Environment variables with `JAVA_HOME` and `PATH`.
     """
-    home = environment.get("JAVA_HOME")
-    program = str(Path(home) / "bin/java") if home else shutil.which("java", path=environment.get("PATH", ""))
-    if program is None:
-        fix = "none if the cluster has it: Spark 4 needs Java 17 or later"
-        return Finding("Java", Status.UNKNOWN, "there is no Java here", fix)
-    fix = "point JAVA_HOME to a Java of version 17 or later"
-    try:
-        text = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
-    except (OSError, subprocess.SubprocessError) as error:
-        return Finding("Java", Status.FAILED, f"{program} does not run: {error}", fix)
-    match = re.search(r'version "(?:1\.)?(\d+)', text)
-    if match is None:
-        return Finding("Java", Status.UNKNOWN, f"{program} does not say its version: {text[:80]!r}", fix)
-    detail = f"Java {match[1]} ({program})"
-    if int(match[1]) < OLDEST_JAVA:
-        return Finding("Java", Status.FAILED, detail, fix)
-    return Finding("Java", Status.PASSED, detail)
-
-
-def needs_java(found: Finding) -> str:
-    """Say what to do if `java` finds Java missing or too old."""
-    return (
-        f"Spark needs Java 17 or 21, but {found.detail}. Install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; "
-        "macOS: brew install openjdk@17; else https://adoptium.net) and, if it is not the java on the PATH, point JAVA_HOME to it"
-    )
+    found = find_java(environment)
+    status = {True: Status.PASSED, False: Status.FAILED, None: Status.UNKNOWN}[found.runs_spark]
+    return Finding("Java", status, found.detail, found.fix)

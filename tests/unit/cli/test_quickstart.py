@@ -14,14 +14,14 @@ import msgspec
 import pytest
 
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.spark.java import Java, find_java
 from kinesis_efo_tools.cli.local_process import Ready
 from kinesis_efo_tools.cli.quickstart.command import check, introduction, template, write
 from kinesis_efo_tools.cli.quickstart.flights import flights
-from kinesis_efo_tools.operate import machine
 from kinesis_efo_tools.operate.findings import Finding, Status
 
 SPARK = Finding("Spark", Status.PASSED, "PySpark 4.3.0")
-JAVA = Finding("Java", Status.PASSED, "Java 17 (/usr/bin/java)")
+JAVA = Java(True, "Java 17 (/usr/bin/java)")
 
 
 def java_that_says(directory: Path, version: str) -> dict[str, str]:
@@ -35,16 +35,16 @@ def java_that_says(directory: Path, version: str) -> dict[str, str]:
 
 def test_a_missing_java_is_told_with_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no Java here.*apt-get install openjdk-17-jre-headless"):
-        check(machine.java({"PATH": str(tmp_path)}), SPARK)
+        check(find_java({"PATH": str(tmp_path)}), SPARK)
 
 
 def test_a_java_that_is_too_old_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"Spark needs Java 17 or 21, but Java 11 \(.*brew install"):
-        check(machine.java(java_that_says(tmp_path, "11.0.22")), SPARK)
+        check(find_java(java_that_says(tmp_path, "11.0.22")), SPARK)
 
 
 def test_java_and_spark_that_are_right_pass(tmp_path: Path) -> None:
-    check(machine.java(java_that_says(tmp_path, "21.0.2")), SPARK)
+    check(find_java(java_that_says(tmp_path, "21.0.2")), SPARK)
 
 
 def test_a_missing_spark_is_told_with_how_to_get_it() -> None:

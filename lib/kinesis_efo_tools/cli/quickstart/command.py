@@ -21,6 +21,7 @@ from rich.console import Console
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.spark.java import Java, find_java
 from kinesis_efo_local import LocalAws, declare
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.commands.quickstart import Quickstart
@@ -42,7 +43,7 @@ _ERRORS: Final = 25
 
 
 def quickstart(given: Quickstart) -> None:
-    check(machine.java(), machine.spark())
+    check(find_java(), machine.spark())
     asked = wanted([f"{STREAM}:2"], APPLICATION, None, None)
     assert asked is not None
     path = Path(PROGRAM)
@@ -80,14 +81,14 @@ def quickstart(given: Quickstart) -> None:
     typer.echo(f"{PROGRAM} and {asked.manifest} stay; everything else has ended")
 
 
-def check(java: Finding, spark: Finding) -> None:
+def check(java: Java, spark: Finding) -> None:
     """Check Java and PySpark.
 
     Raises:
         ConfigurationError: Something is missing or too old; the message says how to get it.
     """
-    if java.status is not Status.PASSED:
-        raise ConfigurationError(machine.needs_java(java))
+    if not java.runs_spark:
+        raise ConfigurationError(java.remedy)
     if spark.status is not Status.PASSED:
         raise ConfigurationError(f"{spark.detail}; pip install 'kinesis-efo[spark,local]'")
 

@@ -1,0 +1,60 @@
+"""Finds the Java of this host, and says whether Spark 4 runs on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+OLDEST: Final = 17
+"""Oldest Java that Spark 4 runs on (Spark's documentation, "Overview")."""
+_FIX: Final = f"point JAVA_HOME to a Java of version {OLDEST} or later"
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """The Java of a host.
+
+    Attributes:
+        runs_spark: Whether Spark runs on it; None if that is not known.
+        detail: What was found.
+        fix: What to do; empty if nothing.
+    """
+
+    runs_spark: bool | None
+    detail: str
+    fix: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What is wrong with a missing or old Java, and how to get another one."""
+        return (
+            f"Spark needs Java 17 or 21, but {self.detail}. Install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; "
+            "macOS: brew install openjdk@17; else https://adoptium.net) and, if it is not the java on the PATH, point JAVA_HOME to it"
+        )
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Java:
+    """Find the Java that Spark would start.
+
+    Args:
+        environment: Environment variables with `JAVA_HOME` and `PATH`.
+    """
+    home = environment.get("JAVA_HOME")
+    program = str(Path(home) / "bin/java") if home else shutil.which("java", path=environment.get("PATH", ""))
+    if program is None:
+        return Java(None, "there is no Java here", f"none if the cluster has it: Spark 4 needs Java {OLDEST} or later")
+    try:
+        text = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        return Java(False, f"{program} does not run: {error}", _FIX)
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    if match is None:
+        return Java(None, f"{program} does not say its version: {text[:80]!r}", _FIX)
+    fits = int(match[1]) >= OLDEST
+    return Java(fits, f"Java {match[1]} ({program})", "" if fits else _FIX)

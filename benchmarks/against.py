@@ -86,10 +86,10 @@ class Version(NamedTuple):
     def _python(self, *arguments: str, own: bool) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME")}
         # JVMs are those of the tests: the optimizing compiler would take minutes to come to rest on a small machine.
-        environment |= {
-            AWS_PYTHON: sys.executable,
-            "JAVA_TOOL_OPTIONS": jvm_options(self.root / ".venv", as_shipped=True),
-        }
+        environment["JAVA_TOOL_OPTIONS"] = jvm_options(self.root / ".venv", as_shipped=True)
+        # Benchmarks of a version without this package import the local AWS by another name, and use their own.
+        if not own or (self.root / "lib" / "kinesis_efo_local").exists():
+            environment[AWS_PYTHON] = sys.executable
         return subprocess.run(
             [self.root / ".venv" / "bin" / "python", "-W", "ignore", "-c", _RUN, *arguments],
             cwd=self.root if own else ROOT,

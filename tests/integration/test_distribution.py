@@ -20,11 +20,12 @@ from tests.support.missing import not_here
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL_MODULES = """
-import importlib, pkgutil
-import kinesis_efo
-for module in pkgutil.walk_packages(kinesis_efo.__path__, "kinesis_efo.", onerror=lambda name: None):
-    if not module.name.startswith(("kinesis_efo.spark", "kinesis_efo_local", "kinesis_efo_local.pytest_plugin")):
-        importlib.import_module(module.name)
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=lambda name: None):
+        if not module.name.startswith(("kinesis_efo.spark", "kinesis_efo_local.pytest_plugin")):
+            importlib.import_module(module.name)
 """
 FOUND_BY_SPARK = """
 from pyspark.errors import AnalysisException
@@ -88,9 +89,9 @@ def test_it_can_be_installed_beside_what_an_environment_has(wheel: Path, beside:
 
 
 class Environment:
-    """A virtual environment with the wheel, the distributions that it asks for, and no others."""
+    """A virtual environment with the wheel, the distributions that it asks for, alone or with an extra, and no others."""
 
-    def __init__(self, directory: Path, wheel: Path) -> None:
+    def __init__(self, directory: Path, wheel: Path, extra: str = "") -> None:
         venv.create(directory, symlinks=True)
         self.bin = directory / "bin"
         self.install(wheel)
@@ -98,7 +99,7 @@ class Environment:
         (metadata,) = self._site.glob("kinesis_efo-*.dist-info")
         self._installed: set[tuple[str, frozenset[str]]] = set()
         for text in Distribution.at(metadata).requires or ():
-            self.add(text)
+            self.add(text, extra)
 
     def install(self, wheel: Path) -> None:
         """Install a wheel without an index, and without what it asks for."""
@@ -136,8 +137,13 @@ class Environment:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.symlink_to(top if whole else str(found.locate_file(file)))
 
-    def run(self, *command: str) -> str:
-        """What a program of the environment prints, away from the repository and from what this process was given."""
+    def run(self, *command: str, code: int = 0) -> str:
+        """What a program of the environment prints, away from the repository and from what this process was given.
+
+        Args:
+            command: The program and its arguments.
+            code: Its exit code. If it is not 0, what the program prints as an error is returned.
+        """
         given = {"PATH": os.defpath, "HOME": str(self._site), "PYSPARK_PYTHON": str(self.bin / "python")}
         given |= {name: os.environ[name] for name in ("JAVA_HOME", "JAVA_TOOL_OPTIONS") if name in os.environ}
         ran = subprocess.run(
@@ -149,8 +155,8 @@ class Environment:
             check=False,
             timeout=120,
         )
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout
+        assert ran.returncode == code, ran.stderr
+        return ran.stderr if code else ran.stdout
 
 
 @pytest.fixture(scope="module")
@@ -158,12 +164,18 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return Environment(tmp_path_factory.mktemp("clean"), wheel)
 
 
+@pytest.fixture(scope="module")
+def with_cli(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("cli"), wheel, "cli")
+
+
 def test_the_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
     here = {str(path.relative_to(ROOT / "lib")) for path in (ROOT / "lib").rglob("*.py")}
     names = set(ZipFile(wheel).namelist())
     about = {name for name in names if ".dist-info/" in name}
     data = {f"top/page/top.{kind}" for kind in ("css", "html", "js")} | {"quickstart/first.py.txt"}
-    assert names - about == here | {f"kinesis_efo_tools/cli/{name}" for name in data} | {"kinesis_efo/py.typed"}
+    data = {f"kinesis_efo_tools/cli/{name}" for name in data} | {"kinesis_efo/py.typed", "kinesis_efo_local/py.typed"}
+    assert names - about == here | data
     assert any(name.endswith("/licenses/LICENSE") for name in about)
 
 
@@ -209,9 +221,14 @@ def test_the_constructs_are_a_package_of_their_own(constructs: Path, built_const
     assert (build(unpacked, tmp_path / "again", "wheel") / constructs.name).read_bytes() == constructs.read_bytes()
 
 
-def test_the_command_runs_where_only_the_wheel_is_installed(clean: Environment, wheel: Path) -> None:
-    assert "doctor" in clean.run("kinesis-efo", "--help")
-    assert clean.run("kinesis-efo", "--version").split() == ["kinesis-efo", wheel.name.split("-")[1]]
+def test_the_command_runs_with_its_extra_alone(with_cli: Environment, wheel: Path) -> None:
+    assert "doctor" in with_cli.run("kinesis-efo", "--help")
+    assert with_cli.run("kinesis-efo", "--version").split() == ["kinesis-efo", wheel.name.split("-")[1]]
+
+
+def test_the_command_without_its_extra_names_it(clean: Environment) -> None:
+    said = clean.run("kinesis-efo", "--help", code=1)
+    assert said == "kinesis-efo: the command line needs its dependencies: pip install 'kinesis-efo[cli]'\n"
 
 
 def test_both_packages_go_together(clean: Environment, wheel: Path, constructs: Path) -> None:
@@ -225,8 +242,9 @@ def test_both_packages_go_together(clean: Environment, wheel: Path, constructs: 
     assert said.split() == [wheel.name.split("-")[1], constructs.name.split("-")[1]]
 
 
-def test_every_module_loads_with_what_the_wheel_asks_for(clean: Environment) -> None:
-    clean.run("python", "-c", ALL_MODULES)
+def test_every_module_loads_with_what_the_wheel_asks_for(clean: Environment, with_cli: Environment) -> None:
+    clean.run("python", "-c", ALL_MODULES, "kinesis_efo", "kinesis_efo_local")
+    with_cli.run("python", "-c", ALL_MODULES, "kinesis_efo_tools")
 
 
 @pytest.mark.spark43

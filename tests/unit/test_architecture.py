@@ -79,13 +79,14 @@ def test_a_step_is_a_function_that_the_one_above_it_calls(call: Call) -> None:
 
 
 def test_every_package_is_in_the_tables() -> None:
-    there = {"kinesis_efo", "kinesis_efo_infra", "infra"}
+    there = {"kinesis_efo", "kinesis_efo_infra", "kinesis_efo_local", "kinesis_efo_tools", "infra"}
     there |= {
         f"kinesis_efo.{path.stem}" for path in (ROOT / "lib" / "kinesis_efo").glob("*.py") if path.stem != "__init__"
     }
     constructs = ROOT / "packages" / "kinesis-efo-infra" / "kinesis_efo_infra"
     parents = (
         ("kinesis_efo", ROOT / "lib" / "kinesis_efo"),
+        ("kinesis_efo_tools", ROOT / "lib" / "kinesis_efo_tools"),
         ("kinesis_efo_infra", constructs),
         ("infra", ROOT / "infra"),
     )
@@ -117,7 +118,7 @@ def foreign_private_names(path: Path) -> set[str]:
 @pytest.mark.parametrize("package", ["aiobotocore", "botocore", "aiohttp", "h2", "hyperframe", "asyncio"])
 def test_no_private_name_of_what_speaks_to_aws_is_used(package: str) -> None:
     """A version of the SDK may change them without a word, and pip would install that version beside this library."""
-    library = ROOT / "lib" / "kinesis_efo"
+    library = ROOT / "lib"
     imports = re.compile(rf"^\s*(?:from|import) {re.escape(package)}\b", re.MULTILINE)
     found = {
         str(path.relative_to(library)): names

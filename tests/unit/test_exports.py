@@ -80,6 +80,17 @@ def test_processes_of_spark_wait_for_no_import_that_they_do_not_need(module: str
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
+def test_what_runs_on_a_cluster_needs_neither_the_tools_nor_the_local_aws() -> None:
+    program = """
+import importlib, pkgutil, sys, kinesis_efo, pyspark_kinesis_efo
+for module in pkgutil.walk_packages(kinesis_efo.__path__, "kinesis_efo."):
+    importlib.import_module(module.name)
+found = {"kinesis_efo_local", "kinesis_efo_tools", "boto3", "cbor2", "moto", "pytest", "rich", "typer", "uv"} & set(sys.modules)
+assert not found, found
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
 def test_programs_import_nothing_else_of_the_library(path: Path) -> None:
     imported = set()

@@ -1,5 +1,22 @@
 """The command line `kinesis-efo`. Each command is a module of this package, imported when the command is called."""
 
-from kinesis_efo_tools.cli.app import main
+from __future__ import annotations
 
-__all__ = ["main"]
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line, or say how to install what it needs.
+
+    Args:
+        arguments: Arguments without the program's name; None for those of this process.
+    """
+    try:
+        from kinesis_efo_tools.cli.app import main as run
+    except ModuleNotFoundError as error:
+        # A missing module of this library is a defect, not something to install.
+        if (error.name or "").startswith("kinesis_efo"):
+            raise
+        sys.exit("kinesis-efo: the command line needs its dependencies: pip install 'kinesis-efo[cli]'")
+    run(arguments)

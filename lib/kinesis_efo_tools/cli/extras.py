@@ -23,7 +23,7 @@ def needed_by(command: str, extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         # A missing module of this library is a defect, not something to install.
-        if (error.name or "").split(".")[0] == "kinesis_efo":
+        if (error.name or "").startswith("kinesis_efo"):
             raise
         raise ConfigurationError(
             f"kinesis-efo {command} needs the package {error.name!r}: pip install 'kinesis-efo[{extra}]'"

@@ -43,6 +43,8 @@ PYTHONS: Final = ("3.11", "3.12", "3.13")
 """Versions of Python in emr-spark-8.0.0 (EMR Release Guide)."""
 # The cluster has these; copies in the archive would shadow them.
 _CLUSTERS_OWN: Final = ("pyspark", "py4j")
+# No job imports these packages of this library, and what they need is not in the archive.
+_LEFT_OUT: Final = ("kinesis_efo_local", "kinesis_efo_tools")
 # The earliest time in a zip file, such as a wheel: 1980.
 _EPOCH: Final = 315_532_800
 _KEPT_BACK: Final = ("AWS_", "ACTIONS_", "GH_TOKEN", "GITHUB_TOKEN", "VIRTUAL_ENV")
@@ -253,6 +255,8 @@ def _install(
     run([*install, str(wheel), *([str(core.path)] if core else [])], environment)
     # Scripts contain the path of this machine's interpreter; these files contain its directories or the installer.
     shutil.rmtree(target / "bin", ignore_errors=True)
+    for name in _LEFT_OUT:
+        shutil.rmtree(target / name, ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)
     for information in target.glob("*.dist-info"):
         for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json"):

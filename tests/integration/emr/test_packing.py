@@ -29,7 +29,7 @@ dev = ["six"]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
 [tool.hatch.build.targets.wheel]
-only-include = ["thing.py"]
+only-include = ["thing.py", "kinesis_efo", "kinesis_efo_local", "kinesis_efo_tools"]
 """
 
 
@@ -37,6 +37,9 @@ def _project(directory: Path, text: str = PROJECT) -> Path:
     directory.mkdir()
     (directory / "pyproject.toml").write_text(text)
     (directory / "thing.py").write_text("def main():\n    pass\n")
+    for name in ("kinesis_efo", "kinesis_efo_local", "kinesis_efo_tools"):
+        (directory / name).mkdir()
+        (directory / name / "__init__.py").touch()
     return directory
 
 
@@ -71,6 +74,10 @@ def test_it_has_what_is_locked_and_nothing_of_the_cluster_or_of_this_machine(loc
     ]
     assert {path.name for path in unpacked.iterdir()} == {"bin", "environment.json", "lib"}
     assert {path.name for path in (unpacked / "bin").iterdir()} == {"python"}
+    assert {path.name for path in (unpacked / "lib").glob("kinesis_efo*/")} == {
+        "kinesis_efo",
+        "kinesis_efo-0.0.1.dist-info",
+    }
     # The system's own Python is at the same place everywhere, and the launcher looks there.
     here = {sys.prefix, sys.base_prefix, str(locked), str(tmp_path)} - {"/usr", "/usr/local"}
     for file in unpacked.rglob("*"):

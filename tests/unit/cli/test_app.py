@@ -269,6 +269,14 @@ def test_a_missing_package_names_the_extra(command: Path, capsys: pytest.Capture
     assert "kinesis-efo probe needs the package 'no_such_package': pip install 'kinesis-efo[local]'" in err
 
 
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_its_dependencies_the_command_says_how_to_install_them(missing: str) -> None:
+    script = f"import sys; sys.modules[{missing!r}] = None; from kinesis_efo_tools.cli import main; main(['--help'])"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == "kinesis-efo: the command line needs its dependencies: pip install 'kinesis-efo[cli]'\n"
+
+
 def test_a_missing_module_of_ours_is_a_defect(command: Path) -> None:
     command.write_text(PROBE.format("with needed_by('probe', 'local'): import kinesis_efo.no_such_module"))
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):

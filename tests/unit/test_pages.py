@@ -86,7 +86,7 @@ def _imported(block: Block, module: str, name: str | None = None) -> None:
         return
     found = importlib.import_module(module)
     assert name is None or hasattr(found, name) or importlib.import_module(f"{module}.{name}")
-    assert module != "kinesis_efo" or name is None or name in (*kinesis_efo.__all__, "local"), "it is not public"
+    assert module != "kinesis_efo" or name is None or name in kinesis_efo.__all__, "it is not public"
 
 
 def _option(name: str, value: ast.expr, known: Iterable[str]) -> None:

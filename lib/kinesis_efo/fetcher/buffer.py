@@ -19,7 +19,7 @@ from kinesis_efo.fetcher.room import EVENT_OVERHEAD, ShardRoom
 from kinesis_efo.kinesis.arrivals import Mark, read_marks
 from kinesis_efo.kinesis.events import Event, first_number, has_record, last_record
 from kinesis_efo.kinesis.quiet import Quiet
-from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
+from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,21 @@ STARVING_SECONDS: Final = 2.0
 
 CLAIM_SECONDS: Final = 30.0
 """After a reader has taken nothing for this long while another one waits, no events are kept for it any more."""
+
+AHEAD_SECONDS: Final = 5.0
+"""For this long, a query or a task waits ahead of a buffer that other queries use."""
+
+
+class NotBufferedError(Exception):
+    """A buffer that several queries use does not have the rest of a range: the query has to fetch it for itself.
+
+    Attributes:
+        left: The rest of the range.
+    """
+
+    def __init__(self, left: ShardRange) -> None:
+        super().__init__(str(left))
+        self.left = left
 
 
 class BufferedEvent(NamedTuple):

@@ -155,6 +155,11 @@ class EventIndex:
         """Whether it covers a position, or will only know with the first event."""
         return self.covers(position) or (self.is_open_below and position.kind is PositionKind.AFTER)
 
+    def ends_before(self, position: Position) -> bool:
+        """Whether a position is after its end; False if one of them is a time."""
+        known = self.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
+        return known and not self.end.reaches(position)
+
     def held_behind(self, position: Position) -> int:
         """Bytes of the events after a covered position."""
         return self._bytes_through[-1] - self._bytes_through[self.index_after(position)]

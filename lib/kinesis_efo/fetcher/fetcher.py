@@ -18,13 +18,12 @@ from kinesis_efo.errors import AccessRefusedError, DataLossError, KinesisEfoErro
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget, Signal
-from kinesis_efo.fetcher.buffer import CLAIM_SECONDS, ShardBuffer
+from kinesis_efo.fetcher.buffer import AHEAD_SECONDS, CLAIM_SECONDS, NotBufferedError, ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
 from kinesis_efo.fetcher.counted_sink import CountedSink, FetchCounts
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.feeds import Feeds
 from kinesis_efo.fetcher.shard_watch import ShardWatch
-from kinesis_efo.fetcher.sharer import ElsewhereError, Sharer
 from kinesis_efo.fetcher.shortfall import Shortfall, StallWarning
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.streams import Streams
@@ -215,23 +214,25 @@ class Fetcher:
         return self._clock.monotonic()
 
     async def read(
-        self, wanted: ShardRange, asked_at: float | None = None, sharer: Sharer | None = None
+        self,
+        wanted: ShardRange,
+        asked_at: float | None = None,
+        alone: Callable[[], bool] | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again.
 
         Args:
             wanted: The range.
             asked_at: When the range was requested, monotonic seconds; None: now.
-            sharer: The query of the range, if queries may share the fetcher. None: there is one query, and the subscription restarts if
-                the buffer does not cover the range.
+            alone: Whether the subscription may restart if the buffer does not have the range; None: if one query uses this fetcher.
 
         Raises:
             DataLossError: The last record of the range is lost, and losses fail the query.
             RetriesExhaustedError: The end of the range is not reached in time.
-            ElsewhereError: The rest has to be read from another fetcher.
+            NotBufferedError: The subscription may not restart, and the buffer has lost the rest or does not get there.
         """
-        sharer = _BufferOnly(self) if sharer is None and self.shared else sharer
-        now = self._clock.monotonic()
+        alone = alone or self._is_alone
+        now = began_at = self._clock.monotonic()
         asked_at = now if asked_at is None else asked_at
         key, through, last = wanted.key, wanted.through, wanted.last
         fails, timeout = self._settings.fail_on_data_loss, self._settings.timeout
@@ -244,8 +245,8 @@ class Fetcher:
             with self.feeds.reading(key):
                 while not wanted.is_over:
                     feed = await self._allowed_feed(key, partial(stall_warning.look, wanted.after))
-                    if sharer is not None and not sharer.reads_shared(key, wanted.after):
-                        raise ElsewhereError(wanted, gone=False)
+                    if not alone() and (self._apart or not self.feeds.covers(key, wanted.after)):
+                        raise NotBufferedError(wanted)
                     buffer, anew, beside = _buffer_for(feed, wanted), False, []
                     with buffer.reading(wanted.after, through, last, asked_at) as cursor:
                         while buffer.may_cover(cursor.position) and self.feeds.feed(key) is feed:
@@ -267,22 +268,23 @@ class Fetcher:
                                 stall_warning.look(cursor.position, self._clock.monotonic())
                                 if shortfall.heard(cursor.position, buffer.quiet):
                                     return
-                                if sharer is not None and not sharer.reads_shared(key, cursor.position):
-                                    break
+                                ahead = not alone() and buffer.ends_before(cursor.position)
+                                if ahead and self._clock.monotonic() - began_at >= AHEAD_SECONDS:
+                                    raise NotBufferedError(ShardRange(key, cursor.settled, through, last))
                         wanted = ShardRange(key, cursor.settled, through, last)
                     if cursor.astray and shortfall.went_astray(wanted.after, self._clock.monotonic()):
                         if beside:
                             yield beside
                         return
-                    if anew and sharer is not None and not sharer.alone:
-                        raise ElsewhereError(wanted, gone=True)
+                    if anew and not alone():
+                        raise NotBufferedError(wanted)
                     if anew:
                         await self._clock.sleep(_AGAIN_SECONDS)
                         if feed.buffer is buffer:
                             feed.begin(wanted.after)
         except (DataLossError, RetriesExhaustedError) as error:
             # Another attempt would wait as long again. With other queries on the shard, only this task fails.
-            if sharer is None or sharer.alone:
+            if alone():
                 self.failed(error)
             raise
         finally:
@@ -353,6 +355,9 @@ class Fetcher:
 
     # -- helpers
 
+    def _is_alone(self) -> bool:
+        return not self.shared
+
     def _listed(self, name: str) -> None:
         """Note the ends of closed shards, after a listing."""
         stream = self._streams.stream(name)
@@ -376,18 +381,6 @@ class Fetcher:
         """Wait for a signal, or until the time is up."""
         with suppress(TimeoutError):
             await asyncio.wait_for(signal.wait(), max(0.0, give_up_at - self._clock.monotonic()))
-
-
-class _BufferOnly:
-    """Lets a task of one of several queries read only what the buffer covers; for a fetcher outside the run's process."""
-
-    alone: Final = False
-
-    def __init__(self, fetcher: Fetcher) -> None:
-        self._fetcher = fetcher
-
-    def reads_shared(self, key: ShardKey, position: Position) -> bool:
-        return self._fetcher.feeds.covers(key, position)
 
 
 def _buffer_for(feed: ShardFeed, wanted: ShardRange) -> ShardBuffer:

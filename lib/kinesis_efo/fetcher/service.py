@@ -13,7 +13,7 @@ import msgspec
 from kinesis_efo.calls.service import Call, Service, decoded
 from kinesis_efo.calls.wire import Kind
 from kinesis_efo.errors import FetcherUnreachableError
-from kinesis_efo.fetcher.sharer import ElsewhereError
+from kinesis_efo.fetcher.buffer import NotBufferedError
 from kinesis_efo.fetcher.work import GET, TOGETHER_BYTES, GetTicket, RangeLabel
 from kinesis_efo.positions import ShardKey, ShardRange
 
@@ -144,7 +144,7 @@ class _Getting:
             try:
                 async for payloads in reader:
                     yield self._label, payloads
-            except ElsewhereError:
+            except NotBufferedError:
                 raise FetcherUnreachableError(
                     f"shard {wanted.key}: the query of this task does not read it here any more"
                 ) from None

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass
-from math import inf
 from typing import Final, Protocol
 
 from kinesis_efo.errors import AccessRefusedError, KinesisEfoError
@@ -17,8 +13,6 @@ from kinesis_efo.fetcher.counted_sink import FetchCounts
 from kinesis_efo.fetcher.feeds import Feeds
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
-
-logger = logging.getLogger(__name__)
 
 
 class ApartRules(Protocol):
@@ -42,29 +36,8 @@ class ApartRules(Protocol):
         """Let no query catch up: Kinesis refuses GetRecords."""
 
 
-@dataclass(slots=True)
-class ApartShard:
-    """A shard in which a query catches up.
-
-    Attributes:
-        kept: Its claim on the shared buffer; None while it is too far behind.
-        back: Whether it plans from the shared buffer again. Ranges planned before are still to be read.
-        not_before: The earliest time of its next claim, monotonic seconds.
-    """
-
-    kept: Position | None = None
-    back: bool = False
-    not_before: float = -inf
-
-    def is_over(self, position: Position | None) -> bool:
-        """Whether the query has caught up, if everything up to a position is processed."""
-        if position is None or position.is_end:
-            return True
-        return self.back and (self.kept is None or position.reaches(self.kept))
-
-
 class ApartReading:
-    """The shards in which one query catches up.
+    """The shards in which one query catches up, and the fetcher that reads them.
 
     Args:
         rules: What the run allows.
@@ -72,11 +45,12 @@ class ApartReading:
         failed: Called with an error that ends this query only.
 
     Attributes:
-        shards: The shards; one leaves when everything read this way is processed.
+        claims: For each shard in which the query catches up: from where on it needs the shared buffer, because its next micro-batch
+            will be planned from that; None while it is further behind.
     """
 
     def __init__(self, rules: ApartRules, listener: ShardListener, failed: Callable[[KinesisEfoError], None]) -> None:
-        self.shards: Final[dict[ShardKey, ApartShard]] = {}
+        self.claims: Final[dict[ShardKey, Position | None]] = {}
         self._rules = rules
         self._listener = listener
         self._failed = failed
@@ -110,60 +84,31 @@ class ApartReading:
 
     def plans(self, key: ShardKey) -> Feeds | None:
         """The feeds from which the query plans a shard; None if it plans from the shared buffer."""
-        apart = self.shards.get(key)
-        return self._fetcher.feeds if apart is not None and not apart.back and self._fetcher is not None else None
-
-    @property
-    def plans_any(self) -> bool:
-        """Whether the query catches up in a shard. Thread-safe."""
-        return not all(apart.back for apart in list(self.shards.values()))
-
-    def begin(self, key: ShardKey, position: Position) -> ApartShard:
-        """Catch up in a shard from a position on."""
-        apart = self.shards.get(key)
-        if apart is None:
-            apart = self.shards[key] = ApartShard()
-            logger.info(
-                "shard %s: a query at %s is behind the shared buffer, and catches up with GetRecords", key, position
-            )
-        if apart.back:
-            # The shared buffer has lost the data of its claim.
-            apart.back, apart.kept = False, None
-        return apart
-
-    def go(self, key: ShardKey, not_before: float) -> None:
-        """Leave the shared buffer of a shard.
-
-        Args:
-            key: The shard.
-            not_before: The earliest time of the next claim, monotonic seconds.
-        """
-        self.shards[key] = ApartShard(not_before=not_before)
-
-    def come_back(self, key: ShardKey, position: Position) -> None:
-        """Plan from the shared buffer from a position on. Ranges planned before are still read from the fetcher."""
-        apart = self.shards.get(key)
-        if apart is not None and not apart.back:
-            apart.back, apart.kept = True, position
-            logger.info("shard %s: a query has caught up, and shares the buffer again at %s", key, position)
+        return self._fetcher.feeds if key in self.claims and self._fetcher is not None else None
 
     def end(self, shards: Iterable[ShardKey]) -> None:
-        """Drop shards, and close their feeds."""
-        ended = [key for key in shards if self.shards.pop(key, None) is not None]
+        """Plan shards from the shared buffer again, and close their feeds."""
+        ended = list(shards)
+        for key in ended:
+            self.claims.pop(key, None)
         if self._fetcher is not None:
             self._fetcher.feeds.close(ended)
 
+    def forbid(self) -> None:
+        """Plan all shards from the shared buffers again: Kinesis refuses GetRecords. Waiting tasks read on from there."""
+        self.end([*self.claims, *([] if self._fetcher is None else [feed.key for feed in self._fetcher.feeds])])
+
     def found(self, key: ShardKey) -> ShardBuffer | None:
         """The fetcher's buffer of a shard, if there is one."""
-        feed = self._fetcher.feeds.feed(key) if key in self.shards and self._fetcher is not None else None
-        return feed.buffer if feed is not None else None
+        feed = None if self._fetcher is None else self._fetcher.feeds.known(key)
+        return None if feed is None else feed.buffer
 
     def tip(self, key: ShardKey) -> Position | None:
         """The tip of a shard when the fetcher began to read it; None if unknown."""
-        return self._fetcher.feeds.tip(key) if key in self.shards and self._fetcher is not None else None
+        return None if self._fetcher is None else self._fetcher.feeds.tip(key)
 
     def commit(self, offset: Mapping[ShardKey, Position]) -> dict[ShardKey, LastRecord]:
-        """Drop what the query has processed, and the shards in which it has caught up.
+        """Drop what the query has processed, and the shards that it plans from the shared buffer or has left.
 
         Args:
             offset: Positions up to which it has processed everything.
@@ -173,8 +118,10 @@ class ApartReading:
         """
         if self._fetcher is None:
             return {}
-        records = self._fetcher.feeds.commit({key: offset[key] for key in self.shards if key in offset})
-        self.end([key for key, apart in self.shards.items() if apart.is_over(offset.get(key))])
+        feeds = self._fetcher.feeds
+        records = feeds.commit({feed.key: offset[feed.key] for feed in feeds if feed.key in offset})
+        left = {key for key in self.claims if key not in offset or offset[key].is_end}
+        self.end(left | {feed.key for feed in feeds if feed.key not in self.claims})
         return records
 
     def allowed(self) -> None:
@@ -185,29 +132,19 @@ class ApartReading:
     def let_go(self, stream: str) -> None:
         """Stop reading a stream whose lease is lost."""
         if self._fetcher is not None:
-            self._fetcher.feeds.close([key for key in self.shards if key.stream == stream])
+            self._fetcher.feeds.close([feed.key for feed in self._fetcher.feeds if feed.key.stream == stream])
 
-    async def read(
-        self, wanted: ShardRange, asked_at: float | None, kept: Position | None
-    ) -> AsyncGenerator[list[bytes], None]:
-        """The payloads that cover a range, with GetRecords.
+    def read(self, wanted: ShardRange, asked_at: float | None) -> AsyncGenerator[list[bytes], None]:
+        """The payloads that cover a range, with GetRecords, for as long as Kinesis allows that.
 
         Args:
             wanted: The range.
             asked_at: When the range was requested, monotonic seconds; None: now.
-            kept: The query's claim on the shared buffer, from which it may plan.
 
         Raises:
-            DataLossError, RetriesExhaustedError, ElsewhereError: As `Fetcher.read`.
+            DataLossError, RetriesExhaustedError, NotBufferedError: As `Fetcher.read`.
         """
-        self.expect(wanted.key, kept)
-        async with aclosing(self.fetcher.read(wanted, asked_at, _SingleQuery(self._rules))) as payloads:
-            async for some in payloads:
-                yield some
-
-    def expect(self, key: ShardKey, kept: Position | None) -> None:
-        """Add a shard of which the fetcher reads ranges, while the query may plan from the shared buffer."""
-        self.shards.setdefault(key, ApartShard(kept=kept, back=True))
+        return self.fetcher.read(wanted, asked_at, lambda: self._rules.may_read_apart)
 
 
 class _ApartCoordinator:
@@ -241,16 +178,3 @@ class _ApartCoordinator:
     def _adopt(self) -> None:
         if (error := self._run.failure.error) is not None:
             self.failure.adopt(error)
-
-
-class _SingleQuery:
-    """Lets a fetcher read for one query, as long as catching up is allowed."""
-
-    alone: Final = True
-
-    def __init__(self, rules: ApartRules) -> None:
-        self._rules = rules
-
-    def reads_shared(self, key: ShardKey, position: Position) -> bool:  # noqa: ARG002
-        """Whether catching up is still allowed."""
-        return self._rules.may_read_apart

@@ -30,6 +30,7 @@ from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereReply, Wh
 from kinesis_efo.planner.assignments import TICK_SECONDS, Assignments
 from kinesis_efo.planner.members import MissingFetchers
 from kinesis_efo.planner.query_fetching import QueryFetching
+from kinesis_efo.planner.serving import QueryTasks
 from kinesis_efo.planner.sessions import FetcherSessions
 from kinesis_efo.planner.sharing import Sharing
 from kinesis_efo.planner.snapshots import ShardSnapshots
@@ -222,9 +223,19 @@ class Cluster:
         tasks = self.sharing.named(request.query).tasks
         begins = zip(request.shards, request.after, reply.fetchers, strict=True)
         return WhereReply(
-            [there if tasks.reads_shared(key, at) else self.home for key, at, there in begins],
-            reply.there,
+            [self.home if self._is_apart(tasks, key, at) else there for key, at, there in begins], reply.there
         )
+
+    def _is_apart(self, tasks: QueryTasks, key: ShardKey, position: Position) -> bool:
+        """Whether a task reads from the query's own fetcher: also if the shared buffer is not there yet."""
+        if tasks.are_apart(key, position):
+            return True
+        if (buffer := self.found(key)) is None:
+            return False
+        if tasks.may_restart():
+            self.buffered(key, position)
+            return False
+        return buffer.ends_before(position)
 
     def of(self, query: str) -> RangeSource:
         """Serves the tasks of a query that catches up."""

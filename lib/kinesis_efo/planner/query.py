@@ -89,7 +89,7 @@ class Query:
     @property
     def reads_apart(self) -> bool:
         """Whether it catches up in a shard. Thread-safe."""
-        return self._fetching.plans_apart
+        return self._fetching.is_apart
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
         """Its status for tools.

@@ -12,32 +12,23 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import ConfigurationError, KinesisEfoError
+from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.counted_sink import FetchCounts
-from kinesis_efo.fetcher.event_index import EventIndex
-from kinesis_efo.fetcher.micro_batches import Buffers, MicroBatchPlanner
+from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.planner.apart_reading import ApartReading, ApartRules
+from kinesis_efo.planner.query_buffers import QueryBuffers
 from kinesis_efo.planner.serving import QueryTasks
-from kinesis_efo.planner.shared import Choice, SharedBuffers, choose, lies_in_front
+from kinesis_efo.planner.shared import SharedBuffers
 from kinesis_efo.planner.standing import Reads
 from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
-AHEAD_SECONDS: Final = 5.0
-"""A query that has waited this long beyond the end of the shared buffer gets the subscription; the queries behind it catch up."""
-
-NEAR_MILLIS: Final = 5_000
-"""A query that catches up claims the shared buffer when it is this close to the tip."""
-
 _SENT_SECONDS: Final = 2.0
 """An event that arrives this long after a moment was sent by Kinesis after that moment."""
-
-_AGAIN_SECONDS: Final = 10.0
-"""Least time for which a query leaves the shared buffer if other queries starved."""
 
 
 class Group(ApartRules, Protocol):
@@ -71,12 +62,12 @@ class Group(ApartRules, Protocol):
     async def leave(self, query: QueryFetching) -> None:
         """Remove a query."""
 
-    def relieve(self, query: QueryFetching) -> None:
+    def make_room(self, query: QueryFetching) -> None:
         """Make room for a starving query, if the claims of another one fill the buffers."""
 
 
 class QueryFetching:
-    """Fetches for one query; implements `Buffers`.
+    """Fetches for one query.
 
     Args:
         group: The queries of the run.
@@ -87,6 +78,7 @@ class QueryFetching:
         name: The same.
         failure: An error that ends this query only.
         offset: How far it has planned, by its last poll; None before.
+        buffers: The buffers from which it plans.
         tasks: Serves its tasks.
     """
 
@@ -98,12 +90,12 @@ class QueryFetching:
         self._shared = group.shared
         self._clock = group.clock
         self._committed: Mapping[ShardKey, Position] = {}
-        self._ahead: dict[ShardKey, float] = {}
         self._has_let_go = False
         self._sought: dict[ShardKey, float | Position] = {}
         self._nothing_since: float | None = None
-        self._micro_batches = MicroBatchPlanner(self, self._clock, self._check, max_skew)
-        self._apart = ApartReading(group, self._micro_batches, self._apart_failed)
+        self.buffers: Final = QueryBuffers(self, group)
+        self._micro_batches = MicroBatchPlanner(self.buffers, self._clock, self._check, max_skew)
+        self._apart = self.buffers.apart = ApartReading(group, self._micro_batches, self._apart_failed)
         self.tasks: Final = QueryTasks(self, group, self._apart)
 
     async def leave(self) -> None:
@@ -120,17 +112,20 @@ class QueryFetching:
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
         """How far the next micro-batch may go; see `MicroBatchPlanner.poll`."""
         self.follow(offset)
-        if self._ahead:
+        if ahead := self.buffers.ahead:
             # These shards may stay without events while the subscription serves a query behind this one.
-            self._micro_batches.touch(self._ahead)
+            self._micro_batches.touch(ahead)
         shards = await self._micro_batches.poll(offset, max_bytes, max_records, at_most)
+        for shard in shards if self._apart.claims else ():
+            self.buffers.planned(shard.key, shard.through)
         if any(shard.records or shard.through.is_end for shard in shards):
             self._nothing_since = None
         elif not self._group.alone:
             now = self._clock.monotonic()
             self._nothing_since = now if self._nothing_since is None else self._nothing_since
             if now - self._nothing_since >= STARVING_SECONDS:
-                self._group.relieve(self)
+                self._nothing_since = now
+                self._group.make_room(self)
         return shards
 
     def follow(self, offset: Offset) -> None:
@@ -138,9 +133,8 @@ class QueryFetching:
         if offset is not self.offset:
             before, self.offset = self.offset, offset
             if before is None or offset.has_ends or before.has_ends or before.keys() != offset.keys():
-                for key in self._ahead.keys() - offset.keys():
-                    del self._ahead[key]
-                self.tasks.keep(offset)
+                for key in self.buffers.ahead.keys() - offset.keys():
+                    del self.buffers.ahead[key]
                 self._group.follow()
         if self._shared.withholds:
             self._group.follow()
@@ -238,19 +232,14 @@ class QueryFetching:
     # -- what the group asks
 
     @property
-    def apart(self) -> Collection[ShardKey]:
-        """The shards in which it catches up; see `ApartReading.shards`."""
-        return self._apart.shards.keys()
-
-    @property
     def reading(self) -> bool:
         """Whether a task is reading a range from the query's own fetcher."""
         return self._apart.reading
 
     def claim(self, key: ShardKey) -> Position | None:
         """From where on the query needs a shard's shared buffer; None if it does not use it."""
-        if (apart := self._apart.shards.get(key)) is not None:
-            return apart.kept
+        if key in self._apart.claims:
+            return self._apart.claims[key]
         if (position := self._committed.get(key)) is not None:
             return position
         return None if self.offset is None else self.offset.get(key)
@@ -279,24 +268,23 @@ class QueryFetching:
             and buffer.records
         ]
 
-    def go_apart(self, shards: Collection[ShardKey]) -> None:
-        """Catch up in some shards from now on, because this query's claims starve another one."""
-        for key in shards:
-            self._apart.go(key, self._clock.monotonic() + _AGAIN_SECONDS)
+    def withdraw(self, shards: Collection[ShardKey]) -> None:
+        """Withdraw the claims on the buffers of some shards, because they starve another query."""
+        self._apart.claims.update(dict.fromkeys(shards))
         self._micro_batches.touch(shards)
 
-    def come_back(self) -> None:
-        """Stop catching up: it is not allowed any more."""
-        self._micro_batches.touch(self.apart)
-        self._apart.end(list(self.apart))
+    def stop_catching_up(self) -> None:
+        """Plan from the shared buffers: Kinesis refuses GetRecords."""
+        self._micro_batches.touch(self._apart.claims)
+        self._apart.forbid()
         self._micro_batches.wake()
 
     # -- what tools ask
 
     @property
-    def plans_apart(self) -> bool:
+    def is_apart(self) -> bool:
         """Whether it catches up in a shard. Thread-safe."""
-        return self._apart.plans_any
+        return bool(self._apart.claims)
 
     @property
     def brought(self) -> FetchCounts:
@@ -311,117 +299,12 @@ class QueryFetching:
             return Reads(self._shared, shared, shared, claim, apart=False)
         return Reads(own, self._apart.found(key), shared, claim, apart=True)
 
-    # -- what the micro-batch planner asks
-
-    def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """See `Buffers`. Decides whether the query shares the buffer of a shard, moves its subscription, or catches up."""
-        shared = self._shared
-        if self._group.alone:
-            return shared.buffered(key, position)
-        if not self._group.coordinator.may_read(key):
-            return None
-        buffer = shared.found(key)
-        choice = choose(
-            position,
-            buffer,
-            others=bool(self._group.others_at(self, key)),
-            apart=key in self.apart,
-            may_read_apart=self._group.may_read_apart,
-            has_waited=self.has_waited(key, position, buffer, self._ahead),
-        )
-        if buffer is None or choice is Choice.BEGIN:
-            self._apart.come_back(key, position)
-            return shared.buffered(key, position)
-        if choice is Choice.BACK:
-            return self._go_back(key, position)
-        if choice is Choice.APART:
-            return self._read_apart(key, position, buffer)
-        if choice is Choice.FORWARD:
-            # If another query takes the subscription back, this one waits again: it must not move to and fro at once.
-            del self._ahead[key]
-            logger.info(
-                "shard %s: a query waits at %s, ahead of the others: it gets the subscription, and they catch up",
-                key,
-                position,
-            )
-        self._apart.come_back(key, position)
-        return buffer if choice is Choice.SHARED else shared.begin_at(key, position)
-
-    def has_waited(
-        self, key: ShardKey, position: Position, buffer: EventIndex | None, since: dict[ShardKey, float]
-    ) -> bool:
-        """Whether the query has waited beyond the end of the buffer for so long that the subscription is moved forward to it.
-
-        Args:
-            key: The shard.
-            position: Where it waits.
-            buffer: The shared buffer.
-            since: The start of the wait by shard, monotonic seconds. It is updated.
-        """
-        if buffer is None or not lies_in_front(position, buffer):
-            since.pop(key, None)
-            return False
-        if self._group.together or not self._group.may_read_apart:
-            return False
-        now = self._clock.monotonic()
-        return now - since.setdefault(key, now) >= AHEAD_SECONDS
-
-    def _read_apart(self, key: ShardKey, position: Position, buffer: EventIndex) -> EventIndex | None:
-        apart, fetcher = self._apart.begin(key, position), self._apart.fetcher
-        own, behind = fetcher.feeds.buffered(key, position), fetcher.feeds.millis_behind(key)
-        if own is None or behind is None or behind > NEAR_MILLIS:
-            return own
-        if apart.kept is None and self._clock.monotonic() >= apart.not_before:
-            apart.kept = buffer.start
-        if not behind and own.news_since(position) is None and self._may_go_back_for(key, position, buffer):
-            # All are caught up and the buffer is empty, so the subscription may restart here; at worst some records are fetched twice.
-            self._apart.come_back(key, position)
-            return self._shared.begin_at(key, position)
-        return own
-
-    def _may_go_back_for(self, key: ShardKey, position: Position, buffer: EventIndex) -> bool:
-        """Whether the subscription may go back to this query's position, because the other queries have read everything."""
-        others = self._group.others_at(self, key)
-        return not buffer.records and all(other.reaches(position) and _is_number(other) for other in others)
-
-    def _go_back(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """Move the subscription back for the slowest query, if no task is reading: without GetRecords, all wait for it."""
-        if not all(other == position or _is_number(other) for other in self._group.others_at(self, key)) or (
-            position.kind in (PositionKind.AT_TIMESTAMP, PositionKind.INSIDE)
-        ):
-            raise ConfigurationError(
-                f"shard {key}: a query begins at {position}, and other queries of this program read elsewhere. Kinesis lets none of them "
-                "catch up: grant kinesis:GetRecords and kinesis:GetShardIterator on the stream, or start it at LATEST or TRIM_HORIZON"
-            )
-        if self._shared.is_read(key):
-            return None
-        return self._shared.begin_at(key, position)
-
-    def millis_behind(self, key: ShardKey) -> int | None:
-        return self._planned_from(key).millis_behind(key)
-
-    def quiet(self, key: ShardKey) -> float:
-        return self._planned_from(key).quiet(key)
-
-    def read_until(self, key: ShardKey, position: Position) -> float | None:
-        return self._planned_from(key).read_until(key, position)
-
-    def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
-        apart = {key for key in keys if self._apart.plans(key) is not None} if self.apart else set()
-        if apart:
-            yield apart, self._apart.fetcher.budget.limit
-        yield from self._shared.budgets([key for key in keys if key not in apart] if apart else keys)
-
     # -- helpers
-
-    def _planned_from(self, key: ShardKey) -> Buffers:
-        own = self._apart.plans(key)
-        return self._shared if own is None else own
 
     def _begin(self, offset: Mapping[ShardKey, Position]) -> None:
         for key, position in offset.items():
             if not position.is_end:
-                self.buffered(key, position)
+                self.buffers.buffered(key, position)
 
     def _apart_failed(self, error: KinesisEfoError) -> None:
         self.failure.set(error)
@@ -430,7 +313,3 @@ class QueryFetching:
     def _check(self) -> None:
         self._group.coordinator.failure.raise_if_set()
         self.failure.raise_if_set()
-
-
-def _is_number(position: Position) -> bool:
-    return position.kind is PositionKind.AFTER

@@ -102,7 +102,7 @@ def choose(
     if covers and has_waited:
         return Choice.FORWARD
     # A query that catches up claims nothing of a buffer that it is in front of: it would take the subscription to and fro.
-    if covers and not (apart and lies_in_front(position, buffer)):
+    if covers and not (apart and buffer.ends_before(position)):
         return Choice.SHARED
     return Choice.APART if may_read_apart else Choice.BACK
 
@@ -114,9 +114,3 @@ def lowest(positions: Iterable[Position]) -> Position:
     'AFTER:9'
     """
     return min(positions, key=lambda each: (_RANKS[each.kind], each.value, each.kind is PositionKind.AFTER))
-
-
-def lies_in_front(position: Position, buffer: EventIndex) -> bool:
-    """Whether a position is after the end of a buffer; False if one of them is a time."""
-    known = buffer.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
-    return known and not buffer.end.reaches(position)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from math import inf
 from typing import Final
 
 from kinesis_efo.clock import Clock
@@ -57,7 +56,6 @@ class Sharing:
         self._apart = apart
         self._apart_budgets: list[Budget] = []
         self._kept: dict[ShardKey, Position] = {}
-        self._relieved_at: dict[QueryFetching, float] = {}
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
         """Add a query.
@@ -86,7 +84,6 @@ class Sharing:
         if query not in self.queries:
             return
         self.queries.remove(query)
-        self._relieved_at.pop(query, None)
         await query.stop()
         self.follow()
         if self.queries and self.coordinator.failure.error is None:
@@ -99,7 +96,7 @@ class Sharing:
 
     @property
     def alone(self) -> bool:
-        return len(self.queries) == 1 and not self.queries[0].apart
+        return len(self.queries) == 1 and not self.queries[0].is_apart
 
     @property
     def reading(self) -> bool:
@@ -199,7 +196,7 @@ class Sharing:
             why,
         )
         for query in self.queries:
-            query.come_back()
+            query.stop_catching_up()
 
     def _share_budget(self) -> None:
         part = self._whole // _APART_PART
@@ -209,13 +206,8 @@ class Sharing:
 
     # -- if a query starves
 
-    def relieve(self, query: QueryFetching) -> None:
-        now = self.clock.monotonic()
-        if self.together or self._apart is None or now - self._relieved_at.get(query, -inf) < STARVING_SECONDS:
-            return
-        # At most once in a while: this looks at every shard, and every waiting task of the query calls it repeatedly.
-        self._relieved_at[query] = now
-        if not self.shared.wants_room(STARVING_SECONDS):
+    def make_room(self, query: QueryFetching) -> None:
+        if self.together or self._apart is None or not self.shared.wants_room(STARVING_SECONDS):
             return
         others = [other for other in self.queries if other is not query]
         lags = {other: other.lag_behind(query) for other in others}
@@ -229,8 +221,9 @@ class Sharing:
                 sum(shards.values()),
                 len(shards),
             )
+            most = {key: slowest.claim(key) for key in shards}
             for other in others:
-                other.go_apart([key for key in shards if key in lags[other] and _lags_as(other, slowest, key)])
+                other.withdraw([key for key in shards if key in lags[other] and _lags_as(other.claim(key), most[key])])
             self.commit(shards)
             return
         # No query can continue from these buffers: restart each at the lowest claim on it.
@@ -244,6 +237,5 @@ class Sharing:
                 self.shared.begin_at(key, at)
 
 
-def _lags_as(query: QueryFetching, slowest: QueryFetching, key: ShardKey) -> bool:
-    at, most = query.claim(key), slowest.claim(key)
-    return at is not None and most is not None and most.reaches(at)
+def _lags_as(claim: Position | None, most: Position | None) -> bool:
+    return claim is not None and most is not None and most.reaches(claim)

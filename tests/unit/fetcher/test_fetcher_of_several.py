@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import AccessRefusedError, DataLossError
-from kinesis_efo.fetcher.sharer import ElsewhereError
+from kinesis_efo.fetcher.buffer import NotBufferedError
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardRange
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import run
@@ -30,7 +30,7 @@ async def test_a_fetcher_elsewhere_does_not_begin_a_shard_anew_for_a_task_of_one
         numbers, calls = numbers_of(stream), len(stream.subscribed)
         assert host.fetcher.of(first.name) is host.fetcher
         host.fetcher.expect([ShardRange(key(0), TRIM_HORIZON, Position.after(numbers[0]))])
-        with pytest.raises(ElsewhereError):
+        with pytest.raises(NotBufferedError):
             async for _ in host.fetcher.read(
                 ShardRange(key(0), TRIM_HORIZON, Position.after(numbers[-1]), numbers[-1])
             ):

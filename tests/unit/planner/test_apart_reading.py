@@ -9,7 +9,7 @@ import pytest
 
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError, LeaseTableError
 from kinesis_efo.failure import Failure
-from kinesis_efo.planner.apart_reading import ApartReading, ApartShard
+from kinesis_efo.planner.apart_reading import ApartReading
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import run
@@ -17,39 +17,15 @@ from tests.unit.planner.test_query_fetching import busy_stream, far_behind, fetc
 from tests.unit.planner.test_several_queries import NO_LIMIT, Program, horizon, key, scenario, together
 
 
-def test_a_shard_is_read_apart_until_what_was_planned_from_it_is_processed() -> None:
-    nine = Position.after(9)
-    assert not ApartShard(kept=nine).is_over(nine), "the query plans from it"
-    back = ApartShard(kept=nine, back=True)
-    assert not back.is_over(Position.after(8))
-    assert back.is_over(nine)
-    assert back.is_over(SHARD_END)
-    assert back.is_over(None), "the query has left the shard"
-    assert ApartShard(back=True).is_over(nine)
-    assert not ApartShard().is_over(nine)
-
-
 def test_what_is_to_be_read_apart_is_not_known_before_it_is() -> None:
     unused: Any = None
     apart = ApartReading(unused, unused, unused)
-    apart.go(key(0), 0.0)
+    apart.claims[key(0)] = None
     for shard in (key(0), key(1)):
         assert apart.found(shard) is None
         assert apart.tip(shard) is None
         assert apart.plans(shard) is None
-    assert apart.plans_any
     assert not apart.reading
-
-
-def test_a_query_plans_from_what_it_reads_apart_again_if_the_shared_buffer_has_lost_what_it_was_kept_for() -> None:
-    unused: Any = None
-    apart = ApartReading(unused, unused, unused)
-    apart.begin(key(0), Position.after(3)).kept = nine = Position.after(9)
-    assert apart.begin(key(0), Position.after(5)).kept == nine
-    apart.come_back(key(0), nine)
-    assert not apart.plans_any
-    assert apart.begin(key(0), nine).kept is None, "what is read apart must not end at this commit"
-    assert apart.plans_any
 
 
 @scenario
@@ -84,7 +60,7 @@ async def test_a_query_that_has_read_a_shard_apart_to_its_end_may_be_alone_again
         await together(first, second)
         await second.until(lambda: key(0) not in second.offset)
         await second.batch()
-        assert not fetching_of(second).apart
+        assert not fetching_of(second).is_apart
         await first.leave()
         assert program.fetching.sharing.alone
 
@@ -105,7 +81,7 @@ async def test_what_only_tasks_have_read_apart_is_over_with_the_commit() -> None
         await first.batch()
         await second.batch()
         assert program.polled.opened
-        assert not fetching_of(second).apart
+        assert not fetching_of(second).is_apart
         calls = len(program.polled.limits_asked)
         await asyncio.sleep(60)
         assert len(program.polled.limits_asked) == calls

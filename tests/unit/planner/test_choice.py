@@ -21,6 +21,9 @@ class Buffer:
     def may_cover(self, position: Position) -> bool:
         return position.value >= self.start
 
+    def ends_before(self, position: Position) -> bool:
+        return position.value > self.end.value
+
 
 BUFFER: Any = Buffer(10, 20)
 BEHIND, WITHIN, FRONT = Position.after(5), Position.after(15), Position.after(30)

@@ -740,10 +740,10 @@ async def test_without_get_records_a_shard_goes_back_for_a_query_that_is_behind_
     work = await centre.working("f0")
     await centre.report("f0", news(FIRST, event(90), start="AFTER:50"))
     read = await centre.work("f0", work.revision, 2, reading=True)
-    assert behind.buffered(FIRST, Position.after(20)) is None
+    assert behind.buffers.buffered(FIRST, Position.after(20)) is None
     assert centre.owner(FIRST) == address(0)
     await centre.work("f0", work.revision, read.number)
-    assert behind.buffered(FIRST, Position.after(20)) is None
+    assert behind.buffers.buffered(FIRST, Position.after(20)) is None
     assert centre.owner(FIRST) is None
     assert centre.cluster.assignments.reached == {FIRST: Position.after(20)}
 

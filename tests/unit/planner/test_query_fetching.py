@@ -110,7 +110,7 @@ async def test_a_query_does_not_starve_that_gets_something_now_and_then() -> Non
     async with Program(stream) as program:
         asked: list[float] = []
         sharing = program.fetching.sharing
-        sharing.relieve = lambda _: asked.append(program.clock.monotonic())  # type: ignore[method-assign]
+        sharing.make_room = lambda _: asked.append(program.clock.monotonic())  # type: ignore[method-assign]
         first, second = program.join(horizon(stream)), program.join(horizon(stream))
         await together(first, second)
         for _ in range(10):
@@ -376,7 +376,7 @@ async def test_the_subscription_goes_back_for_a_query_that_reads_apart_once_nobo
     async with Program(busy_stream(), 256 << 10) as program:
         first, second = await far_behind(program)
         await first.leave()
-        fetching_of(second).buffered(key(0), second.offset[key(0)])
+        fetching_of(second).buffers.buffered(key(0), second.offset[key(0)])
         assert not second.query.reads_apart
         second.max_records = NO_LIMIT
         await second.batch()
@@ -412,19 +412,19 @@ async def test_a_query_waits_in_front_for_some_seconds_each_time_before_the_subs
         fetching = fetching_of(front)
         fetching.follow(front.offset)
         for seconds in (3.0, 3.0):
-            fetching.buffered(key(0), front.offset[key(0)])
+            fetching.buffers.buffered(key(0), front.offset[key(0)])
             await asyncio.sleep(seconds)
-            fetching.buffered(key(0), Position.after(numbers[1]))
-        fetching.buffered(key(0), front.offset[key(0)])
+            fetching.buffers.buffered(key(0), Position.after(numbers[1]))
+        fetching.buffers.buffered(key(0), front.offset[key(0)])
         await asyncio.sleep(4.9)
         assert len(stream.subscribed) == 1
         await asyncio.sleep(0.1)
-        fetching.buffered(key(0), front.offset[key(0)])
+        fetching.buffers.buffered(key(0), front.offset[key(0)])
         await asyncio.sleep(0.1)
         assert len(stream.subscribed) == 2
         # The others take it back.
         program.fetching.sharing.shared.begin_at(key(0), TRIM_HORIZON)  # type: ignore[union-attr]
-        fetching.buffered(key(0), front.offset[key(0)])
+        fetching.buffers.buffered(key(0), front.offset[key(0)])
         buffer = program.fetching.sharing.shared.found(key(0))  # type: ignore[union-attr]
         assert buffer is not None
         assert buffer.start == TRIM_HORIZON
@@ -439,32 +439,37 @@ async def test_a_query_that_the_subscription_went_to_reads_nothing_apart_and_has
         fetching = fetching_of(front)
         fetching.follow(front.offset)
         # As if another one had found no room.
-        fetching.go_apart([key(0)])
-        fetching.buffered(key(0), at)
-        assert (fetching.plans_apart, fetching.claim(key(0))) == (True, None)
+        fetching.withdraw([key(0)])
+        fetching.buffers.buffered(key(0), at)
+        assert (fetching.is_apart, fetching.claim(key(0))) == (True, None)
         await asyncio.sleep(5)
-        fetching.buffered(key(0), at)
-        assert (fetching.plans_apart, fetching.claim(key(0))) == (False, at)
+        fetching.buffers.buffered(key(0), at)
+        assert (fetching.is_apart, fetching.claim(key(0))) == (False, at)
 
 
 @scenario
-async def test_nothing_is_kept_for_some_seconds_for_a_query_that_others_have_starved_for() -> None:
+async def test_the_buffer_is_kept_for_a_query_from_the_micro_batch_on_that_reaches_it() -> None:
     stream = busy_stream()
     async with Program(stream, 16 * WHOLE) as program:
         first, second = await far_behind(program)
-        fetching, at = fetching_of(second), second.offset[key(0)]
-        kept = fetching.claim(key(0))
-        assert kept is not None
-        await asyncio.sleep(1)
+        fetching = fetching_of(second)
+        await second.batch()
+        assert fetching.claim(key(0)) is None
+        second.max_records = NO_LIMIT
+        end = second.offset
+        while fetching.claim(key(0)) is None:
+            await asyncio.sleep(1)
+            end = await second.poll()
+        buffer = program.fetching.sharing.shared.found(key(0))
+        assert buffer is not None
+        kept = buffer.start
+        assert end[key(0)].reaches(kept)
+        assert fetching.claim(key(0)) == kept
         stream.put(0, 30)
         await first.until(lambda: first.has_all)
-        fetching.buffered(key(0), at)
-        assert fetching.claim(key(0)) == kept, "it would not meet what moves on"
-        fetching.go_apart([key(0)])
-        for seconds, is_kept in ((9.0, False), (1.0, True)):
-            await asyncio.sleep(seconds)
-            fetching.buffered(key(0), at)
-            assert (fetching.claim(key(0)) is not None) == is_kept
+        assert buffer.start == kept, "it would not meet what moves on"
+        await together(first, second)
+        assert not second.query.reads_apart
 
 
 @scenario
@@ -493,18 +498,6 @@ async def test_nothing_is_kept_for_a_query_that_is_far_behind() -> None:
         assert program.budget.used == 0
         second.max_records = NO_LIMIT
         await together(first, second)
-
-
-@pytest.mark.parametrize(("millis", "is_kept"), [(5_000, True), (5_001, False)])
-def test_the_buffer_is_kept_for_a_query_that_is_near(millis: int, is_kept: bool) -> None:
-    async def main() -> None:
-        async with Program(busy_stream(), 64 << 10) as program:
-            program.polled.behind = lambda *_: millis
-            _, second = await far_behind(program)
-            await second.poll()
-            assert (fetching_of(second).claim(key(0)) is not None) == is_kept
-
-    run(asyncio.wait_for(main(), 3600))
 
 
 @scenario
@@ -554,7 +547,7 @@ async def test_once_get_records_is_refused_nothing_is_read_apart_any_more() -> N
         await asyncio.sleep(60)
         assert len(program.polled.limits_asked) > calls + 10
         program.fetching.sharing.forbid_apart(AccessRefusedError("GetRecords is not allowed"))
-        assert not fetching_of(second).apart
+        assert not fetching_of(second).is_apart
         calls = len(program.polled.limits_asked)
         await asyncio.sleep(60)
         assert len(program.polled.limits_asked) == calls
@@ -602,14 +595,14 @@ async def test_a_query_may_read_one_shard_apart_and_share_another_one() -> None:
         second = program.join(Offset({key(0): TRIM_HORIZON, key(1): first.offset[key(1)]}))
         await second.batch()
         fetching = fetching_of(second)
-        budgets = [(set(keys), limit) for keys, limit in fetching.budgets([key(0), key(1)])]
+        budgets = [(set(keys), limit) for keys, limit in fetching.buffers.budgets([key(0), key(1)])]
         assert budgets == [({key(0)}, WHOLE // 4), ({key(1)}, WHOLE * 3 // 4)]
         own, shared = fetching.reads(key(0)), fetching.reads(key(1))
         assert (own.apart, shared.apart) == (True, False)
         for number, reads in enumerate((own, shared)):
             assert reads.buffer is not None
             by: Any = reads.by
-            until = fetching.read_until(key(number), reads.buffer.end)
+            until = fetching.buffers.read_until(key(number), reads.buffer.end)
             assert until == by.read_until(key(number), reads.buffer.end)
             assert until is not None
 
@@ -636,28 +629,7 @@ def test_a_task_that_loses_a_record_fails_the_run_only_if_its_query_is_alone(que
 
 
 @scenario
-async def test_a_task_starves_if_it_gets_nothing_for_a_while_as_a_poll_does() -> None:
-    stream = ModelStream(shards=1)
-    async with Program(stream) as program:
-        asked: list[float] = []
-        sharing = program.fetching.sharing
-        sharing.relieve = lambda _: asked.append(program.clock.monotonic())  # type: ignore[method-assign]
-        first, second = program.join(horizon(stream)), program.join(horizon(stream))
-        await first.poll()
-        await second.poll()
-        last = Position.after(1 << 60)
-        task = asyncio.create_task(program.payloads(first.name, ShardRange(key(0), TRIM_HORIZON, last, last.value)))
-        for _ in range(20):
-            stream.put(0, 30)
-            await asyncio.sleep(0.9)
-        assert not asked
-        await asyncio.sleep(4)
-        task.cancel()
-        assert asked
-
-
-@scenario
-async def test_the_subscription_goes_forward_to_a_task_that_waits_in_front() -> None:
+async def test_a_task_that_waits_ahead_of_the_shared_buffer_leaves_the_subscription_to_others() -> None:
     stream = busy_stream()
     numbers = numbers_of(stream)
     async with Program(stream, 32 << 10) as program:
@@ -668,48 +640,10 @@ async def test_the_subscription_goes_forward_to_a_task_that_waits_in_front() -> 
             await anext(chunks)
             began = program.clock.monotonic()
             wanted = ShardRange(key(0), front.offset[key(0)], end, numbers[-1])
-            assert len(await program.payloads(front.name, wanted)) == 2
-            assert program.clock.monotonic() - began < 15
-        await together(front, behind)
-
-
-@scenario
-async def test_a_task_waits_in_front_as_long_again_once_the_subscription_was_taken_back() -> None:
-    stream = busy_stream()
-    async with Program(stream, 32 << 10) as program:
-        _, front = await one_in_front(program, 10)
-        at = front.offset[key(0)]
-        fetching = fetching_of(front)
-        for _ in range(2):
-            fetching.tasks.reads_shared(key(0), at)
-            await asyncio.sleep(3)
-            fetching.tasks.reads_shared(key(0), at)
-            before = len(stream.subscribed)
-            await asyncio.sleep(3)
-            assert len(stream.subscribed) == before
-            fetching.tasks.reads_shared(key(0), at)
-            await asyncio.sleep(10)
-            assert len(stream.subscribed) == before + 1
-            program.fetching.sharing.shared.begin_at(key(0), TRIM_HORIZON)
-            await asyncio.sleep(10)
-
-
-@scenario
-async def test_a_task_in_front_reads_apart_if_its_query_does_and_leaves_the_subscription_to_others() -> None:
-    stream = busy_stream()
-    numbers = numbers_of(stream)
-    async with Program(stream, 32 << 10) as program:
-        behind, front = await one_in_front(program, 17)
-        fetching_of(front).follow(front.offset)
-        fetching_of(front).go_apart([key(0)])
-        wanted = ShardRange(key(0), front.offset[key(0)], Position.after(numbers[-1]), numbers[-1])
-        task = asyncio.create_task(program.payloads(front.name, wanted))
-        began = program.clock.monotonic()
-        while not task.done():
-            await behind.batch()
-            assert program.clock.monotonic() - began < 60
-        assert await task
+            assert await program.payloads(front.name, wanted)
+            assert 5 <= program.clock.monotonic() - began < 15
         assert len(stream.subscribed) == 1
+        assert program.polled.opened
         await together(front, behind)
 
 

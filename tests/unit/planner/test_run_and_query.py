@@ -65,7 +65,7 @@ class Fetching:
         self.until: float | None = None
         self.stopped = False
         self.failure = Failure()
-        self.asks_apart = self.reading = self.plans_apart = False
+        self.asks_apart = self.reading = self.is_apart = False
         self.lets_go = asyncio.Event()
         self.lets_go.set()
 

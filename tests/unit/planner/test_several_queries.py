@@ -15,8 +15,8 @@ import pytest
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import ConfigurationError, DataLossError, FetcherUnreachableError
 from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.buffer import NotBufferedError
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
-from kinesis_efo.fetcher.sharer import ElsewhereError
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import WhereRequest
 from kinesis_efo.kinesis.polling import PollingTransport, apart_pace, polling_limits
@@ -130,7 +130,7 @@ class Program:
                 async with aclosing(serving.read(wanted)) as chunks:
                     async for chunk in chunks:
                         payloads += chunk
-            except (FetcherUnreachableError, ElsewhereError):
+            except (FetcherUnreachableError, NotBufferedError):
                 assert self.places
                 await asyncio.sleep(0.2)
                 continue
@@ -428,7 +428,7 @@ def test_nothing_is_kept_for_queries_behind_the_buffer_that_do_not_ask(leaves: b
             if leaves:
                 await front.leave()
                 await asyncio.sleep(10)
-                sharing.relieve(sharing.named(another.name))
+                sharing.make_room(sharing.named(another.name))
                 buffer = sharing.shared.found(key(0))
                 assert buffer is not None
                 assert buffer.start == behind.offset[key(0)]

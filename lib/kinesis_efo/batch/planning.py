@@ -18,11 +18,12 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.stretches import Side, Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.distribution import Distribution, lenient
-from kinesis_efo.errors import AlreadyRunningError, ConfigurationError, DataLossError, ManifestError
+from kinesis_efo.errors import AlreadyRunningError, ConfigurationError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
+from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.retention import written_at
-from kinesis_efo.kinesis.topology import PatientLister, ShardLister, Topology, explained, told_distribution
+from kinesis_efo.kinesis.topology import ShardLister, Topology, explained, told_distribution
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.table import LeaseTable
@@ -98,7 +99,7 @@ async def plan(
             await patience.call(f"lease table {manifest.lease_table}", ask)
     async with await clients.open("kinesis") as client:
         clock.watch(client)
-        lister = PatientLister(Topology(client, clock), patience)
+        lister = Topology(client, clock, patience)
         refs = list(manifest.streams.values())
         listed = await asyncio.gather(*(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs))
         tip = tip_for_kinesis(tip, clock, here=here)
@@ -263,10 +264,7 @@ class StreamPlanner:
         return TRIM_HORIZON if early else position
 
     def _report_loss(self, what: str) -> None:
-        message = f"{self._where}: {what}"
-        if self._fail:
-            raise DataLossError(f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it")
-        logger.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
+        report_loss(f"{self._where}: {what}", fail=self._fail)
 
     async def _open_at(self, position: Position, margin: float) -> list[str] | None:
         """List the shards that were open at a time; None if that is not known, or so recent that all may have been."""

@@ -91,11 +91,7 @@ class Choice(NamedTuple):
 
 
 def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_module) -> Choice:
-    """Choose the decoder.
-
-    Args:
-        environment: Environment variables.
-        load: Imports a module; raises ImportError.
+    """Choose the decoder. `load` imports a module, or raises ImportError.
 
     >>> choose({"KINESIS_EFO_CORE": "off"}).detail
     'records are decoded in Python: KINESIS_EFO_CORE=off'

@@ -69,13 +69,7 @@ class FrameDecoder:
         self._core = None if core is None else core.new_frames()
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
-        """Decode the next bytes.
-
-        Args:
-            chunk: Bytes as the socket gave them.
-
-        Returns:
-            The frames that these bytes completed, in order.
+        """Decode the next bytes, and return the frames that they completed, in order.
 
         Raises:
             FrameError: A length is impossible or a checksum is wrong. Frames before it are returned first, and the next call

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kinesis_efo.producer.record import Record
@@ -152,46 +153,34 @@ class Capacity:
         Returns:
             The waiter; its `admitted` is valid once `wake` was called.
         """
-        with self._lock:
+        with self._changed():
             waiter = Waiter(shard, size, wake, self._monotonic())
             self.waits += 1
             if not self._closed:
                 self._waiters.append(waiter)
-            woken = self._admit()
-        for other in woken:
-            other.wake(other)
         if self._closed:
             wake(waiter)
         return waiter
 
     def cancel(self, waiter: Waiter) -> None:
         """Stop waiting, and return capacity that was granted meanwhile."""
-        with self._lock:
+        with self._changed():
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
                 self._seconds_waited += self._monotonic() - waiter.since
             elif waiter.admitted:
                 self._change(waiter.shard, -1, -waiter.size)
-            woken = self._admit()
-        for other in woken:
-            other.wake(other)
 
     def release(self, usages: Mapping[str, Usage]) -> None:
         """Return the capacity of records, by shard, and admit waiters."""
-        with self._lock:
+        with self._changed():
             for shard, use in usages.items():
                 self._change(shard, -use.records, -use.bytes)
-            woken = self._admit()
-        for waiter in woken:
-            waiter.wake(waiter)
 
     def divide(self, shards: int) -> None:
         """Divide the capacity between another number of shards."""
-        with self._lock:
+        with self._changed():
             self._divide(shards)
-            woken = self._admit()
-        for waiter in woken:
-            waiter.wake(waiter)
 
     def close(self) -> None:
         """Stop admitting, and wake all waiters."""
@@ -200,6 +189,15 @@ class Capacity:
             woken, self._waiters = self._waiters, []
             now = self._monotonic()
             self._seconds_waited += sum(now - waiter.since for waiter in woken)
+        for waiter in woken:
+            waiter.wake(waiter)
+
+    @contextmanager
+    def _changed(self) -> Iterator[None]:
+        """Hold the lock for a change. Then admit waiters, and wake them without the lock."""
+        with self._lock:
+            yield
+            woken = self._admit()
         for waiter in woken:
             waiter.wake(waiter)
 

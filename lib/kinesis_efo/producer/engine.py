@@ -19,11 +19,10 @@ from kinesis_efo.producer.accumulator import RecordAccumulator, RequestOutcome
 from kinesis_efo.producer.capacity import Capacity, usage_of
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import Counts, ProducerMetrics
-from kinesis_efo.producer.placement import shard_map, warn_of_consequences
 from kinesis_efo.producer.record import Data, Epoch, Given, Record, SizeLimit, make_record
 from kinesis_efo.producer.request import PutRecordsRequest
-from kinesis_efo.producer.routing import ShardMap
-from kinesis_efo.producer.service import Service, StreamTraits
+from kinesis_efo.producer.routing import ShardMap, StreamTraits, shard_map, warn_of_consequences
+from kinesis_efo.producer.service import Service
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
 from kinesis_efo.producer.stall import StallWatch
 
@@ -364,7 +363,7 @@ class Engine:
         if not news or known.distribution is not Distribution.KEYED:
             # There was no reshard. Not checked each time, because an account has 20 calls a second for all its producers.
             traits = await self._service.traits()
-            shards = await shard_map(self._service, traits, listed)
+            shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)
             warn_of_consequences(self._stream, traits, self._settings)
         # If records go to other shards although the map is right, frequent refreshes would not help.

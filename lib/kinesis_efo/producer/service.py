@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import botocore
@@ -22,29 +21,13 @@ from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.accumulator import Result
 from kinesis_efo.producer.aggregation import Parcel
-from kinesis_efo.producer.routing import HashRange
+from kinesis_efo.producer.routing import DEFAULT_RECORD_BYTES, HashRange, StreamTraits
 from kinesis_efo.raw_bodies import RAW_BODY, keep_answers, send_as_is
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_RECORD_BYTES = 1 << 20
 _SMALL = 400
 """Bytes below which msgspec's base64 is faster than pybase64, which is four times as fast but takes a call per record."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamTraits:
-    """The facts about a stream that a producer needs, except its shards.
-
-    Attributes:
-        max_record_bytes: Size of the largest record that it accepts, including the partition key.
-        distribution: How Kinesis distributes records over the shards.
-        unknown: Why that is not known; empty if it is.
-    """
-
-    max_record_bytes: int = DEFAULT_RECORD_BYTES
-    distribution: Distribution = Distribution.KEYED
-    unknown: str = ""
 
 
 class Service(Protocol):

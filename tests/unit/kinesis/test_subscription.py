@@ -33,6 +33,7 @@ from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.subscription import ShardHistory, ShardSubscription
+from kinesis_efo.kinesis.transport import EventStream, Quota
 from kinesis_efo.local.sequence import Numbering
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -87,6 +88,16 @@ class Sink(OpenSink):
     @property
     def continuations(self) -> list[int | None]:
         return [event.head.continuation for event in self.events]
+
+
+class TransportPerShard:
+    """Has a transport for each shard; implements `Transport`."""
+
+    def __init__(self, transports: dict[str, ScriptedTransport]) -> None:
+        self._transports = transports
+
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
+        return await self._transports[shard_id].subscribe(stream, shard_id, position, room)
 
 
 class ScriptedWorld:
@@ -716,12 +727,10 @@ async def test_without_the_permission_to_describe_the_consumer_the_message_says_
 async def test_a_thousand_shards_that_miss_something_at_once_ask_once() -> None:
     shards = [f"shardId-{number:012d}" for number in range(1000)]
     clock, topology = LoopClock(), ScriptedTopology(shards, consumer=[True])
-    transports = [ScriptedTransport(clock, MISSING, MISSING, [END]) for _ in shards]
-    context = ReadContext(STREAM, SOURCE, transports[0], topology, TEN, clock=clock)
+    transport = TransportPerShard({shard: ScriptedTransport(clock, MISSING, MISSING, [END]) for shard in shards})
+    context = ReadContext(STREAM, SOURCE, transport, topology, TEN, clock=clock)
     sink = Sink(clock, {})
     subscriptions = [ShardSubscription(context, shard, TRIM_HORIZON, sink) for shard in shards]
-    for subscription, transport in zip(subscriptions, transports, strict=True):
-        subscription._transport = transport
     began = clock.monotonic()
     await asyncio.gather(*(subscription.run() for subscription in subscriptions))
     seconds = clock.monotonic() - began
@@ -806,12 +815,11 @@ async def test_where_the_shards_cannot_be_listed_a_clean_end_is_a_fault_as_ever(
 async def test_a_thousand_shards_that_end_at_once_are_listed_once_in_five_seconds() -> None:
     shards = [Shard(f"shardId-{number:012d}", (), (0, 9), first=1, last=5) for number in range(1000)]
     clock, topology = LoopClock(), ScriptedTopology(shards)
-    transport = ScriptedTransport(clock)
+    script = [], [], [payload(5)], []
+    transport = TransportPerShard({shard.shard_id: ScriptedTransport(clock, *script) for shard in shards})
     context = ReadContext(STREAM, SOURCE, transport, topology, TEN, clock=clock)
     sink = Sink(clock, {})
     subscriptions = [ShardSubscription(context, shard.shard_id, Position.after(4), sink) for shard in shards]
-    for subscription in subscriptions:
-        subscription._transport = ScriptedTransport(clock, [], [], [payload(5)], [])
     began = clock.monotonic()
     await asyncio.gather(*(subscription.run() for subscription in subscriptions))
     assert sink.continuations.count(None) == 1000
@@ -942,7 +950,7 @@ async def test_a_shard_newer_than_all_that_are_listed_is_of_an_earlier_stream_or
 
     async def read(start: Position, *scripts: Any) -> ScriptedWorld:
         world = ScriptedWorld(*scripts, start=start, topology=listed)
-        world.subscription._shard_id = world.subscription._recovery._shard_id = "shardId-000000000004"
+        world.subscription = ShardSubscription(world.context, "shardId-000000000004", start, world.sink)
         return world
 
     await (await read(Position.after(5), MISSING)).fails(StreamReplacedError, "shardId-000000000004", "new checkpoint")
@@ -1225,7 +1233,7 @@ async def test_silence_after_the_room_has_come_is_silence() -> None:
                 return self
 
             async def __anext__(self) -> Any:
-                await subscription.wait(10)
+                await arguments[3].wait(10)
                 return await anext(stream)
 
         return Stalling() if len(world.transport.calls) == 1 else stream
@@ -1241,7 +1249,8 @@ async def test_silence_after_the_room_has_come_is_silence() -> None:
 
 @virtual
 async def test_its_share_is_the_sinks() -> None:
-    assert ScriptedWorld().subscription.share == OpenSink.share
+    world = await ScriptedWorld([END]).ends()
+    assert world.transport.streams[0]._room.share == OpenSink.share
 
 
 @virtual

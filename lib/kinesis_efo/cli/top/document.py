@@ -23,7 +23,7 @@ from kinesis_efo.cli.top.figures import (
     state,
     tone,
 )
-from kinesis_efo.kinesis.sizes import data_in
+from kinesis_efo.kinesis.events import data_in
 from kinesis_efo.operate.following import Observation
 from kinesis_efo.operate.history import ALL, History, Point
 from kinesis_efo.operate.pulse import ShardPulse, Sum, View

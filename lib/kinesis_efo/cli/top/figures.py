@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from kinesis_efo.cli import output
 from kinesis_efo.cli.shapes import Shape, duration, written_out
-from kinesis_efo.kinesis.sizes import data_in
+from kinesis_efo.kinesis.events import data_in
 from kinesis_efo.operate.following import Observation
 from kinesis_efo.operate.pulse import LagCause, QueryPulse, ShardPulse, Sum, View
 from kinesis_efo.units import format_size

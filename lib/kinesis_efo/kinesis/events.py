@@ -144,8 +144,6 @@ _DECODER: Final = msgspec.json.Decoder(_EventBody)
 _ANSWER: Final = msgspec.json.Decoder(_GetRecordsBody)
 _STORED: Final = msgspec.json.Decoder(_StoredRecords)
 _STILL: Final = 0
-_DATA_NAME: Final = b'"Data"'
-_DATA: Final = re.compile(rb'"Data"\s*:\s*"')
 _AGGREGATED: Final = b64encode(MAGIC)[:5]
 _NUMBER_NAME: Final = b'"SequenceNumber"'
 _CONTINUATION_NAME: Final = b'"ContinuationSequenceNumber"'
@@ -168,24 +166,13 @@ def last_record(payload: bytes, through: int | None = None) -> LastRecord | None
     LastRecord(number=42, sub=0)
     """
     if through is None:
-        found = _NUMBER.match(payload, max(payload.rfind(_NUMBER_NAME), 0))
+        found = [digits] if (digits := _last_number(payload)) else []
     else:
-        numbers = (each for each in _NUMBER.finditer(payload) if int(each[1]) <= through)
-        found = max(numbers, key=lambda each: int(each[1]), default=None)
-    if found is None:
+        found = [each[1] for each in _NUMBER.finditer(payload) if int(each[1]) <= through]
+    if not found:
         return None
-    number = int(found[1])
-    aggregated = _AGGREGATED in payload if through is not None else _is_begun_as_aggregate(payload, found)
-    return LastRecord(number, _last_index(payload, number) if aggregated else 0)
-
-
-def _is_begun_as_aggregate(payload: bytes, number: re.Match[bytes]) -> bool:
-    """Whether the data of the last record may begin like an aggregate. `number` is the match of its sequence number."""
-    at = payload.find(_DATA_NAME, number.end())
-    if at < 0:
-        at = max(payload.rfind(_DATA_NAME, 0, number.start()), 0)  # the data comes before the number
-    data = _DATA.match(payload, at)
-    return _AGGREGATED in payload if data is None else payload.startswith(_AGGREGATED, data.end())
+    number = max(map(int, found))
+    return LastRecord(number, _last_index(payload, number) if _AGGREGATED in payload else 0)
 
 
 def _last_index(payload: bytes, number: int) -> int:

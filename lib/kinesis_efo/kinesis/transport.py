@@ -225,9 +225,7 @@ class BotoEventStream:
             if not self._has_room and self._decoder.awaited > self._room.share:
                 await self._find_room(self._decoder.awaited)
                 self._connection.expect(self._decoder.missing)
-                if self._room.share < _LARGEST_READ:
-                    # With many shards, many frames arrive at the same time.
-                    self._decoder.collect()
+                self._decoder.collect()
                 continue
             chunk = await self._body.content.readany()
             if not chunk:

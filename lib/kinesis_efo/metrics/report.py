@@ -31,11 +31,7 @@ class MetricsSettings:
 
 
 def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
-    """Start reporting a source.
-
-    Args:
-        source: Read once per interval, in the exporter's thread.
-        settings: Select the exporter.
+    """Start reporting a source, which is read once per interval, in the exporter's thread.
 
     Returns:
         A function that sends the last values and ends the report, within a few seconds. Calling it again does nothing.

@@ -38,11 +38,7 @@ Parcel: TypeAlias = Record | Aggregate
 
 
 class Packer:
-    """Collects records for one aggregate up to an exact size.
-
-    Args:
-        max_bytes: Largest size of the Kinesis record, its partition key included.
-    """
+    """Collects records for one aggregate up to an exact size: that of the Kinesis record, its partition key included."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -44,13 +44,9 @@ class Waiter:
 
 
 class Capacity:
-    """Bounds outstanding records and bytes.
+    """Bounds outstanding records and bytes, which `shards` shards share.
 
-    Args:
-        max_records: Records of all shards.
-        max_bytes: Bytes of all shards. The caller must refuse records larger than half of it, which could wait for ever.
-        shards: Number of shards that share the capacity.
-        monotonic: Returns seconds; replaced in tests.
+    The caller must refuse records larger than half of `max_bytes`, which could wait for ever.
     """
 
     def __init__(
@@ -142,16 +138,9 @@ class Capacity:
             yield from self.acquire_parts(records[half:])
 
     def acquire(self, shard: str, size: int, wake: Callable[[Waiter], None]) -> Waiter:
-        """Take capacity for a record, or queue for it.
+        """Take capacity for a record, or queue for it. The waiter's `admitted` is valid once `wake` was called.
 
-        Args:
-            shard: The record's shard.
-            size: Bytes of the record.
-            wake: Called once with the waiter when it was admitted or the capacity was closed: from any thread, perhaps before this
-                returns.
-
-        Returns:
-            The waiter; its `admitted` is valid once `wake` was called.
+        `wake` is called once with the waiter when it was admitted or the capacity was closed: from any thread, perhaps before this returns.
         """
         with self._changed():
             waiter = Waiter(shard, size, wake, self._monotonic())

@@ -39,17 +39,7 @@ _BATCH_BYTES = 1 << 20
 
 
 class Engine:
-    """The running part of an open producer. Create it on its event loop.
-
-    Args:
-        stream: Name or ARN, for messages.
-        service: Kinesis.
-        shards: The shard map.
-        traits: What the stream accepts.
-        settings: The producer's settings.
-        clock: Source of the time.
-        random: Source of the jitter, and of keys for records that have none.
-    """
+    """The running part of an open producer. Create it on its event loop. `stream` is the name or ARN, for messages."""
 
     def __init__(
         self,
@@ -118,9 +108,7 @@ class Engine:
     def make_records(self, given: Iterable[Given], positions: Iterable[int] | None = None) -> Iterator[list[Record]]:
         """Do the same as `make_record`, in batches. If a record is refused, the records before it are yielded before the error.
 
-        Args:
-            given: The records.
-            positions: Their numbers in messages; None: counted over all records that were put.
+        `positions` are their numbers in messages; None: counted over all records that were put.
         """
         rest = iter(given)
         numbers = self._positions if positions is None else iter(positions)
@@ -163,8 +151,7 @@ class Engine:
     @property
     def metrics(self) -> ProducerMetrics:
         """The current counters and gauges."""
-        capacity = self.capacity
-        return self._counts.snapshot(capacity.records, capacity.bytes, capacity.waits, capacity.seconds_waited)
+        return self._counts.snapshot(self.capacity)
 
     # -- on the loop's thread
 

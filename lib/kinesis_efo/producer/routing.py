@@ -59,11 +59,7 @@ class HashRange:
 
 
 class ShardMap:
-    """The shards of a stream.
-
-    Args:
-        shards: The open and the closed shards.
-        distribution: How Kinesis distributes records over the shards.
+    """The shards of a stream, open and closed, and how Kinesis distributes records over them.
 
     Raises:
         WriteError: No shard is open.
@@ -125,12 +121,8 @@ async def shard_map(
     list_shards: Callable[[], Awaitable[Sequence[HashRange]]],
     listed: Sequence[HashRange] | None = None,
 ) -> ShardMap:
-    """Make the shard map of a stream.
-
-    Args:
-        traits: The stream's traits.
-        list_shards: Lists the shards; not called if Kinesis distributes records itself.
-        listed: The shards if they were just listed; None: list them.
+    """Make the shard map of a stream from its shards, if they were `listed` before. `list_shards` lists them otherwise, unless Kinesis
+    distributes records itself.
 
     Raises:
         ClientError: The shards cannot be listed; botocore's exception.

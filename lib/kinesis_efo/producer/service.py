@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import botocore
 import msgspec
 from aiobotocore.config import AioConfig
+from botocore.parsers import ResponseParserError
 from pybase64 import b64encode
 
 from kinesis_efo import __version__
@@ -36,9 +37,7 @@ class Service(Protocol):
     async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Result]:
         """Send one PutRecords without retries. Returns one result per parcel, in order.
 
-        Args:
-            parcels: The Kinesis records.
-            keyed: Whether keys select the shard; if not, no explicit hash keys are sent.
+        `keyed` is whether keys select the shard; if not, no explicit hash keys are sent.
         """
         ...
 
@@ -65,18 +64,8 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_PutRecordsBody)
 
 
-class BrokenAnswerError(OSError):
-    """The response of PutRecords does not have one result per record."""
-
-
 class KinesisService:
-    """Kinesis behind aiobotocore clients.
-
-    Args:
-        data: Client for PutRecords, without retries and without parameter validation.
-        control: Client for everything else.
-        stream: Name or ARN.
-    """
+    """Kinesis behind aiobotocore clients: `data` for PutRecords, without retries and without parameter validation, `control` for the rest."""
 
     def __init__(self, data: Any, control: Any, stream: str) -> None:
         self._data = data
@@ -99,9 +88,9 @@ class KinesisService:
         try:
             results = _decoder.decode(answer[RAW_BODY]).records
         except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BrokenAnswerError(f"the answer of PutRecords cannot be decoded: {error}") from None
+            raise ResponseParserError(f"the answer of PutRecords cannot be decoded: {error}") from None
         if len(results) != len(parcels):
-            raise BrokenAnswerError(f"PutRecords answered {len(results)} results for {len(parcels)} records")
+            raise ResponseParserError(f"PutRecords answered {len(results)} results for {len(parcels)} records")
         return results
 
     async def shards(self) -> list[HashRange]:
@@ -138,12 +127,7 @@ class KinesisService:
 
 @asynccontextmanager
 async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncIterator[Service]:
-    """Connect to Kinesis for one stream.
-
-    Args:
-        stream: Name or ARN.
-        aws: Region, endpoint and role.
-        connections: Most requests in flight at a time.
+    """Connect to Kinesis for one stream, with at most so many requests in flight at a time.
 
     Raises:
         ConfigurationError: The stream's name or ARN is not valid, or no region is known.

@@ -1,4 +1,4 @@
-"""Decides how long a shard's subscription waits after an error, or with which message it gives up."""
+"""What a shard's subscriptions share: how long to wait after an error, or with which message to give up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random as standard_random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from botocore.exceptions import ClientError
@@ -15,6 +16,7 @@ from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
 from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, classify, fatal, replaced
+from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Presence, ShardLister
 from kinesis_efo.kinesis.transport import Transport
 from kinesis_efo.manifest import StreamRef
@@ -91,7 +93,12 @@ class ReadContext:
 
 
 class Recovery:
-    """Decides what to do after each error of one shard's subscription."""
+    """State that the subscriptions of a shard share; decides what to do after each error. It holds no sink, and so no records.
+
+    Attributes:
+        stats: Statistics of all of them.
+        next_call: When Kinesis allows the next call for this shard, seconds on the monotonic clock.
+    """
 
     def __init__(self, context: ReadContext, shard_id: str) -> None:
         self._context = context
@@ -102,6 +109,8 @@ class Recovery:
         self._takeovers: deque[float] = deque()
         self._refusals: deque[float] = deque()
         self._expired = False
+        self.stats = SubscriptionStats()
+        self.next_call = -inf
 
     def opened(self) -> None:
         """Note that Kinesis accepted a subscription, and reset the count of refusals."""

@@ -7,18 +7,17 @@ was assigned, and the second of its shard's creation. AWS does not promise that 
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from typing import Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.lineage import Shard
-from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister
+from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister, SharedCall
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
 
-_ASK_AGAIN: Final = 60.0
+_FRESH_SECONDS: Final = 60.0
 
 
 class Retention:
@@ -45,12 +44,10 @@ class Retention:
         shortest: float,
     ) -> None:
         self._stream = stream
-        self._lister = lister
         self._clock = clock
         self._fail = fail
         self._shortest = shortest
-        self._asking = asyncio.Lock()
-        self._known: tuple[float, float] | None = None
+        self._retention = SharedCall(lambda: lister.retention(stream.stream_arn), clock, _FRESH_SECONDS)
         self._warned: set[str] = set()
 
     async def check(
@@ -85,7 +82,7 @@ class Retention:
     async def reaches_back_to(self, epoch_ms: int) -> bool:
         """Whether records that arrived at a time, in epoch milliseconds, are within retention."""
         age = self._clock.time() - epoch_ms / 1000
-        return age <= self._shortest or age <= await self._retention()
+        return age <= self._shortest or age <= await self._retention.get()
 
     async def check_begun(self, shard: Shard) -> None:
         """Report records that were trimmed from the beginning of a shard whose parents were read to their end."""
@@ -106,7 +103,7 @@ class Retention:
     ) -> bool:
         if self._clock.time() - since <= self._shortest + grace:
             return False
-        horizon = self._clock.time() - await self._retention()
+        horizon = self._clock.time() - await self._retention.get()
         if since >= horizon - grace:
             return False
         if shard_id not in self._warned:
@@ -118,13 +115,6 @@ class Retention:
             )
             self._warned.add(shard_id)
         return True
-
-    async def _retention(self) -> float:
-        async with self._asking:
-            now = self._clock.monotonic()
-            if self._known is None or now - self._known[0] > _ASK_AGAIN:
-                self._known = now, await self._lister.retention(self._stream.stream_arn)
-            return self._known[1]
 
 
 def written_at(number: int, shard_id: str, latest: float) -> float | None:

@@ -311,13 +311,13 @@ class Stream:
         read: Callable[[EventStream], Awaitable[T]],
     ) -> T:
         """Subscribe, and let `read` read the events and close them. Retries both."""
-        context, history = by.context, by.history(shard_id)
+        context, recovery = by.context, by.recovery(shard_id)
         backoff = Backoff(context.retry, context.random)
         while True:
-            await self._clock.sleep(max(0.0, history.next_call - self._clock.monotonic()))
+            await self._clock.sleep(max(0.0, recovery.next_call - self._clock.monotonic()))
             try:
                 events = await context.transport.subscribe(context.stream, shard_id, start, Unlimited())
-                history.next_call = self._clock.monotonic() + context.limits.after_success
+                recovery.next_call = self._clock.monotonic() + context.limits.after_success
                 return await read(events)
             except Exception as error:
                 fault = classify(error)

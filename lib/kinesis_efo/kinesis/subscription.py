@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from math import inf
 from typing import Final, NamedTuple
 
 from kinesis_efo.aws_errors import describe
@@ -41,23 +40,6 @@ _FULL: Final = _Outcome("the buffer was full")
 _CLOSED: Final = _Outcome("the shard is closed")
 
 
-class ShardHistory:
-    """State that the subscriptions of a shard share. It holds no sink, and so no records.
-
-    Attributes:
-        recovery: Decides what to do after each error.
-        stats: Statistics of all of them.
-        next_call: When Kinesis allows the next call for this shard, seconds on the monotonic clock.
-    """
-
-    __slots__ = ("next_call", "recovery", "stats")
-
-    def __init__(self, context: ReadContext, shard_id: str) -> None:
-        self.recovery = Recovery(context, shard_id)
-        self.stats = SubscriptionStats()
-        self.next_call = -inf
-
-
 class ShardSubscription:
     """Reads one shard from a position on.
 
@@ -68,7 +50,7 @@ class ShardSubscription:
         sink: Receives the events.
         retention: Checks whether records after a position may be gone; None: not checked.
         read_until: Records that arrived before this time lie at or before `start`, epoch seconds; None: not known.
-        history: State of the shard's former subscriptions, which have ended; None: there were none.
+        recovery: State of the shard's former subscriptions, which have ended; None: there were none.
         may_open: Awaited before each SubscribeToShard, and returns once it is allowed; None: always allowed.
 
     Attributes:
@@ -84,12 +66,12 @@ class ShardSubscription:
         *,
         retention: Retention | None = None,
         read_until: float | None = None,
-        history: ShardHistory | None = None,
+        recovery: Recovery | None = None,
         may_open: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._context = context
-        self._history = history or ShardHistory(context, shard_id)
-        self.stats: SubscriptionStats = self._history.stats
+        self._recovery = recovery or Recovery(context, shard_id)
+        self.stats: SubscriptionStats = self._recovery.stats
         self._progress = ShardProgress(context, shard_id, start, sink, self.stats, retention, read_until)
         self._place = PlaceInLine(sink.room, context.clock, context.limits.full)
         self._may_open = may_open
@@ -118,7 +100,7 @@ class ShardSubscription:
             StreamError: The shard cannot be read any more; the message says why and what to do.
             DataLossError: The shard does not exist any more, or the trim horizon has passed the position.
         """
-        clock, recovery = self._context.clock, self._history.recovery
+        clock = self._context.clock
         self._progress.heard_at = clock.monotonic()
         try:
             while not self.position.is_end:
@@ -130,7 +112,7 @@ class ShardSubscription:
                 fault = classify(outcome.error)
                 self.stats.failures[fault.code] += 1
                 self._place.release()  # others can use the room until the next try
-                await clock.sleep(await recovery.delay(fault, self.position))
+                await clock.sleep(await self._recovery.delay(fault, self.position))
             self.stats.state = State.ENDED
         except BaseException as error:
             self.stats.state = State.CLOSED if isinstance(error, asyncio.CancelledError) else State.FAILED
@@ -149,7 +131,7 @@ class ShardSubscription:
             # Kinesis refuses a position in its future.
             self.stats.state = State.WAITING
             await clock.sleep(min(ahead, _LOOK_SECONDS))
-        if (delay := self._history.next_call - clock.monotonic()) > 0:
+        if (delay := self._recovery.next_call - clock.monotonic()) > 0:
             self.stats.state = State.WAITING
             await clock.sleep(delay)
         if self._may_open is not None:
@@ -168,8 +150,8 @@ class ShardSubscription:
         except Exception as error:
             return _Outcome(describe(error), error)
         opened = clock.monotonic()
-        self._history.next_call = opened + limits.after_success
-        self._history.recovery.opened()
+        self._recovery.next_call = opened + limits.after_success
+        self._recovery.opened()
         stats.opened += 1
         stats.state = State.STREAMING
         logger.info("%s: %s at %s", progress, "polled" if self._context.stream.polled else "subscribed", self.position)
@@ -197,7 +179,7 @@ class ShardSubscription:
     async def _open(self) -> EventStream:
         context, progress = self._context, self._progress
         start = TRIM_HORIZON if await progress.is_passed() else self.position
-        self._history.next_call = context.clock.monotonic() + context.limits.between_calls
+        self._recovery.next_call = context.clock.monotonic() + context.limits.between_calls
         subscribe = context.transport.subscribe(context.stream, progress.shard_id, start, self._place)
         stream = await within(context.clock, context.limits.opening, subscribe, discard=_close)
         if stream is None:
@@ -222,7 +204,7 @@ class ShardSubscription:
                 closed = not any_event and await progress.deliver_listed_end()
                 return _CLOSED if closed else self._clean_end(opened, any_event=any_event)
             events.expect_room()
-            self._history.recovery.progressed()
+            self._recovery.progressed()
             await progress.deliver(event)
             if self.position.is_end:
                 return _Outcome("the shard has ended")
@@ -258,7 +240,7 @@ class Subscriptions:
         self.context: Final = context
         self.stats: dict[str, SubscriptionStats] = {}
         self._retention = retention
-        self._histories: dict[str, ShardHistory] = {}
+        self._recoveries: dict[str, Recovery] = {}
 
     def make(
         self,
@@ -269,8 +251,8 @@ class Subscriptions:
         may_open: Callable[[], Awaitable[None]] | None,
     ) -> ShardSubscription:
         """Make a subscription to one shard. The arguments are those of `Stream.subscribe`."""
-        history = self.history(shard_id)
-        self.stats[shard_id] = history.stats
+        recovery = self.recovery(shard_id)
+        self.stats[shard_id] = recovery.stats
         return ShardSubscription(
             self.context,
             shard_id,
@@ -278,15 +260,15 @@ class Subscriptions:
             sink,
             retention=self._retention,
             read_until=read_until,
-            history=history,
+            recovery=recovery,
             may_open=may_open,
         )
 
-    def history(self, shard_id: str) -> ShardHistory:
+    def recovery(self, shard_id: str) -> Recovery:
         """Return the state that a shard's subscriptions share."""
-        if shard_id not in self._histories:
-            self._histories[shard_id] = ShardHistory(self.context, shard_id)
-        return self._histories[shard_id]
+        if shard_id not in self._recoveries:
+            self._recoveries[shard_id] = Recovery(self.context, shard_id)
+        return self._recoveries[shard_id]
 
     def describe(self, shard_id: str) -> str:
         """Describe the subscription to a shard, for messages."""

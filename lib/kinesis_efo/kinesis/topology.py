@@ -250,8 +250,8 @@ class Presence:
     """
 
     def __init__(self, stream: StreamRef, lister: ShardLister, clock: Clock) -> None:
-        self._shards = _SharedCall(lambda: lister.shards(stream.stream_arn), clock)
-        self._consumer = _SharedCall(lambda: lister.consumer_exists(stream.consumer_arn or ""), clock)
+        self._shards = SharedCall(lambda: lister.shards(stream.stream_arn), clock, FRESH_SECONDS)
+        self._consumer = SharedCall(lambda: lister.consumer_exists(stream.consumer_arn or ""), clock, FRESH_SECONDS)
 
     async def shards(self) -> list[Shard]:
         """List the stream's shards."""
@@ -268,17 +268,18 @@ class Presence:
         return await self._consumer.get()
 
 
-class _SharedCall(Generic[T]):
-    """A call whose reply is shared by callers at the same time or soon after."""
+class SharedCall(Generic[T]):
+    """A call whose reply is shared by callers at the same time, or at most `seconds` later."""
 
-    def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, seconds: float) -> None:
         self._ask = ask
+        self._seconds = seconds
         self._clock = clock
         self._asking: asyncio.Task[T] | None = None
         self._answered: tuple[float, T] | None = None
 
     async def get(self) -> T:
-        if self._answered is not None and self._clock.monotonic() - self._answered[0] < FRESH_SECONDS:
+        if self._answered is not None and self._clock.monotonic() - self._answered[0] < self._seconds:
             return self._answered[1]
         if self._asking is None:
             self._asking = asyncio.create_task(self._answer())

@@ -226,17 +226,12 @@ class Capacity:
         use = self._usages.get(shard)
         if use is None:
             use = self._usages[shard] = Usage()
-        share, beyond = self._share, self._beyond
-        before_records, before_bytes = use.records - share.records, use.bytes - share.bytes
-        use.records += records
-        use.bytes += size
-        self._total.records += records
-        self._total.bytes += size
-        after_records, after_bytes = before_records + records, before_bytes + size
-        if before_records > 0 or after_records > 0:
-            beyond.records += max(0, after_records) - max(0, before_records)
-        if before_bytes > 0 or after_bytes > 0:
-            beyond.bytes += max(0, after_bytes) - max(0, before_bytes)
+        over_records, over_bytes = use.records - self._share.records, use.bytes - self._share.bytes
+        self._beyond.records += max(0, over_records + records) - max(0, over_records)
+        self._beyond.bytes += max(0, over_bytes + size) - max(0, over_bytes)
+        for each in (use, self._total):
+            each.records += records
+            each.bytes += size
         if not use.records:
             del self._usages[shard]
 

@@ -29,10 +29,10 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.kinesis.events import ChildShard, Event
 from kinesis_efo.kinesis.lineage import Shard
-from kinesis_efo.kinesis.recovery import ReadContext
+from kinesis_efo.kinesis.recovery import ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State
-from kinesis_efo.kinesis.subscription import ShardHistory, ShardSubscription
+from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.transport import EventStream, Quota
 from kinesis_efo.local.sequence import Numbering
 from kinesis_efo.manifest import StreamRef
@@ -440,14 +440,14 @@ async def test_by_default_nine_minutes_without_progress_are_borne_as_often_as_th
 @virtual
 async def test_minutes_without_a_lease_do_not_count_as_failing() -> None:
     world = ScriptedWorld(*[refused("InternalFailureException", "down", 500)] * 10, [END], retry=RetrySettings())
-    history = ShardHistory(world.context, SHARD)
+    recovery = Recovery(world.context, SHARD)
     for _ in range(3):
-        running = asyncio.ensure_future(world.subscribe(history=history).run())
+        running = asyncio.ensure_future(world.subscribe(recovery=recovery).run())
         await asyncio.sleep(5)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await asyncio.sleep(900)
-    world.subscription = world.subscribe(history=history)
+    world.subscription = world.subscribe(recovery=recovery)
     await world.ends()
     assert world.stats.failures == {"InternalFailureException": 10}
 
@@ -543,19 +543,19 @@ async def test_a_success_resets_the_time_of_refusals() -> None:
 async def test_a_call_made_elsewhere_is_waited_out() -> None:
     world = ScriptedWorld([END])
     begin = world.clock.monotonic()
-    history = ShardHistory(world.context, SHARD)
-    history.next_call = begin + 3
-    await world.subscribe(history=history).run()
+    recovery = Recovery(world.context, SHARD)
+    recovery.next_call = begin + 3
+    await world.subscribe(recovery=recovery).run()
     assert world.transport.calls == [(begin + 3, "TRIM_HORIZON")]
-    assert history.next_call == begin + 3 + 5
+    assert recovery.next_call == begin + 3 + 5
 
 
 @virtual
 async def test_failures_of_the_former_subscription_still_count() -> None:
     """A feed that is started again and again, by readers or lost leases, must not make a failing shard look healthy."""
     world = ScriptedWorld(*[refused("InternalFailure", status=500)] * 20)
-    history, calls = ShardHistory(world.context, SHARD), 0
-    subscription = world.subscribe(history=history)
+    recovery, calls = Recovery(world.context, SHARD), 0
+    subscription = world.subscribe(recovery=recovery)
     for _ in range(5):
         running = asyncio.ensure_future(subscription.run())
         while len(world.transport.calls) < calls + 2:  # noqa: ASYNC110
@@ -563,7 +563,7 @@ async def test_failures_of_the_former_subscription_still_count() -> None:
         calls += 2
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        subscription = world.subscribe(history=history)
+        subscription = world.subscribe(recovery=recovery)
     with pytest.raises(RetriesExhaustedError):
         await subscription.run()
     assert len(world.transport.calls) == 11
@@ -573,13 +573,13 @@ async def test_failures_of_the_former_subscription_still_count() -> None:
 @virtual
 async def test_the_time_of_refusals_begins_anew_after_a_pause() -> None:
     world = ScriptedWorld(TOO_SOON, TOO_SOON, TOO_SOON, [END])
-    history = ShardHistory(world.context, SHARD)
-    running = asyncio.ensure_future(world.subscribe(history=history).run())
+    recovery = Recovery(world.context, SHARD)
+    running = asyncio.ensure_future(world.subscribe(recovery=recovery).run())
     await asyncio.sleep(1)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await asyncio.sleep(600)
-    world.subscription = world.subscribe(history=history)
+    world.subscription = world.subscribe(recovery=recovery)
     await world.ends()
 
 

@@ -136,18 +136,16 @@ class RecordAccumulator:
         outcomes = self._ended(request)
         self._failing, self._expired = None, 0
         self._backoff.end()
-        settled = RequestOutcome()
-        if request.keyed:
-            as_predicted = [None if result.code else result.shard for result in results] == request.shards
-        else:
-            as_predicted = not any(result.code for result in results)
-        if as_predicted:
-            # The fast path: most requests are accepted as a whole, by the predicted shards.
-            settled.acknowledged = request.records
-            for shard, taken in Counter(request.shards).items():
-                outcomes[shard].taken = taken
-        else:
-            self._settle_each(request, results, outcomes, settled, now)
+        settled, keyed = RequestOutcome(), request.keyed
+        for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
+            outcome = outcomes[shard]
+            if result.code is not None:
+                self._refused(parcel, judge_result(result.code, result.message or ""), outcome, settled, now)
+            elif result.shard == shard or not keyed:
+                outcome.taken += 1
+                settled.acknowledged += parcel.records
+            else:
+                self._written_elsewhere(parcel, shard, result.shard or shard, outcome, settled)
         for shard, outcome in outcomes.items():
             self._pace(shard, outcome, request.sent_at, now, settled)
         return settled
@@ -220,24 +218,6 @@ class RecordAccumulator:
             # A shard's range of hash keys never changes: while it is open, the prediction holds.
             by_shard[record.shard if record.shard in self._queues else self._map.shard_of(record.hash)].append(record)
         return by_shard
-
-    def _settle_each(
-        self,
-        request: PutRecordsRequest,
-        results: Sequence[Result],
-        outcomes: dict[str, _QueueOutcome],
-        settled: RequestOutcome,
-        now: float,
-    ) -> None:
-        for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
-            outcome = outcomes[shard]
-            if result.code is None and result.shard == shard:
-                outcome.taken += 1
-                settled.acknowledged += parcel.records
-            elif result.code is None:
-                self._written_elsewhere(parcel, shard, result.shard or shard, outcome, settled)
-            else:
-                self._refused(parcel, judge_result(result.code, result.message or ""), outcome, settled, now)
 
     def _written_elsewhere(
         self, parcel: Parcel, predicted: str, actual: str, outcome: _QueueOutcome, settled: RequestOutcome

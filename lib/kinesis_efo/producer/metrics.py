@@ -30,21 +30,11 @@ class Latency:
 
     def add(self, seconds: Sequence[float]) -> None:
         """Add the times of records."""
-        if not seconds:
-            return
-        # The times of one request are nearly sorted, so sorting is cheap and saves one search per record.
-        ordered = sorted(seconds)
-        below = 0
-        for power, bound in enumerate(_BOUNDS):
-            upto = bisect_left(ordered, bound, below)
-            self._counts[power] += upto - below
-            below = upto
-            if below == len(ordered):
-                break
-        self._counts[-1] += len(ordered) - below
-        self.count += len(ordered)
-        self.total += sum(ordered)
-        self.longest = max(self.longest, ordered[-1])
+        for each in seconds:
+            self._counts[bisect_left(_BOUNDS, each)] += 1
+        self.count += len(seconds)
+        self.total += sum(seconds)
+        self.longest = max(self.longest, max(seconds, default=0.0))
 
     def quantile(self, share: float) -> float:
         """Return an upper bound, in seconds, for this share of the records; 0.0 if there are none."""

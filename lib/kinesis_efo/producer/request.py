@@ -74,19 +74,12 @@ def _packed(
         if cost > bytes_left and (taken or not first):
             break
         if not packer.add(record):
-            if len(packer):
-                parcels.append(packer.seal())
-                bytes_left -= _AGGREGATE_OVERHEAD
-                packer = Packer(aggregate_bytes)
-            if len(parcels) == parcels_left or (cost > bytes_left and (taken or not first)):
+            parcels.append(packer.seal())
+            bytes_left -= _AGGREGATE_OVERHEAD
+            packer = Packer(aggregate_bytes)
+            if len(parcels) == parcels_left or cost > bytes_left:
                 break
-            if not packer.add(record):
-                parcels.append(record)
-                taken.append(record)
-                bytes_left -= cost
-                if len(parcels) == parcels_left:
-                    break
-                continue
+            packer.add(record)
         taken.append(record)
         bytes_left -= cost
     if len(packer):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -135,20 +135,15 @@ async def shard_map(
 
 def warn_of_consequences(stream: str, traits: StreamTraits, settings: ProducerSettings) -> None:
     """Log the settings that a producer cannot follow; each once in a process."""
-    for what in _consequences(traits, settings):
-        _warn_once(f"stream {stream}: {what}")
-
-
-def _consequences(traits: StreamTraits, settings: ProducerSettings) -> Iterator[str]:
     if traits.distribution is Distribution.UNKNOWN and settings.aggregate:
-        yield (
-            "records are not aggregated, because it cannot be told whether Kinesis distributes the stream's records itself "
-            f"(RecordDistributionStrategy), in which case readers may drop aggregates: {traits.unknown}"
+        _warn_once(
+            f"stream {stream}: records are not aggregated, because it cannot be told whether Kinesis distributes the stream's records "
+            f"itself (RecordDistributionStrategy), in which case readers may drop aggregates: {traits.unknown}"
         )
-    if traits.distribution is Distribution.AUTO and (settings.aggregate or settings.ordered):
-        asked = [what for what, on in (("aggregated", settings.aggregate), ("kept in order", settings.ordered)) if on]
-        yield (
-            f"records are not {' or '.join(asked)}: Kinesis distributes the stream's records itself "
+    asked = [what for what, on in (("aggregated", settings.aggregate), ("kept in order", settings.ordered)) if on]
+    if traits.distribution is Distribution.AUTO and asked:
+        _warn_once(
+            f"stream {stream}: records are not {' or '.join(asked)}: Kinesis distributes the stream's records itself "
             "(RecordDistributionStrategy AUTO), whatever their keys are"
         )
 

@@ -36,12 +36,7 @@ class Completion:
         self._quiet = Quiet()
 
     def after(self, event: Event, server_time: float, now: float) -> bool:
-        """Whether all rows were read with this event.
-
-        Args:
-            event: The next event.
-            server_time: The earliest time of the response, by Kinesis' clock; epoch seconds.
-            now: Monotonic time, seconds.
+        """Whether all rows were read with this event. `server_time` is the earliest time of the response, by Kinesis' clock; epoch seconds.
 
         Raises:
             RetriesExhaustedError: No record came for `timeout`, and the end of the stretch is not reached.

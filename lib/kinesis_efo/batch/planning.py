@@ -70,12 +70,7 @@ async def plan(
 ) -> list[Stretch]:
     """Plan a read.
 
-    Args:
-        manifest: The streams to read.
-        options: The options of the read.
-        tip: The position for `LATEST`, by the clock of the machine on which the read was loaded.
-        clock: Time.
-        here: Whether that is this machine.
+    `tip` is the position for `LATEST`, by the clock of the machine on which the read was loaded; `here` is whether that is this machine.
 
     Raises:
         ConfigurationError: The start or the end is not possible, or names a shard that does not exist.

@@ -157,16 +157,12 @@ async def read_stretch(
     patience: float,
     fail_on_data_loss: bool,
 ) -> None:
-    """Read one stretch to its end.
+    """Read one stretch to its end, by a stream with a client for this shard alone. Updates `progress`.
 
     Args:
-        stream: Its stream, with a client for this shard alone.
-        progress: Its progress, which is updated.
         server_time: Returns the time of Kinesis' last response, epoch seconds.
         take: Takes the records; may wait.
-        clock: Time.
         patience: Seconds without progress after which the read fails, although Kinesis responds.
-        fail_on_data_loss: Whether a shard that is gone is an error.
 
     Raises:
         StreamError: The shard cannot be read, or does not get to the end of the stretch.

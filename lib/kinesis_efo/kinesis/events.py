@@ -24,14 +24,7 @@ _Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class ChildShard(NamedTuple):
-    """A child shard, as the last event of its parent announces it.
-
-    Attributes:
-        shard_id: Its id.
-        parents: Ids of its parents: one after a split, two after a merge.
-        starting_hash: First hash key it takes.
-        ending_hash: Last hash key it takes.
-    """
+    """A child shard, as the last event of its parent announces it: with one parent after a split, two after a merge."""
 
     shard_id: str
     parents: tuple[str, ...]
@@ -123,10 +116,9 @@ class _StoredRecords(msgspec.Struct, rename="pascal"):
 
 
 class GetRecordsAnswer(NamedTuple):
-    """A response of GetRecords.
+    """A response of GetRecords, as events: two if it holds the last records and the end.
 
     Attributes:
-        events: The response as events: two if it holds the last records and the end.
         iterator: The iterator of the next call; None at the shard's end.
         millis_behind: How far the response lags behind the shard's tip, in milliseconds.
         bytes: Bytes of data and partition keys, which Kinesis counts against the shard's throughput; exact to a few bytes per record.

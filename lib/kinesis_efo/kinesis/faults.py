@@ -63,13 +63,7 @@ class Verdict(Enum):
 
 
 class Fault(NamedTuple):
-    """An error and what to do about it.
-
-    Attributes:
-        verdict: What to do.
-        code: The service's error code or the exception's name, as counted in metrics.
-        error: The exception.
-    """
+    """An error, what to do about it, and its code as counted in metrics: the service's, or the exception's name."""
 
     verdict: Verdict
     code: str
@@ -164,12 +158,7 @@ class Backoff:
 def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Backoff | None = None) -> StreamError:
     """Make the exception for a shard that cannot be read any more.
 
-    Args:
-        fault: The last error.
-        stream: The stream.
-        shard_id: The shard.
-        source: Where the ARNs came from: the manifest's location.
-        row: The failures in a row that ended with this error; None if it is fatal by itself.
+    `row` are the failures in a row that ended with this error; None if it is fatal by itself. `source` is where the ARNs came from.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"

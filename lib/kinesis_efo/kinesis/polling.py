@@ -134,14 +134,13 @@ def apart_pace(rate: int) -> Pace:
 
 
 class PollingTransport:
-    """GetRecords through an aiobotocore client; implements `Transport`.
+    """GetRecords through an aiobotocore client; implements `Transport`. `pace` makes the pace of a shard at its first call.
 
     Args:
         client: An aiobotocore `kinesis` client made with `POLLING_CONFIG`, used for nothing else. The caller closes it.
         clock: Time.
         interval: Seconds between two calls to a shard that had no more records; longer if there would be more than `CALLS_FOR_NOTHING`
             a second.
-        pace: Makes the pace of a shard at its first call.
     """
 
     def __init__(self, client: Any, clock: Clock, interval: float, pace: Callable[[], Pace] = Pace) -> None:

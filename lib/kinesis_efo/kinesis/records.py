@@ -127,12 +127,9 @@ class Decoder:
 
 
 class _Cutter:
-    """Decodes events and keeps the records of a range, ascending, each once.
+    """Decodes events and keeps the records of a range, ascending, each once: those after `floor` (-1: all), up to `ceiling` (None: all).
 
     Attributes:
-        key: The shard.
-        floor: Records up to this number are dropped; -1 for none.
-        ceiling: Records after this number are dropped; None for no end.
         large: Whether the last event had large records.
         done: Whether the last event reached the end of the range.
     """

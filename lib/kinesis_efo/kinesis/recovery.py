@@ -61,16 +61,8 @@ KINESIS_LIMITS: Final = Limits()
 class ReadContext:
     """The settings and services that all subscriptions to one stream share.
 
-    Attributes:
-        stream: The stream and the consumer that reads it.
-        source: Where the consumer's ARN came from, for messages: the manifest's location.
-        transport: Subscribes to shards.
-        topology: Lists the stream's shards and its consumer, to find out what is missing.
-        retry: How often a failure is retried, and how long apart.
-        limits: Kinesis' times.
-        clock: Time.
-        random: Returns numbers in `[0, 1)`, for jitter.
-        presence: Shares these listings between the subscriptions.
+    `source` is where the consumer's ARN came from, for messages. `topology` is asked what is missing, by way of `presence`, which shares
+    the replies. `random` returns numbers in `[0, 1)`, for jitter.
     """
 
     stream: StreamRef

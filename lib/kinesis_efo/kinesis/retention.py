@@ -21,17 +21,11 @@ _FRESH_SECONDS: Final = 60.0
 
 
 class Retention:
-    """Checks whether records after a position may be gone, and raises or warns.
+    """Checks whether records after a position may be gone, and raises or warns once per shard, as `fail` says.
 
     It reports every loss that sequence numbers and the stream's present retention show. It may also report one of a shard that was
-    idle all the while: Kinesis does not say whether there were records.
-
-    Args:
-        stream: The stream.
-        lister: Gets the stream's retention; only called for positions older than `shortest`.
-        clock: Kinesis' clock.
-        fail: Whether a loss raises an error; if not, it is logged, once per shard.
-        shortest: Every stream keeps its records for at least this long; seconds.
+    idle all the while: Kinesis does not say whether there were records. The retention is only asked for if a position is older than
+    `shortest`, for which every stream keeps its records; seconds.
     """
 
     def __init__(

@@ -41,17 +41,11 @@ _CLOSED: Final = _Outcome("the shard is closed")
 
 
 class ShardSubscription:
-    """Reads one shard from a position on.
+    """Reads one shard from a position on. The arguments are those of `Stream.subscribe`, and besides:
 
     Args:
-        context: How the stream is read.
-        shard_id: The shard.
-        start: Where to begin.
-        sink: Receives the events.
         retention: Checks whether records after a position may be gone; None: not checked.
-        read_until: Records that arrived before this time lie at or before `start`, epoch seconds; None: not known.
         recovery: State of the shard's former subscriptions, which have ended; None: there were none.
-        may_open: Awaited before each SubscribeToShard, and returns once it is allowed; None: always allowed.
 
     Attributes:
         stats: Statistics of this and the former subscriptions.

@@ -241,12 +241,7 @@ async def told_distribution(lister: ShardLister, ref: StreamRef) -> Distribution
 class Presence:
     """The shards and the consumer of one stream, as of the last seconds, with one call for all subscriptions that ask at the same time.
 
-    A fault may hit a thousand shards at once, and Kinesis allows an account few such calls a second.
-
-    Args:
-        stream: The stream and its consumer.
-        lister: Calls Kinesis. Its errors are raised to all that wait for a call.
-        clock: Time.
+    A fault may hit a thousand shards at once, and Kinesis allows an account few such calls a second. An error is raised to all that wait.
     """
 
     def __init__(self, stream: StreamRef, lister: ShardLister, clock: Clock) -> None:

@@ -19,19 +19,6 @@ class OpenSubscription:
     timer's interval, so it is never late.
     """
 
-    __slots__ = (
-        "_clock",
-        "_deadline",
-        "_events",
-        "_heard",
-        "_limits",
-        "_reads",
-        "_stats",
-        "_stream",
-        "_timer",
-        "timed_out",
-    )
-
     def __init__(self, stream: EventStream, clock: Clock, limits: Limits, stats: SubscriptionStats) -> None:
         self.timed_out = False
         self._stream = stream

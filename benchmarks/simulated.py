@@ -100,13 +100,7 @@ class SimulatedKinesis:
         """See `ShardLister`."""
         return 24 * 3600.0
 
-    async def latest_tip(
-        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
-    ) -> Position:
-        """See `Transport`."""
-        return Position.after(next(self._numbers))
-
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> _Events:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> _Events:
         """See `Transport`."""
         # The subscriptions of a query that has read for a while do not all end at once.
         first = shard_id not in self._renewed

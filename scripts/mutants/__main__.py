@@ -48,7 +48,7 @@ REMEMBERED: Final = 10
 AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (
         "kinesis/quiet",
-        "kinesis/backoff",
+        "kinesis/faults",
         "kinesis/clock",
         "kinesis/records",
         "kinesis/recovery",
@@ -57,7 +57,10 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "kinesis/frames",
         "kinesis/batches",
         "kinesis/stream",
+        "kinesis/ends",
         "kinesis/subscription",
+        "kinesis/progress",
+        "kinesis/open_subscription",
     ): ("tests/unit/kinesis", "tests/emulator", "tests/unit/fetcher"),
     ("fetcher/shortfall",): ("tests/unit/fetcher", "tests/emulator"),
     (

@@ -11,7 +11,7 @@ from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.kinesis.topology import PatientLister, Topology
+from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -25,7 +25,7 @@ TIP = Position.after(10**60)
 async def batch_rows(kinesis: MemoryKinesis, ref: StreamRef, clock: Clock, *, polls: bool) -> list[tuple[str, bytes]]:
     """Partition keys and data of all records, from the horizons of the shards to their ends or tips."""
     client = MemoryClient(kinesis)
-    topology = PatientLister(Topology(client, clock), Patience(RetrySettings(), clock))
+    topology = Topology(client, clock, Patience(RetrySettings(), clock))
     transport: Transport = BotoTransport(client)
     limits = KINESIS_LIMITS
     if polls:

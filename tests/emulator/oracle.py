@@ -219,11 +219,6 @@ class WatchedTransport:
         self._oracle.opened(shard_id)
         return WatchedEvents(events, shard_id, self._oracle)
 
-    async def latest_tip(
-        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
-    ) -> Position:
-        return await self._inner.latest_tip(stream, shard_id, position, opened)
-
 
 class WatchedEvents:
     """The events of one subscription, reported to the oracle."""

@@ -55,7 +55,7 @@ async def neighbours_latencies(*, blocked: bool, rounds: int = 300) -> tuple[lis
         await asyncio.gather(*readers, return_exceptions=True)
         if blocked:
             # Closed for want of capacity, instead of open and idle.
-            assert query.streams["orders"].stats[stuck].state is State.PAUSED
+            assert query.streams["orders"].subscriptions.stats[stuck].state is State.PAUSED
     return latencies, query
 
 
@@ -81,7 +81,7 @@ async def test_beside_one_hot_shard_of_a_thousand_every_other_record_comes_withi
         offset = await query.begin()
         await query.planner.poll(offset, NO_LIMIT, NO_LIMIT, 1.0)
         await asyncio.sleep(60)
-        assert all(each.state is State.STREAMING for each in query.streams["orders"].stats.values())
+        assert all(each.state is State.STREAMING for each in query.streams["orders"].subscriptions.stats.values())
         sent = 0.0
 
         async def read(shard: str) -> None:

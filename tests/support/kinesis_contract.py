@@ -473,7 +473,7 @@ class ServiceContract(LivingContract):
         async def scenario(fake: CalledFake) -> None:
             await fake.split(0)
             await fake.next_turn()
-            events = await fake.transport.subscribe_at_latest(fake.ref, shard_id(0))  # type: ignore[attr-defined]
+            events = await fake.transport.subscribe(fake.ref, shard_id(0), None, Unlimited())
             told = [json.loads(event.payload) async for event in events]
             events.close()
             assert [event["ContinuationSequenceNumber"] for event in told] == [None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -156,24 +156,14 @@ class ModelStream:
 
     # -- Transport
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> ModelEvents:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> ModelEvents:
         if self.open.get(shard_id):
             self.collisions.append(shard_id)
             self._events[shard_id].close()  # Kinesis gives the shard to the one that comes last
-        self.subscribed.append((shard_id, str(position)))
+        self.subscribed.append((shard_id, str(position or "LATEST")))
         self.open[shard_id] = 1
         self._events[shard_id] = ModelEvents(self, self.shards_by_id[shard_id], position)
         return self._events[shard_id]
-
-    async def latest_tip(
-        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
-    ) -> Position:
-        if self.open.get(shard_id):
-            self.collisions.append(shard_id)
-        self.subscribed.append((shard_id, "LATEST"))
-        opened()
-        await asyncio.sleep(IDLE_SECONDS)
-        return Position.after(next(self._numbers))
 
 
 def _timed_numbers() -> Iterator[int]:
@@ -186,7 +176,9 @@ def _timed_numbers() -> Iterator[int]:
 class ModelEvents:
     """The events of one subscription; implements `EventStream`."""
 
-    def __init__(self, stream: ModelStream, shard: ModelShard, position: Position) -> None:
+    def __init__(self, stream: ModelStream, shard: ModelShard, position: Position | None) -> None:
+        if position is None:
+            position = Position.after(shard.records[-1][0] if shard.records else shard.first)
         assert position.kind in (PositionKind.TRIM_HORIZON, PositionKind.AFTER, PositionKind.AT_TIMESTAMP)
         self._stream = stream
         self._shard = shard

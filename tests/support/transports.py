@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
@@ -114,9 +114,11 @@ class ScriptedTransport:
         self.calls: list[tuple[float, str]] = []
         self.streams: list[ScriptedStream] = []
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> ScriptedStream:
+    async def subscribe(
+        self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota
+    ) -> ScriptedStream:
         assert all(stream.closed for stream in self.streams), "two subscriptions to one shard at a time"
-        self.calls.append((self._clock.monotonic(), str(position)))
+        self.calls.append((self._clock.monotonic(), str(position or "LATEST")))
         script = self._scripts.pop(0) if self._scripts else [Silence()]
         if isinstance(script, Opening):
             await self._clock.sleep(script.seconds)
@@ -125,11 +127,6 @@ class ScriptedTransport:
             raise script
         self.streams.append(ScriptedStream(self._clock, script, room))
         return self.streams[-1]
-
-    async def latest_tip(
-        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
-    ) -> Position:
-        raise NotImplementedError
 
     @property
     def positions(self) -> list[str]:

@@ -11,8 +11,7 @@ from kinesis_efo.distribution import Distribution
 from kinesis_efo.producer.accumulator import Result
 from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.record import Record
-from kinesis_efo.producer.routing import HashRange, ShardMap
-from kinesis_efo.producer.service import StreamTraits
+from kinesis_efo.producer.routing import HashRange, ShardMap, StreamTraits
 
 RING = 1 << 128
 THROTTLE = "ProvisionedThroughputExceededException"

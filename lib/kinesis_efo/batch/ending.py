@@ -28,12 +28,7 @@ def first_position(stretch: Stretch) -> Position:
 
 
 class Completion:
-    """Detects when all rows of a stretch were read.
-
-    Args:
-        stretch: The stretch.
-        timeout: Seconds without progress after which the read fails, `subscribe.retryTimeout`.
-    """
+    """Detects when all rows of a stretch were read. Without progress for `timeout` seconds (`subscribe.retryTimeout`), the read fails."""
 
     def __init__(self, stretch: Stretch, timeout: float) -> None:
         self._stretch = stretch
@@ -41,12 +36,7 @@ class Completion:
         self._quiet = Quiet()
 
     def after(self, event: Event, server_time: float, now: float) -> bool:
-        """Whether all rows were read with this event.
-
-        Args:
-            event: The next event.
-            server_time: The earliest time of the response, by Kinesis' clock; epoch seconds.
-            now: Monotonic time, seconds.
+        """Whether all rows were read with this event. `server_time` is the earliest time of the response, by Kinesis' clock; epoch seconds.
 
         Raises:
             RetriesExhaustedError: No record came for `timeout`, and the end of the stretch is not reached.
@@ -91,8 +81,7 @@ def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
     Raises:
         FrameError: The stretch begins or ends at a time, and a row has no arrival time.
     """
-    since, until = stretch.since, stretch.until
-    if since is None and until is None:
+    if stretch.since is None and stretch.until is None:
         return batch
     arrived = batch.column("approximateArrivalTimestamp")
     if arrived.null_count:
@@ -100,20 +89,16 @@ def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
             f"a record of shard {stretch.key} does not say when it arrived, so it is not known whether it belongs to the read. "
             "Read the shard between sequence numbers instead"
         )
+    since = _LEAST if stretch.since is None else stretch.since * 1000
+    until = _MOST if stretch.until is None else stretch.until * 1000
     times = arrived.cast(pa.int64())
-    extremes = pc.min_max(times).as_py() if len(times) else {"min": 0, "max": -1}
-    if (since is None or extremes["min"] >= since * 1000) and (until is None or extremes["max"] < until * 1000):
+    extremes = pc.min_max(times).as_py()
+    if not len(times) or (extremes["min"] >= since and extremes["max"] < until):
         return batch
-    kept = None
-    for wanted in (
-        pc.greater_equal(times, _scalar(since)) if since is not None else None,
-        pc.less(times, _scalar(until)) if until is not None else None,
-    ):
-        if wanted is not None:
-            kept = wanted if kept is None else pc.and_(kept, wanted)
-    return batch.filter(kept)
-
-
-def _scalar(milliseconds: int) -> pa.Scalar:
     # pa.scalar() would import an installed pandas.
-    return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(array("q", [milliseconds * 1000]))])[0]
+    first, end = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(array("q", [since, until]))])
+    return batch.filter(pc.and_(pc.greater_equal(times, first), pc.less(times, end)))
+
+
+_LEAST: Final = -(1 << 63)
+_MOST: Final = (1 << 63) - 1

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.stretches import Side, Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.distribution import Distribution, lenient
-from kinesis_efo.errors import AlreadyRunningError, ConfigurationError, DataLossError, ManifestError
+from kinesis_efo.errors import AlreadyRunningError, ConfigurationError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
+from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.retention import written_at
-from kinesis_efo.kinesis.topology import PatientLister, ShardLister, Topology, explained, told_distribution
+from kinesis_efo.kinesis.topology import ShardLister, Topology, explained, told_distribution
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.table import LeaseTable
@@ -33,6 +34,7 @@ from kinesis_efo.patience import Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 SKEW_SECONDS: Final = 5.0
 """How far a given time may be ahead of Kinesis' clock, because the user's clock may be fast. The read waits for it."""
@@ -44,21 +46,14 @@ _TIP_MS: Final = 1_000
 
 
 def tip_at(loaded: float) -> Position:
-    """Return the tip for a read: one second after `loaded`, so that every record acknowledged by then is included.
-
-    Args:
-        loaded: When the read was loaded, epoch seconds.
-    """
+    """Return the tip for a read: one second after `loaded`, epoch seconds, so that every record acknowledged by then is included."""
     return Position.at_timestamp(round(loaded * 1000) + _TIP_MS)
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
-    """Correct a tip to Kinesis' clock. The result is at most `SKEW_SECONDS` in the future.
+    """Correct a tip from `tip_at` to Kinesis' clock. The result is at most `SKEW_SECONDS` in the future.
 
-    Args:
-        tip: The tip from `tip_at`, by the clock of the machine on which the read was loaded.
-        clock: Kinesis' clock, after a first response.
-        here: Whether the read was loaded on this machine, so that the error of its clock is known.
+    `here` is whether the read was loaded on this machine, so that the error of its clock is known.
     """
     # In whole seconds, so that two actions on one DataFrame, which measure the error separately, see the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
@@ -75,12 +70,7 @@ async def plan(
 ) -> list[Stretch]:
     """Plan a read.
 
-    Args:
-        manifest: The streams to read.
-        options: The options of the read.
-        tip: The position for `LATEST`, by the clock of the machine on which the read was loaded.
-        clock: Time.
-        here: Whether that is this machine.
+    `tip` is the position for `LATEST`, by the clock of the machine on which the read was loaded; `here` is whether that is this machine.
 
     Raises:
         ConfigurationError: The start or the end is not possible, or names a shard that does not exist.
@@ -98,7 +88,7 @@ async def plan(
             await patience.call(f"lease table {manifest.lease_table}", ask)
     async with await clients.open("kinesis") as client:
         clock.watch(client)
-        lister = PatientLister(Topology(client, clock), patience)
+        lister = Topology(client, clock, patience)
         refs = list(manifest.streams.values())
         listed = await asyncio.gather(*(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs))
         tip = tip_for_kinesis(tip, clock, here=here)
@@ -112,16 +102,7 @@ async def plan(
 
 
 class StreamPlanner:
-    """Plans the read of one stream.
-
-    Args:
-        ref: The stream.
-        source: Where its ARN came from, for messages.
-        options: The options of the read.
-        tip: The position for `LATEST`.
-        lister: Gets shards, retention and time of creation.
-        now: Kinesis' time, at the latest; epoch seconds.
-    """
+    """Plans the read of one stream. `tip` is the position for `LATEST`, `now` Kinesis' time at the latest, epoch seconds."""
 
     def __init__(
         self, ref: StreamRef, source: str, options: BatchOptions, tip: Position, lister: ShardLister, now: float
@@ -140,14 +121,7 @@ class StreamPlanner:
         self._ends = {shard: position or tip for shard, position in options.ends.named(ref.name).items()}
 
     async def plan(self, shards: list[Shard]) -> list[Stretch]:
-        """Plan the stretches of the stream.
-
-        Args:
-            shards: As ListShards returned them.
-
-        Raises:
-            ConfigurationError, StreamError, DataLossError: As the function `plan`.
-        """
+        """Plan the read, given the shards as ListShards returned them. Raises as the function `plan`."""
         by_id = {shard.shard_id: shard for shard in shards}
         self._check_ends(by_id)
         self._check_starts(by_id)
@@ -245,11 +219,11 @@ class StreamPlanner:
         earliest = min(position.value for position in times) / 1000
         if self._now - earliest <= _SHORTEST_RETENTION:
             return self._start
-        retention = await explained(self._lister.retention(self._ref.stream_arn), self._ref, self._source)
+        retention = await self._explained(self._lister.retention(self._ref.stream_arn))
         horizon = self._now - retention
         if earliest >= horizon:
             return self._start
-        created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
+        created = await self._explained(self._lister.created(self._ref.stream_arn))
         if created < horizon:
             self._report_loss(
                 f"the read begins at {_time(earliest)}, and the stream keeps its records for {retention / 3600:g} h only: any "
@@ -263,19 +237,17 @@ class StreamPlanner:
         return TRIM_HORIZON if early else position
 
     def _report_loss(self, what: str) -> None:
-        message = f"{self._where}: {what}"
-        if self._fail:
-            raise DataLossError(f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it")
-        logger.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
+        report_loss(f"{self._where}: {what}", fail=self._fail)
+
+    async def _explained(self, listing: Awaitable[T]) -> T:
+        return await explained(listing, self._ref, self._source)
 
     async def _open_at(self, position: Position, margin: float) -> list[str] | None:
         """List the shards that were open at a time; None if that is not known, or so recent that all may have been."""
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:
             return None
-        opened = await explained(
-            self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)), self._ref, self._source
-        )
+        opened = await self._explained(self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)))
         return None if opened is None else [shard.shard_id for shard in opened]
 
 

@@ -54,13 +54,7 @@ _WAITING_EVENTS: Final = 2
 
 
 class StretchEvent(NamedTuple):
-    """An event with records of a stretch.
-
-    Attributes:
-        stretch: The stretch.
-        after: How far the shard was read before this event.
-        event: The event.
-    """
+    """An event with records of a stretch, and how far the shard was read before it."""
 
     stretch: Stretch
     after: Position
@@ -163,16 +157,12 @@ async def read_stretch(
     patience: float,
     fail_on_data_loss: bool,
 ) -> None:
-    """Read one stretch to its end.
+    """Read one stretch to its end, by a stream with a client for this shard alone. Updates `progress`.
 
     Args:
-        stream: Its stream, with a client for this shard alone.
-        progress: Its progress, which is updated.
         server_time: Returns the time of Kinesis' last response, epoch seconds.
         take: Takes the records; may wait.
-        clock: Time.
         patience: Seconds without progress after which the read fails, although Kinesis responds.
-        fail_on_data_loss: Whether a shard that is gone is an error.
 
     Raises:
         StreamError: The shard cannot be read, or does not get to the end of the stretch.
@@ -195,15 +185,10 @@ async def read_stretch(
 
 
 class Reading:
-    """Reads the rows of stretches.
+    """Reads the rows of stretches, at most one for each shard.
 
-    Args:
-        stretches: The stretches; at most one for each shard.
-        manifest: Has their streams.
-        options: The options of the read.
-        clock: Time.
-        word_every: Seconds between two log lines for each shard.
-        left_out: Called with the number of KPL aggregates left out, by shard; None: they are only logged.
+    `word_every` is how many seconds lie between two log lines for each shard. `left_out` is called with the number of KPL aggregates left
+    out, by shard; None: they are only logged.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 
 
@@ -85,7 +85,8 @@ def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> l
     """
     # A child is created after its parents, so its first sequence number is higher.
     ordered = sorted(shards, key=lambda shard: (shard.first, shard.shard_id))
-    begins, finishes = _begins(ordered, start), _finishes(ordered, end)
+    lineage = Lineage(ordered)
+    begins, finishes = _begins(ordered, lineage, start), _finishes(ordered, lineage, end)
     found = []
     for shard in ordered:
         begin, finish = begins.get(shard.shard_id), finishes.get(shard.shard_id)
@@ -94,10 +95,10 @@ def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> l
     return found
 
 
-def _begins(ordered: list[Shard], start: Side) -> dict[str, Position]:
+def _begins(ordered: list[Shard], lineage: Lineage, start: Side) -> dict[str, Position]:
     """Return the start of each shard; shards before the start are left out."""
-    passed = _ancestors(ordered, start.named)
-    reachable = None if start.open_then is None else _with_descendants(ordered, start.open_then)
+    passed = lineage.ancestors(start.named)
+    reachable = None if start.open_then is None else lineage.with_descendants(start.open_then)
     found: dict[str, Position] = {}
     behind = dict(start.named)
     for shard in ordered:
@@ -111,9 +112,9 @@ def _begins(ordered: list[Shard], start: Side) -> dict[str, Position]:
     return found
 
 
-def _finishes(ordered: list[Shard], end: Side) -> dict[str, Position]:
+def _finishes(ordered: list[Shard], lineage: Lineage, end: Side) -> dict[str, Position]:
     """Return the end of each shard; shards after the end are left out."""
-    reachable = None if end.open_then is None else _ancestors(ordered, end.open_then) | set(end.open_then)
+    reachable = None if end.open_then is None else lineage.ancestors(end.open_then) | set(end.open_then)
     found: dict[str, Position] = {}
     cut: dict[str, Position] = {}
     beyond: set[str] = set()
@@ -139,20 +140,3 @@ def _earliest(positions: Collection[Position]) -> Position:
     if all(position.kind is PositionKind.AT_TIMESTAMP for position in positions):
         return min(positions, key=lambda position: position.value)
     return TRIM_HORIZON
-
-
-def _ancestors(ordered: list[Shard], shard_ids: Iterable[str]) -> set[str]:
-    wanted = set(shard_ids)
-    found: set[str] = set()
-    for shard in reversed(ordered):
-        if shard.shard_id in wanted or shard.shard_id in found:
-            found.update(shard.parents)
-    return found
-
-
-def _with_descendants(ordered: list[Shard], shard_ids: Iterable[str]) -> set[str]:
-    found = set(shard_ids)
-    for shard in ordered:
-        if not found.isdisjoint(shard.parents):
-            found.add(shard.shard_id)
-    return found

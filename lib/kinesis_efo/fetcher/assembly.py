@@ -17,12 +17,11 @@ from kinesis_efo.calls.tls import Certificate, make_certificate
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.kinesis.clock import KinesisClock
-from kinesis_efo.kinesis.later import OpenedLater
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, apart_pace, polling_limits
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import BotoTransport, Transport, subscription_config
+from kinesis_efo.kinesis.transport import BotoTransport, OpenedLater, Transport, subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
 

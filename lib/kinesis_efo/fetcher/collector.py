@@ -76,7 +76,7 @@ class FetcherCollector:
         feeds = {feed.key: feed for feed in fetcher.feeds}
         self._shards.keep(feeds.keys())
         for name, stream in list(self._streams.items()):
-            for shard, stats in list(stream.stats.items()):
+            for shard, stats in list(stream.subscriptions.stats.items()):
                 key = ShardKey(name, shard)
                 yield from self._of_subscriptions(name, stats)
                 yield from self._of_shard(key, stats, feeds.get(key), fetcher.budget)

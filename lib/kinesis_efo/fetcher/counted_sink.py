@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kinesis_efo.kinesis.events import Event
-from kinesis_efo.kinesis.subscription import EventSink
+from kinesis_efo.kinesis.progress import EventSink
 
 
 @dataclass(slots=True)

@@ -17,7 +17,8 @@ from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.kinesis.arrivals import last_arrival
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
-from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
+from kinesis_efo.kinesis.progress import EventSink
+from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.positions import Position, ShardKey
 
 logger = logging.getLogger(__name__)

@@ -28,9 +28,9 @@ from kinesis_efo.fetcher.shortfall import Shortfall, StallWarning
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.kinesis.progress import EventSink
 from kinesis_efo.kinesis.stats import SubscriptionStats
-from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
-from kinesis_efo.kinesis.subscriptions import Subscriptions
+from kinesis_efo.kinesis.subscription import ShardSubscription, Subscriptions
 from kinesis_efo.positions import Position, PositionKind, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)

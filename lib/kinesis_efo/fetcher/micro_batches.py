@@ -18,7 +18,7 @@ from kinesis_efo.fetcher.event_index import EventIndex, Portion
 from kinesis_efo.fetcher.planning import ShardEvents, plan
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.room import EVENT_OVERHEAD
-from kinesis_efo.kinesis.sizes import data_in
+from kinesis_efo.kinesis.events import data_in
 from kinesis_efo.positions import Offset, Position, ShardKey
 
 

@@ -20,12 +20,7 @@ _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 
 
 class UserRecord(NamedTuple):
-    """One record inside an aggregate.
-
-    Attributes:
-        partition_key: Its own partition key, not the Kinesis record's.
-        data: Its data.
-    """
+    """One record inside an aggregate, with its own partition key, not the Kinesis record's."""
 
     partition_key: str
     data: bytes
@@ -38,17 +33,11 @@ class _Corrupt(ValueError):
 def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRecord] | None:
     """Return the user records of an aggregate, in order. Their index is the sub-sequence number.
 
+    None if the data is not an aggregate, or a corrupt one, which counts as an ordinary record.
+
     After a reshard an aggregate may hold a record with a hash key of another shard. The KPL sends such an aggregate again, split
-    up, and the KCL (AggregatorUtil.deaggregate) drops all of it. Other producers do not send it again: if no record may be lost,
-    give no `hash_range`.
-
-    Args:
-        data: Data of a Kinesis record.
-        hash_range: First and last hash key of the shard, to drop what the KCL drops; None keeps everything.
-
-    Returns:
-        The records; an empty list if the aggregate belongs to another shard; None if the data is not an aggregate, or a corrupt
-        one, which counts as an ordinary record.
+    up, and the KCL (AggregatorUtil.deaggregate) drops all of it: with the shard's `hash_range`, its list is empty. Other producers do
+    not send it again: if no record may be lost, give no `hash_range`.
     """
     if len(data) <= len(MAGIC) + _DIGEST or not data.startswith(MAGIC):
         return None

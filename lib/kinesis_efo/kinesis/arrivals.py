@@ -14,14 +14,7 @@ _ARRIVAL: Final = re.compile(rb'"ApproximateArrivalTimestamp"\s*:\s*([-+0-9.eE]+
 
 
 class Mark(NamedTuple):
-    """Consecutive records of an event that arrived at about the same time.
-
-    Attributes:
-        earliest: The earliest arrival, epoch milliseconds.
-        latest: The latest arrival, epoch milliseconds.
-        through: The sequence number of the last record.
-        records: The number of records.
-    """
+    """Consecutive records of an event that arrived at about the same time, epoch milliseconds, up to a sequence number."""
 
     earliest: int
     latest: int
@@ -42,15 +35,9 @@ _DECODER = msgspec.json.Decoder(_Arrivals)
 
 
 def read_marks(payload: bytes, step: int) -> tuple[Mark, ...]:
-    """Read the arrival times of an event's records.
+    """Read the arrival times of an event's records, as marks of at most `step` milliseconds each, in the order of the records.
 
-    Args:
-        payload: JSON as it came in the frame.
-        step: Most milliseconds between the arrivals of one mark.
-
-    Returns:
-        The marks, in the order of the records; empty if a record has no arrival time or cannot be read. (The error is raised
-        where the event is decoded.)
+    Empty if a record has no arrival time or cannot be read. (The error is raised where the event is decoded.)
 
     >>> payload = b'{"Records":[%b,%b,%b]}' % tuple(
     ...     b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%d,"Data":""}' % each for each in ((1, 10), (2, 11), (3, 60))

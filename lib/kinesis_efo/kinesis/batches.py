@@ -60,13 +60,9 @@ class KinesisRecord(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
 
 
 class ShardRows(NamedTuple):
-    """Records of one shard, in order.
+    """Records of one shard, in order, and their data; one for each row, once aggregates are split.
 
-    Attributes:
-        key: The shard.
-        hash_range: Its first and last hash key, if aggregates with records of other shards are to be left out.
-        records: The records; one for each row, once aggregates are split.
-        data: Their data.
+    `hash_range` is the first and last hash key of the shard, if aggregates with records of other shards are to be left out.
     """
 
     key: ShardKey
@@ -191,13 +187,7 @@ class BatchBuilder:
 
 
 def _built(runs: list[ShardRows], data: pa.Array, subs: list[int] | None) -> Iterator[pa.RecordBatch]:
-    """Build batches.
-
-    Args:
-        runs: The records.
-        data: The data of all of them.
-        subs: Their sub-sequence numbers; None: 0 each.
-    """
+    """Build batches of records, given the data and the sub-sequence numbers of all of them; None: 0 each."""
     records = _joined_lists([run.records for run in runs])
     streams, shards = _shards(runs)
     for start, stop in even_parts(len(data)):

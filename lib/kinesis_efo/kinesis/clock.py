@@ -39,11 +39,9 @@ class KinesisClock:
         self._bounds: tuple[float, float] | None = None
 
     def watch(self, client: Any, service: str = "kinesis") -> None:
-        """Read the time from a client's responses, errors included.
+        """Read the time from the responses of a client of botocore or aiobotocore, errors included.
 
-        Args:
-            client: A client of botocore or aiobotocore.
-            service: Its service. The time of a service other than Kinesis is good for ages on display, not for positions.
+        The time of a `service` other than Kinesis is good for ages on display, not for positions.
         """
         client.meta.events.register(f"request-created.{service}", self._note_sent)
         client.meta.events.register(f"after-call.{service}", self._note_answer)

@@ -60,13 +60,13 @@ class CoreFrames(Protocol):
 
 
 class EventReaders(NamedTuple):
-    """The core's functions that read events.
+    """The core's functions that read events. None: declined.
 
     Attributes:
         new_frames: Makes a decoder of the frames of one stream.
-        read_head: Reads an event's continuation, lag in milliseconds, number of records, and last sequence number. None: declined.
+        read_head: Reads an event's continuation, lag in milliseconds, number of records, and last sequence number.
         read_answer: Reads the iterator of a GetRecords response, its lag in milliseconds, number of records, last sequence number, and
-            bytes of data and keys. None: declined.
+            bytes of data and keys.
     """
 
     new_frames: Callable[[], CoreFrames]
@@ -91,11 +91,7 @@ class Choice(NamedTuple):
 
 
 def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_module) -> Choice:
-    """Choose the decoder.
-
-    Args:
-        environment: Environment variables.
-        load: Imports a module; raises ImportError.
+    """Choose the decoder. `load` imports a module, or raises ImportError.
 
     >>> choose({"KINESIS_EFO_CORE": "off"}).detail
     'records are decoded in Python: KINESIS_EFO_CORE=off'

@@ -24,14 +24,7 @@ _Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class ChildShard(NamedTuple):
-    """A child shard, as the last event of its parent announces it.
-
-    Attributes:
-        shard_id: Its id.
-        parents: Ids of its parents: one after a split, two after a merge.
-        starting_hash: First hash key it takes.
-        ending_hash: Last hash key it takes.
-    """
+    """A child shard, as the last event of its parent announces it: with one parent after a split, two after a merge."""
 
     shard_id: str
     parents: tuple[str, ...]
@@ -67,12 +60,7 @@ class EventHead(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event as a subscription delivers it.
-
-    Attributes:
-        payload: The raw JSON.
-        head: Its head.
-    """
+    """An event as a subscription delivers it: the raw JSON, and its head."""
 
     payload: bytes
     head: EventHead
@@ -128,10 +116,9 @@ class _StoredRecords(msgspec.Struct, rename="pascal"):
 
 
 class GetRecordsAnswer(NamedTuple):
-    """A response of GetRecords.
+    """A response of GetRecords, as events: two if it holds the last records and the end.
 
     Attributes:
-        events: The response as events: two if it holds the last records and the end.
         iterator: The iterator of the next call; None at the shard's end.
         millis_behind: How far the response lags behind the shard's tip, in milliseconds.
         bytes: Bytes of data and partition keys, which Kinesis counts against the shard's throughput; exact to a few bytes per record.
@@ -149,46 +136,35 @@ _DECODER: Final = msgspec.json.Decoder(_EventBody)
 _ANSWER: Final = msgspec.json.Decoder(_GetRecordsBody)
 _STORED: Final = msgspec.json.Decoder(_StoredRecords)
 _STILL: Final = 0
-_DATA_NAME: Final = b'"Data"'
-_DATA: Final = re.compile(rb'"Data"\s*:\s*"')
 _AGGREGATED: Final = b64encode(MAGIC)[:5]
 _NUMBER_NAME: Final = b'"SequenceNumber"'
 _CONTINUATION_NAME: Final = b'"ContinuationSequenceNumber"'
 _UP_TO_NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*')
 _NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d{1,%d})"' % _MOST_DIGITS)
 
+_ABOUT_AN_EVENT: Final = 128
+"""Bytes of an event without its records: names, continuation and lag."""
+
+_ABOUT_A_RECORD: Final = 185
+"""Bytes of a record without its data: names, number, time, and a key of 12 characters."""
+
 
 def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
-    """Return an event's last record; None if it has none.
+    """Return an event's last record, or the last one up to number `through`; None if it has none.
 
     Searches the text for the number (quotes within keys and data are escaped). Decodes only a payload that seems to hold an aggregate.
-
-    Args:
-        payload: JSON as it came in the frame.
-        through: Ignore records after this number; None for no limit.
 
     >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
     LastRecord(number=42, sub=0)
     """
     if through is None:
-        found = _NUMBER.match(payload, max(payload.rfind(_NUMBER_NAME), 0))
+        found = [digits] if (digits := _last_number(payload)) else []
     else:
-        numbers = (each for each in _NUMBER.finditer(payload) if int(each[1]) <= through)
-        found = max(numbers, key=lambda each: int(each[1]), default=None)
-    if found is None:
+        found = [each[1] for each in _NUMBER.finditer(payload) if int(each[1]) <= through]
+    if not found:
         return None
-    number = int(found[1])
-    aggregated = _AGGREGATED in payload if through is not None else _is_begun_as_aggregate(payload, found)
-    return LastRecord(number, _last_index(payload, number) if aggregated else 0)
-
-
-def _is_begun_as_aggregate(payload: bytes, number: re.Match[bytes]) -> bool:
-    """Whether the data of the last record may begin like an aggregate. `number` is the match of its sequence number."""
-    at = payload.find(_DATA_NAME, number.end())
-    if at < 0:
-        at = max(payload.rfind(_DATA_NAME, 0, number.start()), 0)  # the data comes before the number
-    data = _DATA.match(payload, at)
-    return _AGGREGATED in payload if data is None else payload.startswith(_AGGREGATED, data.end())
+    number = max(map(int, found))
+    return LastRecord(number, _last_index(payload, number) if _AGGREGATED in payload else 0)
 
 
 def _last_index(payload: bytes, number: int) -> int:
@@ -202,11 +178,7 @@ def _last_index(payload: bytes, number: int) -> int:
 
 
 def sequence_number(name: str, text: str) -> int:
-    """Parse a sequence number.
-
-    Args:
-        name: The name of its field, for messages.
-        text: The number.
+    """Parse a sequence number. `name` is the name of its field, for messages.
 
     Raises:
         SequenceNumberError: It has leading zeros, which would be lost in later requests.
@@ -226,9 +198,6 @@ def sequence_number(name: str, text: str) -> int:
 
 def read_head(payload: bytes) -> EventHead:
     """Read the head of an event.
-
-    Args:
-        payload: JSON as it came in the frame.
 
     Raises:
         FrameError: It is not JSON or not an event; or it has neither a continuation nor children, or both; or its continuation
@@ -260,11 +229,7 @@ def read_head(payload: bytes) -> EventHead:
 
 
 def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
-    """Read a response of GetRecords.
-
-    Args:
-        body: JSON as it came.
-        asked: The iterator of the request, to set `EventHead.stuck`.
+    """Read a response of GetRecords. `asked` is the iterator of the request, to set `EventHead.stuck`.
 
     Raises:
         FrameError: It is not JSON or not such a response; or it has neither an iterator nor children, or both.
@@ -327,6 +292,21 @@ def reached(payload: bytes) -> Position:
         number = read_head(payload).continuation
         return SHARD_END if number is None else Position.after(number)
     return read_answer(payload).events[0].through
+
+
+def data_in(arrived: float | None, records: float | None, events: float = 0) -> float | None:
+    """Estimate the bytes of data in events, given their bytes and records (or both per second). The rest is JSON, base64 and keys.
+
+    The number of events matters if each has few records.
+
+    >>> data_in(1_525_000.0, 1000.0), data_in(100.0, 5.0), data_in(7.0, None)
+    (1005000.0, 0.0, None)
+    >>> data_in(340.0, 1.0, 1.0)
+    20.25
+    """
+    if arrived is None or records is None:
+        return None
+    return max(0.0, (arrived - _ABOUT_A_RECORD * records - _ABOUT_AN_EVENT * events) * 3 / 4)
 
 
 def _brought(body: bytes, behind: int, records: int, last: int) -> Event:

@@ -1,8 +1,11 @@
-"""Classifies errors of SubscribeToShard and GetRecords by what a reader does about them, and words the messages of fatal ones."""
+"""Classifies errors of SubscribeToShard and GetRecords by what a reader does about them, counts failures in a row, and words the
+messages of fatal errors."""
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -12,6 +15,7 @@ from kinesis_efo.aws_errors import Cause, action_of, cause_of, code_of, describe
 from kinesis_efo.errors import (
     AccessRefusedError,
     ConsumerTakenOverError,
+    DataLossError,
     InvalidRequestError,
     KeyUnusableError,
     RetriesExhaustedError,
@@ -20,9 +24,15 @@ from kinesis_efo.errors import (
     StreamReplacedError,
     SubscriptionError,
 )
-from kinesis_efo.kinesis.backoff import Backoff
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.patience import jitter
 from kinesis_efo.positions import Position
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_TRY: Final = 120.0
+"""Seconds. If a failure comes later than this after its try was due, the try began late (for want of lease or room); the timeout restarts."""
 
 
 class Verdict(Enum):
@@ -53,13 +63,7 @@ class Verdict(Enum):
 
 
 class Fault(NamedTuple):
-    """An error and what to do about it.
-
-    Attributes:
-        verdict: What to do.
-        code: The service's error code or the exception's name, as counted in metrics.
-        error: The exception.
-    """
+    """An error, what to do about it, and its code as counted in metrics: the service's, or the exception's name."""
 
     verdict: Verdict
     code: str
@@ -109,15 +113,52 @@ def _verdict(error: Exception) -> Verdict:
     return _VERDICTS[cause]
 
 
+class Backoff:
+    """Counts failures in a row and their duration. Any progress resets both.
+
+    Attributes:
+        failures: Failures in a row.
+        first: The first of them; later ones may only be its consequences.
+        seconds: Time from the first to the last of them.
+    """
+
+    def __init__(self, settings: RetrySettings, random: Callable[[], float]) -> None:
+        self._settings = settings
+        self._random = random
+        self.failures = 0
+        self.first: Exception | None = None
+        self.seconds = 0.0
+        self._since = 0.0
+        self._due = 0.0
+
+    def failed(self, error: Exception, now: float) -> float | None:
+        """Count a failure at a monotonic time.
+
+        Returns:
+            Seconds to wait before the next try; None after more than `max_retries` failures in a row, or after `timeout`.
+        """
+        if self.first is None or now - self._due > _LONGEST_TRY:
+            self._since = now
+        self.first = self.first or error
+        self.failures += 1
+        self.seconds = now - self._since
+        most = self._settings.max_retries
+        if (most is not None and self.failures > most) or self.seconds >= self._settings.timeout:
+            return None
+        delay = jitter(self._settings, self.failures, self._random)
+        self._due = now + delay
+        return delay
+
+    def reset(self) -> None:
+        """Note progress."""
+        self.failures = 0
+        self.first = None
+
+
 def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Backoff | None = None) -> StreamError:
     """Make the exception for a shard that cannot be read any more.
 
-    Args:
-        fault: The last error.
-        stream: The stream.
-        shard_id: The shard.
-        source: Where the ARNs came from: the manifest's location.
-        row: The failures in a row that ended with this error; None if it is fatal by itself.
+    `row` are the failures in a row that ended with this error; None if it is fatal by itself. `source` is where the ARNs came from.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"
@@ -162,19 +203,19 @@ def _operation(error: Exception, stream: StreamRef) -> str:
 
 
 def replaced(stream: StreamRef, shard_id: str, position: Position, source: str) -> StreamReplacedError:
-    """Make the exception for a position that belongs to a former stream of the same name.
-
-    Args:
-        stream: The stream.
-        shard_id: The shard.
-        position: The position, from the checkpoint.
-        source: Where the ARNs came from: the manifest's location.
-    """
+    """Make the exception for a position, from a checkpoint, that belongs to a former stream of the same name."""
     return StreamReplacedError(
         f"stream {stream.name!r}, shard {shard_id}: the checkpoint stands at {position}, which is of an earlier stream: "
         f"{stream.stream_arn} (from {source}) was deleted and created again since. What was not read of the earlier one is "
         "gone; start the query with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one"
     )
+
+
+def report_loss(message: str, *, fail: bool, remedy: str = "") -> None:
+    """Report records that are gone: an error if `fail`, else a warning. `remedy` is what to do besides setting the option."""
+    if fail:
+        raise DataLossError(f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it{remedy}")
+    logger.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
 
 
 def _access_remedy(fault: Fault, stream: StreamRef) -> str:

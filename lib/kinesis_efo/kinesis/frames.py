@@ -9,7 +9,6 @@ If the native core is installed, it reads valid frames of usual length. All othe
 from __future__ import annotations
 
 import struct
-from collections import deque
 from typing import Final, NamedTuple
 
 from kinesis_efo.errors import FrameError
@@ -27,7 +26,6 @@ MAX_FRAME: Final = 24 << 20
 _PRELUDE: Final = struct.Struct(">III")
 _CHECKSUM: Final = struct.Struct(">I")
 _LEAST: Final = _PRELUDE.size + _CHECKSUM.size
-_CRUMB: Final = 1024
 _TRUE, _FALSE, _BYTES, _STRING = 0, 1, 6, 7
 _FIXED: Final = {2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 
@@ -58,24 +56,15 @@ class FrameDecoder:
     """
 
     def __init__(self) -> None:
-        self._pieces: deque[memoryview] = deque()
-        self._crumbs = bytearray()
+        self._buffer = bytearray()
         self._have = 0
         self._prelude: tuple[int, int, int] | None = None
-        self._large: bytearray | None = None
-        self._filled = 0
         self._fault: FrameError | None = None
         core = event_readers()
         self._core = None if core is None else core.new_frames()
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
-        """Decode the next bytes.
-
-        Args:
-            chunk: Bytes as the socket gave them.
-
-        Returns:
-            The frames that these bytes completed, in order.
+        """Decode the next bytes, and return the frames that they completed, in order.
 
         Raises:
             FrameError: A length is impossible or a checksum is wrong. Frames before it are returned first, and the next call
@@ -95,27 +84,30 @@ class FrameDecoder:
     @property
     def _begun(self) -> bool:
         """Whether Python is decoding a frame, because the core declined it or an earlier one of the same chunk."""
-        return bool(self._prelude or self._have or self._fault)
+        return bool(self._have or self._fault)
 
     def _feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
         if self._fault:
             raise self._fault
-        if self._large is not None:
-            chunk = self._fill(memoryview(chunk))
-        self._have += len(chunk)
-        if len(chunk) < _CRUMB:
-            self._crumbs += chunk
-        else:
-            self._sweep()
-            self._pieces.append(memoryview(chunk if isinstance(chunk, bytes) else bytes(chunk)))
+        end = self._have + len(chunk)
+        self._buffer[self._have : end] = chunk
+        self._have = end
         frames: list[Frame] = []
+        at = 0
         try:
-            while (frame := self._next()) is not None:
-                frames.append(frame)
+            while self._have - at >= (self._prelude[0] if self._prelude else _PRELUDE.size):
+                if self._prelude is None:
+                    self._prelude = _check_prelude(self._buffer[at : at + _PRELUDE.size])
+                else:
+                    frames.append(_frame(self._buffer, at, *self._prelude))
+                    at += self._prelude[0]
+                    self._prelude = None
         except FrameError as fault:
             self._fault = fault
             if not frames:
                 raise
+        del self._buffer[:at]
+        self._have -= at
         return frames
 
     @property
@@ -130,18 +122,15 @@ class FrameDecoder:
         """Bytes of that frame that have not arrived."""
         if self._core is not None and not self._begun:
             return self._core.missing
-        if not self._prelude:
-            return 0
-        return self._prelude[0] - _PRELUDE.size - self._have - self._filled
+        return self._prelude[0] - self._have if self._prelude else 0
 
     def collect(self) -> None:
-        """Allocate the memory of the incomplete frame and collect its bytes there.
+        """Allocate the memory of the incomplete frame at once.
 
-        For large frames of many shards: pieces that are joined at the end would take twice the memory.
+        A buffer that grows with the bytes of a large frame would be copied, and for a while take twice the memory.
         """
-        if self._prelude and self._large is None:
-            self._large = bytearray(self._prelude[0] - _PRELUDE.size)
-            self._fill(memoryview(self._take(self._have)))
+        if self._prelude:
+            self._buffer.extend(bytes(max(0, self._prelude[0] - len(self._buffer))))
 
     def finish(self) -> None:
         """Check that the bytes ended with a whole frame.
@@ -153,71 +142,22 @@ class FrameDecoder:
             self._feed(self._core.rest())
         if self._fault:
             raise self._fault
-        if self._prelude or self._have:
-            got, wanted = self._have + self._filled, ""
-            if self._prelude:
-                got, wanted = got + _PRELUDE.size, f" of {self._prelude[0]}"
-            raise FrameError(f"the stream ended inside a frame, after {got}{wanted} bytes")
-
-    def _next(self) -> Frame | None:
-        if self._prelude is None:
-            if self._have < _PRELUDE.size:
-                return None
-            self._prelude = _check_prelude(self._take(_PRELUDE.size))
-        total, headers_length, running = self._prelude
-        if self._large is None and self._have < total - _PRELUDE.size:
-            return None
-        if self._large is not None:
-            if self._filled < len(self._large):
-                return None
-            whole = memoryview(self._large)
-            self._large, self._filled = None, 0
-            headers, payload = bytes(whole[:headers_length]), bytes(whole[headers_length : -_CHECKSUM.size])
-            (checksum,) = _CHECKSUM.unpack(whole[-_CHECKSUM.size :])
-        else:
-            headers = self._take(headers_length)
-            payload = self._take(total - headers_length - _LEAST)
-            (checksum,) = _CHECKSUM.unpack(self._take(_CHECKSUM.size))
-        self._prelude = None
-        running = crc32(payload, crc32(headers, running))
-        if running != checksum:
-            raise FrameError(
-                f"a frame of {total} bytes has checksum {checksum:#010x}, but its bytes give {running:#010x}"
-            )
-        return Frame(_headers(headers), payload)
-
-    def _fill(self, chunk: memoryview) -> memoryview:
-        """Copy the bytes that belong to the large frame; returns the rest."""
-        assert self._large is not None
-        part = chunk[: len(self._large) - self._filled]
-        self._large[self._filled : self._filled + len(part)] = part
-        self._filled += len(part)
-        return chunk[len(part) :]
-
-    def _take(self, count: int) -> bytes:
-        """Remove and return the next `count` bytes, copied once. The caller has checked that so many have arrived."""
-        self._sweep()
-        self._have -= count
-        taken: list[memoryview] = []
-        while count:
-            piece = self._pieces[0]
-            if len(piece) <= count:
-                taken.append(self._pieces.popleft())
-                count -= len(piece)
-            else:
-                taken.append(piece[:count])
-                self._pieces[0] = piece[count:]
-                break
-        return b"".join(taken)
-
-    def _sweep(self) -> None:
-        """Combine the tiny chunks into one piece, because each piece has a cost whatever its size."""
-        if self._crumbs:
-            self._pieces.append(memoryview(self._crumbs))
-            self._crumbs = bytearray()
+        if self._have:
+            wanted = f" of {self._prelude[0]}" if self._prelude else ""
+            raise FrameError(f"the stream ended inside a frame, after {self._have}{wanted} bytes")
 
 
-def _check_prelude(prelude: bytes) -> tuple[int, int, int]:
+def _frame(buffer: bytearray, at: int, total: int, headers_length: int, running: int) -> Frame:
+    start, middle, end = at + _PRELUDE.size, at + _PRELUDE.size + headers_length, at + total - _CHECKSUM.size
+    headers, payload = bytes(memoryview(buffer)[start:middle]), bytes(memoryview(buffer)[middle:end])
+    (checksum,) = _CHECKSUM.unpack_from(buffer, end)
+    running = crc32(payload, crc32(headers, running))
+    if running != checksum:
+        raise FrameError(f"a frame of {total} bytes has checksum {checksum:#010x}, but its bytes give {running:#010x}")
+    return Frame(_headers(headers), payload)
+
+
+def _check_prelude(prelude: bytearray) -> tuple[int, int, int]:
     """Return the total length, the length of the headers, and the checksum of the frame so far."""
     total, headers_length, checksum = _PRELUDE.unpack(prelude)
     running = crc32(prelude[:8])

@@ -38,10 +38,7 @@ def announced(children: Iterable[Shard]) -> tuple[ChildShard, ...]:
 
 
 class Lineage:
-    """The shards of one stream and their descent.
-
-    Args:
-        shards: As ListShards returned them, in any order.
+    """The shards of one stream and their descent. `positions` of its methods is the offset of the stream, by shard id.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -69,12 +66,7 @@ class Lineage:
         return len(self._shards)
 
     def merge(self, children: Iterable[ChildShard], parent: str) -> None:
-        """Add the children that a shard's last event announced; ListShards may not know them yet.
-
-        Args:
-            children: Its children.
-            parent: The shard that ended.
-        """
+        """Add the children that the last event of a shard, `parent`, announced; ListShards may not know them yet."""
         for child in children:
             # The event does not have a child's first sequence number; ListShards will, soon.
             if child.shard_id not in self._shards:
@@ -102,9 +94,6 @@ class Lineage:
 
         A shard may start once all its parents were read to their end. Parents that ListShards does not list any more were trimmed,
         and count as read. A shard of the offset, or an ancestor of one, does not start again.
-
-        Args:
-            positions: The offset of this stream, by shard id.
         """
         if max(positions, default="") > max(self._shards, default=""):
             # ListShards is older than the offset. Shards that the offset has left behind would seem to be unread.
@@ -119,11 +108,7 @@ class Lineage:
         )
 
     def appeared(self, positions: Mapping[str, Position]) -> list[str]:
-        """Return shards without parents that are newer than every shard in the offset (some emulators reshard without naming parents).
-
-        Args:
-            positions: The offset of this stream, by shard id.
-        """
+        """Return shards without parents that are newer than every shard in the offset (some emulators reshard without naming parents)."""
         newest = max(positions, default=None)
         if newest is None:
             return []
@@ -132,11 +117,7 @@ class Lineage:
         )
 
     def vanished(self, positions: Mapping[str, Position]) -> list[str]:
-        """Return shards of the offset that were not read to their end and are not listed any more.
-
-        Args:
-            positions: The offset of this stream, by shard id.
-        """
+        """Return shards of the offset that were not read to their end and are not listed any more."""
         # Shard ids grow and are never reused. An id above all listed ones is too new for ListShards.
         newest = max(self._shards, default="")
         return sorted(
@@ -146,11 +127,7 @@ class Lineage:
         )
 
     def droppable(self, positions: Mapping[str, Position]) -> list[str]:
-        """Return ended shards that can leave the offset, because all their children are in it or were.
-
-        Args:
-            positions: The offset of this stream, by shard id.
-        """
+        """Return ended shards that can leave the offset, because all their children are in it or were."""
         passed = self.ancestors(positions)
         return sorted(
             shard_id
@@ -165,9 +142,6 @@ class Lineage:
 
         These are shards of the offset, and unread descendants of them, that are not listed any more. Empty for an empty offset: a new
         query loses nothing.
-
-        Args:
-            positions: The offset of this stream, by shard id.
         """
         cut_off = set(self.vanished(positions))
         if positions:
@@ -191,6 +165,17 @@ class Lineage:
             return True
         # The second parent of an announced merge may be too new to be listed; then it has not been read at all.
         return parent not in self._shards and child.shard_id not in self._announced
+
+    def with_descendants(self, shard_ids: Iterable[str]) -> set[str]:
+        """Return some shards and all their known descendants."""
+        found = set(shard_ids)
+        ahead = list(found)
+        while ahead:
+            for child in self._children.get(ahead.pop(), ()):
+                if child not in found:
+                    found.add(child)
+                    ahead.append(child)
+        return found
 
     def ancestors(self, shard_ids: Iterable[str]) -> set[str]:
         """Return all known ancestors of some shards."""

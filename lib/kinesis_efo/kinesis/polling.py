@@ -20,9 +20,8 @@ from botocore.exceptions import ClientError
 from kinesis_efo.aws_errors import code_of
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.events import Event, GetRecordsAnswer, read_answer
-from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.kinesis.recovery import Limits
-from kinesis_efo.kinesis.transport import EventStream, Quota, Unlimited, as_time, starting_position
+from kinesis_efo.kinesis.transport import Quota, starting_position
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
 from kinesis_efo.raw_bodies import RAW_BODY, keep_answers
@@ -53,17 +52,16 @@ _LARGEST_ANSWER: Final = 10 << 20
 _FIRST_RECORDS: Final = 1_000
 _FIRST_BYTES: Final = 14 << 20
 _USUAL_BYTES: Final = 3 << 19
-_LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
 
 
-async def iterator_at(client: Any, stream_arn: str, shard_id: str, start: dict[str, Any]) -> str:
-    """Get a shard's iterator at a position in the form of `starting_position`.
+async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Position | None) -> str:
+    """Get a shard's iterator at a position; None: at its tip.
 
     Raises:
         ClientError: Kinesis refused; botocore's exception.
     """
     names = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
-    request = {names.get(name, name): value for name, value in start.items()}
+    request = {names.get(name, name): value for name, value in starting_position(position).items()}
     answer = await client.get_shard_iterator(StreamARN=stream_arn, ShardId=shard_id, **request)
     return str(answer["ShardIterator"])
 
@@ -71,9 +69,7 @@ async def iterator_at(client: Any, stream_arn: str, shard_id: str, start: dict[s
 def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
     """Return the limits for polling: only the five calls per second limit how soon a shard is opened again.
 
-    Args:
-        limits: Kinesis' times.
-        rate: Bytes a second, if fewer than Kinesis allows: the pause after a large response must not count as silence.
+    `rate` is how many bytes a second are read, if fewer than Kinesis allows: the pause after a large response must not count as silence.
     """
     return replace(
         limits,
@@ -120,13 +116,7 @@ class Pace:
         return asked
 
     def answered(self, answer: GetRecordsAnswer, now: float, interval: float) -> None:
-        """Note a response.
-
-        Args:
-            answer: The response.
-            now: When it came, seconds on the monotonic clock.
-            interval: Seconds to the next call if the shard has no more records.
-        """
+        """Note a response that came at `now`. `interval` is how many seconds to wait if the shard has no more records."""
         wait = max(self.call_seconds, answer.bytes / self.bytes_per_second, 0.0 if answer.millis_behind else interval)
         self.next_call = now + wait
         self.size = _USUAL_BYTES
@@ -135,10 +125,7 @@ class Pace:
 
 
 def apart_pace(rate: int) -> Pace:
-    """Make the pace of a query that catches up on a shard: one call a second if that is enough, since other programs poll it, too.
-
-    Args:
-        rate: Bytes a second.
+    """Make the pace of a query that catches up at so many bytes a second: one call a second if that is enough, since other programs poll, too.
 
     >>> apart_pace(1 << 20).call_seconds, apart_pace(64 << 10).call_seconds, apart_pace(2 << 20).call_seconds
     (1.0, 1.0, 0.5)
@@ -147,14 +134,13 @@ def apart_pace(rate: int) -> Pace:
 
 
 class PollingTransport:
-    """GetRecords through an aiobotocore client; implements `Transport`.
+    """GetRecords through an aiobotocore client; implements `Transport`. `pace` makes the pace of a shard at its first call.
 
     Args:
         client: An aiobotocore `kinesis` client made with `POLLING_CONFIG`, used for nothing else. The caller closes it.
         clock: Time.
         interval: Seconds between two calls to a shard that had no more records; longer if there would be more than `CALLS_FOR_NOTHING`
             a second.
-        pace: Makes the pace of a shard at its first call.
     """
 
     def __init__(self, client: Any, clock: Clock, interval: float, pace: Callable[[], Pace] = Pace) -> None:
@@ -167,29 +153,8 @@ class PollingTransport:
         self._paces: dict[tuple[str, str], Pace] = {}
         keep_answers(client, "GetRecords")
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> EventStream:
-        return await self._open(stream, shard_id, starting_position(position), room)
-
-    async def latest_tip(
-        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
-    ) -> Position:
-        """Look for the last record: GetRecords names no position if there are no records."""
-        for seconds in _LOOK_BACK_SECONDS:
-            since = {"Type": "AT_TIMESTAMP", "Timestamp": as_time(round((self._clock.time() - seconds) * 1000))}
-            try:
-                events = await self._open(stream, shard_id, since, Unlimited())
-            except ClientError as error:
-                # The clock is so fast that this time is in Kinesis' future.
-                if code_of(error) != "InvalidArgumentException":
-                    raise
-            else:
-                opened()
-                if (last := await _last(events)) is not None:
-                    return last
-        return position
-
-    async def _open(self, stream: StreamRef, shard_id: str, start: dict[str, Any], room: Quota) -> PolledEvents:
-        iterator = await iterator_at(self._client, stream.stream_arn, shard_id, start)
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> PolledEvents:
+        iterator = await iterator_at(self._client, stream.stream_arn, shard_id, position)
         pace = self._paces.setdefault((stream.stream_arn, shard_id), self._pace())
         events = PolledEvents(self._client, stream.stream_arn, iterator, pace, self._clock, self._interval, room)
         self._open_events.add(events)
@@ -203,19 +168,8 @@ class PolledEvents:
     """The events of one shard from an iterator on; implements `EventStream`.
 
     Ends at the shard's end, or when the iterator expires after five minutes without a call. The subscription is then opened again
-    after the last event, as after the five minutes of SubscribeToShard.
-
-    Args:
-        client: The client of `PollingTransport`.
-        stream_arn: The stream.
-        iterator: Where to begin.
-        pace: The pace of the shard.
-        clock: Time.
-        interval: Returns the seconds between two calls if the shard has no more records.
-        room: Quota for the responses.
-
-    Attributes:
-        received: Bytes received so far.
+    after the last event, as after the five minutes of SubscribeToShard. `interval` returns the seconds between two calls if the shard has
+    no more records.
     """
 
     def __init__(
@@ -282,20 +236,3 @@ class PolledEvents:
         self._pace.answered(answer, self._clock.monotonic(), self._interval())
         self._iterator = answer.iterator
         self._events.extend(answer.events)
-
-
-async def _last(events: PolledEvents) -> Position | None:
-    """Read to the tip; returns the position after the last event, or None if there is none."""
-    last: Position | None = None
-    quiet = Quiet()
-    try:
-        async for event in events:
-            quiet.heard(event.head, events._clock.monotonic())
-            if not event.head.still:
-                last = event.through
-            # One response without lag is enough: an end that is too early loses nothing.
-            if (not event.head.millis_behind and not events._events) or quiet.believed():
-                break
-    finally:
-        events.close()
-    return last

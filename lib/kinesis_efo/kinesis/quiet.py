@@ -53,12 +53,7 @@ class Quiet:
         self._needed = QUIET_ANSWERS
 
     def heard(self, head: EventHead, now: float) -> None:
-        """Note an event or a response.
-
-        Args:
-            head: Its head.
-            now: Monotonic time, seconds.
-        """
+        """Note the head of an event or a response that came at a monotonic time."""
         behind = head.millis_behind
         if not head.brings_nothing or not self.answers or behind < self._least:
             self.answers = 0
@@ -75,20 +70,12 @@ class Quiet:
         self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
 
     def believed(self, asked_at: float = -inf) -> bool:
-        """Whether the shard has no more records for now.
-
-        Args:
-            asked_at: Responses before this do not count, since records may have come later. Monotonic seconds.
-        """
+        """Whether the shard has no more records for now. Responses before `asked_at` do not count, since records may have come later."""
         counted = [at for at in self._counted if at >= asked_at]
         return len(counted) >= self._needed and counted[-1] - counted[0] >= QUIET_SECONDS
 
     def lasts(self, since: float) -> float:
-        """Return how long the row has lasted, seconds.
-
-        Args:
-            since: Do not count time before this, monotonic seconds.
-        """
+        """Return how long the row has lasted, seconds. Time before `since` does not count."""
         return self.heard_at - max(self.since, since) if self.answers else 0.0
 
     def __str__(self) -> str:

@@ -54,11 +54,8 @@ class Decoder:
     """Decodes the rows of ranges, one range after the other. Ranges with few rows share batches.
 
     Batches are of `SCHEMA` and have 1 to `MAX_ROWS` rows. Rows of a shard ascend by sequence number; records of an event that was
-    delivered twice come once.
-
-    Args:
-        deaggregate: Split KPL aggregates.
-        left_out: Called with a shard and the number of its aggregates that were left out, unless 0; None: they are only logged.
+    delivered twice come once. `left_out` is called with a shard and the number of its KPL aggregates that were left out, unless 0; None:
+    they are only logged.
     """
 
     def __init__(self, *, deaggregate: bool, left_out: Callable[[ShardKey, int], None] | None = None) -> None:
@@ -130,12 +127,9 @@ class Decoder:
 
 
 class _Cutter:
-    """Decodes events and keeps the records of a range, ascending, each once.
+    """Decodes events and keeps the records of a range, ascending, each once: those after `floor` (-1: all), up to `ceiling` (None: all).
 
     Attributes:
-        key: The shard.
-        floor: Records up to this number are dropped; -1 for none.
-        ceiling: Records after this number are dropped; None for no end.
         large: Whether the last event had large records.
         done: Whether the last event reached the end of the range.
     """
@@ -175,13 +169,7 @@ class _Cutter:
 
 
 class _RangePayloads(NamedTuple):
-    """Payloads of one range in the batch that the core decodes.
-
-    Attributes:
-        cutter: Cuts the range; its floor is the start of these payloads.
-        hash_range: As in `Decoder.add`.
-        payloads: The payloads with rows.
-    """
+    """Payloads with rows of one range in the batch that the core decodes. The floor of the cutter is the start of these payloads."""
 
     cutter: _Cutter
     hash_range: tuple[int, int] | None

@@ -1,4 +1,4 @@
-"""Decides how long a shard's subscription waits after an error, or with which message it gives up."""
+"""What a shard's subscriptions share: how long to wait after an error, or with which message to give up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random as standard_random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from botocore.exceptions import ClientError
@@ -14,10 +15,9 @@ from botocore.exceptions import ClientError
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
-from kinesis_efo.kinesis.backoff import Backoff
-from kinesis_efo.kinesis.faults import Fault, Verdict, classify, fatal, replaced
-from kinesis_efo.kinesis.presence import Presence
-from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister
+from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, classify, fatal, replaced
+from kinesis_efo.kinesis.stats import SubscriptionStats
+from kinesis_efo.kinesis.topology import SKEW_SECONDS, Presence, ShardLister
 from kinesis_efo.kinesis.transport import Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -61,16 +61,8 @@ KINESIS_LIMITS: Final = Limits()
 class ReadContext:
     """The settings and services that all subscriptions to one stream share.
 
-    Attributes:
-        stream: The stream and the consumer that reads it.
-        source: Where the consumer's ARN came from, for messages: the manifest's location.
-        transport: Subscribes to shards.
-        topology: Lists the stream's shards and its consumer, to find out what is missing.
-        retry: How often a failure is retried, and how long apart.
-        limits: Kinesis' times.
-        clock: Time.
-        random: Returns numbers in `[0, 1)`, for jitter.
-        presence: Shares these listings between the subscriptions.
+    `source` is where the consumer's ARN came from, for messages. `topology` is asked what is missing, by way of `presence`, which shares
+    the replies. `random` returns numbers in `[0, 1)`, for jitter.
     """
 
     stream: StreamRef
@@ -86,28 +78,31 @@ class ReadContext:
     def __post_init__(self) -> None:
         object.__setattr__(self, "presence", Presence(self.stream, self.topology, self.clock))
 
+    @property
+    def way(self) -> str:
+        """How shards are read, for messages."""
+        return "polling" if self.stream.polled else "subscription"
+
 
 class Recovery:
-    """Decides what to do after each error of one shard's subscription.
+    """State that the subscriptions of a shard share; decides what to do after each error. It holds no sink, and so no records.
 
-    Args:
-        context: How the stream is read.
-        shard_id: The shard.
+    Attributes:
+        stats: Statistics of all of them.
+        next_call: When Kinesis allows the next call for this shard, seconds on the monotonic clock.
     """
 
     def __init__(self, context: ReadContext, shard_id: str) -> None:
+        self._context = context
         self._stream = context.stream
         self._shard_id = shard_id
-        self._source = context.source
-        self._presence = context.presence
-        self._retry = context.retry
         self._limits = context.limits
-        self._clock = context.clock
-        self._random = context.random
         self._backoff = Backoff(context.retry, context.random)
         self._takeovers: deque[float] = deque()
         self._refusals: deque[float] = deque()
         self._expired = False
+        self.stats = SubscriptionStats()
+        self.next_call = -inf
 
     def opened(self) -> None:
         """Note that Kinesis accepted a subscription, and reset the count of refusals."""
@@ -119,11 +114,7 @@ class Recovery:
         self._backoff.reset()
 
     async def delay(self, fault: Fault, position: Position) -> float:
-        """Return how long to wait before the next try, in seconds.
-
-        Args:
-            fault: The error.
-            position: How far the shard has been read.
+        """Return how long to wait before the next try, in seconds. `position` is how far the shard has been read.
 
         Raises:
             StreamError: Another try cannot help.
@@ -141,7 +132,7 @@ class Recovery:
                 return self._limits.between_calls
             case Verdict.NOT_ACTIVE:
                 self._count_refusal(fault)
-                return jitter(self._retry, len(self._refusals), self._random)
+                return self._jitter(len(self._refusals))
             case Verdict.INVALID if self._may_be_ahead(position):
                 self._count_refusal(fault)
                 return self._limits.between_calls
@@ -152,14 +143,14 @@ class Recovery:
         raise self._fatal(fault) from fault.error
 
     def _count(self, fault: Fault) -> float:
-        delay = self._backoff.failed(fault.error, self._clock.monotonic())
+        delay = self._backoff.failed(fault.error, self._context.clock.monotonic())
         if delay is None:
             raise self._fatal(fault, self._backoff) from self._backoff.first
         logger.warning("%s: %s; retry %d in %.1f s", self._name, fault, self._backoff.failures, delay)
         return delay
 
     def _count_refusal(self, fault: Fault) -> None:
-        now = self._clock.monotonic()
+        now = self._context.clock.monotonic()
         if self._refusals and now - self._refusals[-1] > 2 * self._limits.opening:
             # There were no tries in between, for example while the lease was lost, so the time starts again.
             self._refusals.clear()
@@ -170,31 +161,32 @@ class Recovery:
 
     def _may_be_ahead(self, position: Position) -> bool:
         """Whether a position is a time that Kinesis' clock may not have reached. (`LATEST` is resolved by a clock that may be fast.)"""
-        return position.kind is PositionKind.AT_TIMESTAMP and position.value / 1000 >= self._clock.time() - SKEW_SECONDS
+        timed = position.kind is PositionKind.AT_TIMESTAMP
+        return timed and position.value / 1000 >= self._context.clock.time() - SKEW_SECONDS
 
     def _count_takeover(self, fault: Fault) -> float:
-        now = self._clock.monotonic()
+        now = self._context.clock.monotonic()
         self._takeovers.append(now)
         while self._takeovers[0] < now - self._limits.patience:
             self._takeovers.popleft()
         if len(self._takeovers) >= self._limits.takeovers:
             raise self._fatal(fault) from fault.error
         logger.warning("%s: someone else subscribed with consumer %s: %s", self._name, self._stream.consumer_arn, fault)
-        return jitter(self._retry, len(self._takeovers), self._random)
+        return self._jitter(len(self._takeovers))
 
     async def _find_missing(self, fault: Fault, position: Position) -> float:
         """Find out whether stream, shard or consumer is missing, or none of them.
 
         Kinesis has one error for all three, and reports it right after a reshard even if all of them exist.
         """
-        where = f"stream {self._stream.name!r}, shard {self._shard_id}"
+        where, source = f"stream {self._stream.name!r}, shard {self._shard_id}", self._context.source
         try:
-            listed = {shard.shard_id for shard in await self._presence.shards()}
+            listed = {shard.shard_id for shard in await self._context.presence.shards()}
         except Exception as error:
             found = classify(error)
             if found.verdict is Verdict.MISSING:
                 raise StreamNotFoundError(
-                    f"{where}: stream {self._stream.stream_arn} (from {self._source}) does not exist (any more): "
+                    f"{where}: stream {self._stream.stream_arn} (from {source}) does not exist (any more): "
                     f"{describe(error)}. Deploy it again, and start from a new checkpoint: its records are gone"
                 ) from fault.error
             if found.verdict is Verdict.REFUSED and isinstance(error, ClientError):
@@ -207,7 +199,7 @@ class Recovery:
             # Shard ids grow and are never reused.
             if self._shard_id > max(listed, default=""):
                 if position.sequence_number is not None:
-                    raise replaced(self._stream, self._shard_id, position, self._source) from fault.error
+                    raise replaced(self._stream, self._shard_id, position, source) from fault.error
                 return self._count(fault)  # too new to be listed
             raise DataLossError(
                 f"{where}: the shard does not exist any more and was read up to {position} only: its later records are "
@@ -221,7 +213,7 @@ class Recovery:
     async def _find_consumer(self, fault: Fault, where: str) -> float:
         unsure = ""
         try:
-            exists = await self._presence.consumer()
+            exists = await self._context.presence.consumer()
         except Exception as error:
             exists = False
             found = classify(error)
@@ -234,13 +226,16 @@ class Recovery:
         if exists:
             return self._count(fault)
         raise ConsumerNotFoundError(
-            f"{where}: consumer {self._stream.consumer_arn} does not exist (any more); its ARN came from {self._source}. "
+            f"{where}: consumer {self._stream.consumer_arn} does not exist (any more); its ARN came from {self._context.source}. "
             "A consumer that is registered again has another ARN: declare it again where it was declared, give the new ARN there, and restart "
             f"the query{unsure}"
         ) from fault.error
 
+    def _jitter(self, failures: int) -> float:
+        return jitter(self._context.retry, failures, self._context.random)
+
     def _fatal(self, fault: Fault, row: Backoff | None = None) -> Exception:
-        return fatal(fault, self._stream, self._shard_id, self._source, row)
+        return fatal(fault, self._stream, self._shard_id, self._context.source, row)
 
     @property
     def _name(self) -> str:

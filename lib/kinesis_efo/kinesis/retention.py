@@ -7,35 +7,25 @@ was assigned, and the second of its shard's creation. AWS does not promise that 
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from datetime import UTC, datetime
 from typing import Final
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import DataLossError
+from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.lineage import Shard
-from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister
+from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister, SharedCall
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
 
-logger = logging.getLogger(__name__)
-
-_ASK_AGAIN: Final = 60.0
+_FRESH_SECONDS: Final = 60.0
 
 
 class Retention:
-    """Checks whether records after a position may be gone, and raises or warns.
+    """Checks whether records after a position may be gone, and raises or warns once per shard, as `fail` says.
 
     It reports every loss that sequence numbers and the stream's present retention show. It may also report one of a shard that was
-    idle all the while: Kinesis does not say whether there were records.
-
-    Args:
-        stream: The stream.
-        lister: Gets the stream's retention; only called for positions older than `shortest`.
-        clock: Kinesis' clock.
-        fail: Whether a loss raises an error; if not, it is logged, once per shard.
-        shortest: Every stream keeps its records for at least this long; seconds.
+    idle all the while: Kinesis does not say whether there were records. The retention is only asked for if a position is older than
+    `shortest`, for which every stream keeps its records; seconds.
     """
 
     def __init__(
@@ -48,12 +38,10 @@ class Retention:
         shortest: float,
     ) -> None:
         self._stream = stream
-        self._lister = lister
         self._clock = clock
         self._fail = fail
         self._shortest = shortest
-        self._asking = asyncio.Lock()
-        self._known: tuple[float, float] | None = None
+        self._retention = SharedCall(lambda: lister.retention(stream.stream_arn), clock, _FRESH_SECONDS)
         self._warned: set[str] = set()
 
     async def check(
@@ -70,7 +58,7 @@ class Retention:
 
         Raises:
             DataLossError: It has, and `fail` is set.
-            ClientError: The stream's retention cannot be read; botocore's exception.
+            ClientError: The stream's retention cannot be read; botocore's exception. The other checks raise the same.
         """
         now = self._clock.time()
         if read_until is not None and now - read_until <= self._shortest:
@@ -81,42 +69,23 @@ class Retention:
         return since is not None and await self._has_passed(shard_id, since, f"was read up to {position} only", grace)
 
     async def is_past(self, shard_id: str, number: int) -> bool:
-        """Whether a record with this number is older than the stream's retention.
-
-        Raises:
-            ClientError: As `check`.
-        """
+        """Whether a record with this number is older than the stream's retention."""
         written = written_at(number, shard_id, self._clock.time() + SKEW_SECONDS)
         return written is not None and not await self.reaches_back_to(round(written * 1000))
 
     async def reaches_back_to(self, epoch_ms: int) -> bool:
-        """Whether records that arrived at a time are within retention.
-
-        Args:
-            epoch_ms: The time, epoch milliseconds.
-
-        Raises:
-            ClientError: As `check`.
-        """
+        """Whether records that arrived at a time, in epoch milliseconds, are within retention."""
         age = self._clock.time() - epoch_ms / 1000
-        return age <= self._shortest or age <= await self._retention()
+        return age <= self._shortest or age <= await self._retention.get()
 
     async def check_begun(self, shard: Shard) -> None:
-        """Report records that were trimmed from the beginning of a shard whose parents were read to their end.
-
-        Raises:
-            DataLossError, ClientError: As `check`.
-        """
+        """Report records that were trimmed from the beginning of a shard whose parents were read to their end."""
         # A shard's first number contains only the second of the shard's creation.
         if (born := _born(shard)) is not None:
             await self._has_passed(shard.shard_id, born, "has not been read yet, although its parents have")
 
     async def check_range(self, shard: Shard, through: Position) -> None:
-        """Report records that are gone because the trim horizon has passed the end of a range that begins with the shard.
-
-        Raises:
-            DataLossError, ClientError: As `check`.
-        """
+        """Report records that are gone because the trim horizon has passed the end of a range that begins with the shard."""
         until = _time_of(shard.shard_id, through, self._clock.time() + SKEW_SECONDS)
         if until is not None:
             state = f"is to be read again from its beginning up to {through}, as an unfinished micro-batch was planned,"
@@ -128,38 +97,24 @@ class Retention:
     ) -> bool:
         if self._clock.time() - since <= self._shortest + grace:
             return False
-        horizon = self._clock.time() - await self._retention()
+        horizon = self._clock.time() - await self._retention.get()
         if since >= horizon - grace:
             return False
-        message = (
-            f"stream {self._stream.name!r}, shard {shard_id} {state}, and the stream does not keep records for so long: any "
-            f"records between {_text(since if began is None else began)} and {_text(horizon)} are gone"
-        )
-        if self._fail:
-            raise DataLossError(
-                f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it; "
-                "a longer retention period of the stream gives more time"
-            )
         if shard_id not in self._warned:
+            report_loss(
+                f"stream {self._stream.name!r}, shard {shard_id} {state}, and the stream does not keep records for so long: any "
+                f"records between {_text(since if began is None else began)} and {_text(horizon)} are gone",
+                fail=self._fail,
+                remedy="; a longer retention period of the stream gives more time",
+            )
             self._warned.add(shard_id)
-            logger.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
         return True
-
-    async def _retention(self) -> float:
-        async with self._asking:
-            now = self._clock.monotonic()
-            if self._known is None or now - self._known[0] > _ASK_AGAIN:
-                self._known = now, await self._lister.retention(self._stream.stream_arn)
-            return self._known[1]
 
 
 def written_at(number: int, shard_id: str, latest: float) -> float | None:
-    """Return the time at which a sequence number was assigned, in epoch seconds; None if the number has another layout.
+    """Return the time at which a sequence number of a shard was assigned, in epoch seconds.
 
-    Args:
-        number: Sequence number of a record or a continuation.
-        shard_id: The shard it belongs to.
-        latest: The latest possible time, epoch seconds.
+    None if the number has another layout, as one whose time is after `latest`, the latest possible time in epoch seconds.
 
     >>> written_at(49590338271490256608559692538361571095921575989136588898, "shardId-000000000006", 2e9)
     1545084650.0

@@ -60,9 +60,6 @@ class SubscriptionStats:
     def describe(self, now: float) -> str:
         """Describe the subscription, for messages.
 
-        Args:
-            now: Monotonic time, seconds.
-
         >>> SubscriptionStats(State.STREAMING, last_event=10.0, failures=Counter(TimeoutError=2)).describe(52.0)
         'its subscription is streaming; the last event came 42 s ago; failures so far: TimeoutError 2'
         """
@@ -74,11 +71,7 @@ class SubscriptionStats:
         )
 
     def lag(self, now: float) -> int | None:
-        """Return how far the reader is behind the shard's tip, in milliseconds. A long silence counts, too. None before the first event.
-
-        Args:
-            now: Monotonic time, seconds.
-        """
+        """Return how far the reader is behind the shard's tip, in milliseconds. A long silence counts, too. None before the first event."""
         silence = self.silence(now)
         if silence is None or self.millis_behind is None:
             return None

@@ -12,19 +12,17 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.distribution import Distribution
-from kinesis_efo.errors import DataLossError
-from kinesis_efo.kinesis.backoff import Backoff
-from kinesis_efo.kinesis.before import End, LookResult, last_before, look_from
+from kinesis_efo.errors import InvalidRequestError
+from kinesis_efo.kinesis.ends import End, first_end, last_before, look_from
 from kinesis_efo.kinesis.events import ChildShard
-from kinesis_efo.kinesis.faults import Verdict, classify, fatal, replaced
+from kinesis_efo.kinesis.faults import Backoff, Verdict, classify, fatal, replaced, report_loss
 from kinesis_efo.kinesis.lineage import Lineage, Shard, announced
+from kinesis_efo.kinesis.progress import EventSink
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention, predates
-from kinesis_efo.kinesis.stats import SubscriptionStats
-from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
-from kinesis_efo.kinesis.subscriptions import Subscriptions
+from kinesis_efo.kinesis.subscription import ShardSubscription, Subscriptions
 from kinesis_efo.kinesis.topology import ShardLister, explained, identified, starting_positions, told_distribution
-from kinesis_efo.kinesis.transport import Transport, Unlimited
+from kinesis_efo.kinesis.transport import EventStream, Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
@@ -87,33 +85,15 @@ class Stream:
         self.subscriptions: Final = Subscriptions(context, self._retention)
         self.apart: Subscriptions | None = None
 
-    @property
-    def stats(self) -> dict[str, SubscriptionStats]:
-        """Statistics of each shard's subscriptions, by shard id."""
-        return self.subscriptions.stats
-
     def allow_apart(self, transport: Transport, limits: Limits) -> None:
-        """Let queries catch up with GetRecords.
-
-        Args:
-            transport: Reads with GetRecords.
-            limits: Kinesis' times for GetRecords.
-        """
+        """Let queries catch up through a transport that reads with GetRecords."""
         context = replace(
             self.subscriptions.context, stream=replace(self.ref, consumer_arn=None), transport=transport, limits=limits
         )
         self.apart = Subscriptions(context, self._retention)
 
-    @property
-    def polled(self) -> bool:
-        """Whether it is read with GetRecords."""
-        return self.ref.polled
-
     async def refresh(self, *, patient: bool = False) -> None:
-        """List the stream's shards again.
-
-        Args:
-            patient: Whether to retry transient errors.
+        """List the stream's shards again. If `patient`, transient errors are retried.
 
         Raises:
             StreamError: They cannot be listed; the message says why and what to do.
@@ -139,11 +119,7 @@ class Stream:
     async def starting_positions(self, start: Position) -> dict[str, Position]:
         """Return the start positions of a new query, by shard id. The children of these shards come after them.
 
-        Args:
-            start: `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention becomes the horizon, which loses nothing.
-
-        Raises:
-            StreamError: As `refresh`.
+        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention becomes the horizon, which loses nothing. Raises as `refresh`.
         """
         if start.kind is PositionKind.AT_TIMESTAMP and not await self._waited(
             "DescribeStreamSummary", partial(self._retention.reaches_back_to, start.value)
@@ -156,21 +132,13 @@ class Stream:
         """Return a shard as ListShards returned it; None if it is not listed yet, or not any more."""
         return self._shards.get(shard_id)
 
-    def describe(self, shard_id: str) -> str:
-        """Describe the subscription to a shard, for messages."""
-        return self.subscriptions.describe(shard_id)
-
     def hash_range(self, shard_id: str) -> tuple[int, int] | None:
         """Return the hash keys of a shard, listed or announced by its parent's last event; None if they are not known."""
         return self.lineage[shard_id].hash_range if shard_id in self.lineage else None
 
     def with_descendants(self, shard_ids: Iterable[str]) -> list[Shard]:
         """Return these shards and all their listed descendants."""
-        found = set(shard_ids)
-        # A child is created after its parents, so its first sequence number is higher.
-        for shard in sorted(self._shards.values(), key=lambda shard: shard.first):
-            if found.intersection(shard.parents):
-                found.add(shard.shard_id)
+        found = self.lineage.with_descendants(shard_ids)
         return [shard for shard in self._shards.values() if shard.shard_id in found]
 
     def learn(self, shard_id: str, children: Sequence[ChildShard]) -> None:
@@ -207,25 +175,11 @@ class Stream:
                 await self._listed(self._retention.check_begun(shard))
 
     async def check_position(self, shard_id: str, position: Position, read_until: float | None = None) -> None:
-        """Report records after a position that are gone, as a subscription from there does.
-
-        Args:
-            shard_id: The shard.
-            position: How far it was read.
-            read_until: All records that arrived before this time were read, epoch seconds; None: not known.
-
-        Raises:
-            DataLossError, StreamError: As `check_loss`.
-        """
+        """Report records after a position that are gone, as a subscription from there does. Raises as `check_loss`."""
         await self._listed(self._retention.check(shard_id, position, read_until))
 
     async def is_past(self, shard_id: str, number: int) -> bool:
-        """Whether a record is older than the retention; False if that is not known.
-
-        Args:
-            shard_id: The shard.
-            number: The record's number.
-        """
+        """Whether the record with a number is older than the retention; False if that is not known."""
         try:
             return await self._retention.is_past(shard_id, number)
         except CALL_ERRORS as error:
@@ -233,15 +187,12 @@ class Stream:
             return False
 
     async def check_replay(self, shard_id: str, through: Position, positions: Mapping[str, Position]) -> None:
-        """Report records that are gone from a planned range that begins at a shard's trim horizon.
+        """Report records that are gone from a planned range that begins at a shard's trim horizon. Raises as `check_loss`.
 
         Args:
             shard_id: The shard.
             through: The end of the range.
             positions: The offset that the micro-batch starts from, of this stream, by shard id.
-
-        Raises:
-            DataLossError, StreamError: As `check_loss`.
         """
         shard = self.shard(shard_id)
         if shard is None:
@@ -262,10 +213,8 @@ class Stream:
             f"stream {self.ref.name!r}, shard {shard_id} does not exist any more and was not read to its end: its unread records "
             "are gone (retention)"
         )
-        if self._fail_on_data_loss:
-            raise DataLossError(f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it")
+        report_loss(message, fail=self._fail_on_data_loss)
         self._lost.add(shard_id)
-        logger.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
 
     # -- subscribing
 
@@ -301,7 +250,7 @@ class Stream:
         return self.apart if apart and self.apart is not None else self.subscriptions
 
     async def tip(self, shard_id: str, position: Position, *, apart: bool = False) -> End:
-        """Find the tip of a shard. The last record is known only if it arrived lately.
+        """Find the tip of a shard. The last record is known only if it arrived lately, or with GetRecords.
 
         Args:
             shard_id: The shard.
@@ -311,17 +260,20 @@ class Stream:
         Raises:
             StreamError: It cannot be subscribed to.
         """
-        by = self._by(apart)
+        by, now = self._by(apart), round(self._clock.time() * 1000)
         polled = by.context.stream.polled
-        if not polled:
-            now = round(self._clock.time() * 1000)
-            for start in look_from(now, position)[:-1]:
+        for start in look_from(now, position, polled=polled):
+            if start == position and not polled:
+                break
+            try:
                 end = await self._look(by, shard_id, start, now + _TIP_MILLIS, timed=False)
-                if end is not None and end.record is not None:
-                    return end
-        context = by.context
-        tip = await self._asked(by, shard_id, partial(context.transport.latest_tip, context.stream, shard_id, position))
-        return End(tip, tip.sequence_number if polled and tip != position else None)
+            except InvalidRequestError:
+                if start == position:
+                    raise
+                continue  # the clock is so fast that this time is in Kinesis' future
+            if end is not None and (polled or end.record is not None):
+                return end
+        return End(position if polled else await self._ask(by, shard_id, None, first_end))
 
     async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, apart: bool = False) -> End:
         """Find the position just before the first record that arrived at a time or later; `SHARD_END` if there is none.
@@ -330,10 +282,7 @@ class Stream:
             shard_id: The shard.
             epoch_ms: The time, epoch milliseconds; not in the future.
             position: How far the shard has been read. Returned if nothing is left before the time.
-            apart: As `tip`.
-
-        Raises:
-            StreamError: It cannot be subscribed to.
+            apart: As `tip`, which raises the same.
         """
         for start in look_from(epoch_ms, position):
             if (end := await self._look(self._by(apart), shard_id, start, epoch_ms)) is not None:
@@ -344,33 +293,32 @@ class Stream:
         self, by: Subscriptions, shard_id: str, start: Position, epoch_ms: int, *, timed: bool = True
     ) -> End | None:
         """Find the end of a shard at a time, searching from a position on; None if there are no records between."""
-
-        async def look(start: Position, opened: Callable[[], None]) -> LookResult:
-            events = await by.context.transport.subscribe(by.context.stream, shard_id, start, Unlimited())
-            opened()
-            return await last_before(events, epoch_ms, self._clock.monotonic, timed=timed)
-
+        look = partial(last_before, epoch_ms=epoch_ms, now=self._clock.monotonic, timed=timed)
         end: End | None = None
         while True:
-            found = await self._asked(by, shard_id, partial(look, start))
+            found = await self._ask(by, shard_id, start, look)
             if found.position is not None:
                 start = found.position
                 end = End(start, end.record if found.record is None and end is not None else found.record)
             if found.complete or found.position is None:
                 return end
 
-    async def _asked(self, by: Subscriptions, shard_id: str, ask: Callable[[Callable[[], None]], Awaitable[T]]) -> T:
-        """Call `ask`, which opens a subscription, and retry it. `ask` calls its argument once the subscription is open."""
-        context, history = by.context, by.history(shard_id)
+    async def _ask(
+        self,
+        by: Subscriptions,
+        shard_id: str,
+        start: Position | None,
+        read: Callable[[EventStream], Awaitable[T]],
+    ) -> T:
+        """Subscribe, and let `read` read the events and close them. Retries both."""
+        context, recovery = by.context, by.recovery(shard_id)
         backoff = Backoff(context.retry, context.random)
-
-        def opened() -> None:
-            history.next_call = self._clock.monotonic() + context.limits.after_success
-
         while True:
-            await self._clock.sleep(max(0.0, history.next_call - self._clock.monotonic()))
+            await self._clock.sleep(max(0.0, recovery.next_call - self._clock.monotonic()))
             try:
-                return await ask(opened)
+                events = await context.transport.subscribe(context.stream, shard_id, start, Unlimited())
+                recovery.next_call = self._clock.monotonic() + context.limits.after_success
+                return await read(events)
             except Exception as error:
                 fault = classify(error)
                 patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
@@ -21,8 +22,8 @@ from kinesis_efo.errors import (
     StreamNotFoundError,
     SubscriptionError,
 )
-from kinesis_efo.kinesis.events import sequence_number
-from kinesis_efo.kinesis.lineage import Lineage, Shard
+from kinesis_efo.kinesis.events import ChildShard, sequence_number
+from kinesis_efo.kinesis.lineage import Lineage, Shard, announced
 from kinesis_efo.kinesis.transport import as_time
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.patience import Patience
@@ -37,16 +38,19 @@ PAGE: Final = 1_000
 SKEW_SECONDS: Final = 300.0
 """AWS refuses signatures if the clock is further off."""
 
+FRESH_SECONDS: Final = 5.0
+"""How long a reply is reused. An error is raised only to the callers that wait for it."""
+
 
 class ShardLister(Protocol):
-    """Gets the shards, the retention and the consumer of streams."""
+    """Gets the shards, the retention and the consumer of streams. Each call raises botocore's `ClientError` if Kinesis refuses."""
 
     async def shards(self, stream_arn: str) -> list[Shard]:
         """List all shards within retention, open and closed.
 
         Raises:
-            ClientError: Kinesis refused; botocore's exception.
-            ResponseParserError: Kinesis listed no shard; botocore's exception.
+            ResponseParserError: No shard is listed, as by some servers right after a stream was created. It passes: every stream has an
+                open shard. A new query that accepted an empty list would never read anything.
         """
         ...
 
@@ -58,71 +62,78 @@ class ShardLister(Protocol):
             epoch_ms: The time in epoch milliseconds.
 
         Raises:
-            ClientError: Kinesis refused; botocore's exception.
+            ResponseParserError: No shard is listed, although the stream existed at that time.
         """
         ...
 
     async def retention(self, stream_arn: str) -> float:
-        """Return how long the stream keeps its records, in seconds.
-
-        Raises:
-            ClientError: Kinesis refused; botocore's exception.
-        """
+        """Return how long the stream keeps its records, in seconds."""
         ...
 
     async def created(self, stream_arn: str) -> int:
-        """Return when the stream was created, in whole epoch seconds.
-
-        Raises:
-            ClientError: Kinesis refused; botocore's exception.
-        """
+        """Return when the stream was created, in whole epoch seconds."""
         ...
 
     async def distribution(self, stream_arn: str) -> Distribution:
-        """Return how Kinesis distributes new records over the shards.
-
-        Raises:
-            ClientError: Kinesis refused; botocore's exception.
-        """
+        """Return how Kinesis distributes new records over the shards."""
         ...
 
     async def consumer_exists(self, consumer_arn: str) -> bool:
-        """Whether a consumer has this ARN and is not being deleted. A consumer that is registered again has another ARN.
-
-        Raises:
-            ClientError: Kinesis refused; botocore's exception.
-        """
+        """Whether a consumer has this ARN and is not being deleted. A consumer that is registered again has another ARN."""
         ...
 
 
 class Topology:
-    """ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client.
+    """ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client; implements `ShardLister`.
 
     Args:
         client: An aiobotocore `kinesis` client whose retries cover throttling. The caller closes it.
         clock: Distinguishes a time that is too new from one that is too old.
+        patience: Retries transient errors of all calls but `distribution`, which a read can do without; None: no retries.
     """
 
-    def __init__(self, client: Any, clock: Clock | None = None) -> None:
+    def __init__(self, client: Any, clock: Clock | None = None, patience: Patience | None = None) -> None:
         self._client = client
         self._clock = clock or SystemClock()
+        self._patience = patience
         self._impossible: set[tuple[str, str]] = set()
 
     async def shards(self, stream_arn: str) -> list[Shard]:
-        """List all shards within retention.
-
-        Raises:
-            ResponseParserError: No shard is listed, as by some servers right after a stream was created. It passes: every stream has an
-                open shard. A new query that accepted an empty list would never read anything.
-        """
-        return await self._list_some(stream_arn)
+        return await self._call("ListShards", stream_arn, partial(self._list_some, stream_arn))
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
-        """List the shards that were open at a time.
+        return await self._call("ListShards", stream_arn, partial(self._list_open_at, stream_arn, epoch_ms))
 
-        Raises:
-            ResponseParserError: No shard is listed, although the stream existed at that time.
-        """
+    async def retention(self, stream_arn: str) -> float:
+        return float((await self._patient_summary(stream_arn))["RetentionPeriodHours"] * 3600)
+
+    async def created(self, stream_arn: str) -> int:
+        return int((await self._patient_summary(stream_arn))["StreamCreationTimestamp"].timestamp())
+
+    async def distribution(self, stream_arn: str) -> Distribution:
+        return distribution_of(self._client, await self._summary(stream_arn))
+
+    async def consumer_exists(self, consumer_arn: str) -> bool:
+        ask = partial(self._client.describe_stream_consumer, ConsumerARN=consumer_arn)
+        try:
+            answer = await self._call("DescribeStreamConsumer", consumer_arn, ask)
+        except ClientError as error:
+            if cause_of(error) is Cause.MISSING:
+                return False
+            raise
+        return bool(answer["ConsumerDescription"]["ConsumerStatus"] != "DELETING")
+
+    async def _call(self, operation: str, arn: str, ask: Callable[[], Awaitable[T]]) -> T:
+        return await (ask() if self._patience is None else self._patience.call(f"{operation} of {arn}", ask))
+
+    async def _patient_summary(self, stream_arn: str) -> dict[str, Any]:
+        return await self._call("DescribeStreamSummary", stream_arn, partial(self._summary, stream_arn))
+
+    async def _summary(self, stream_arn: str) -> dict[str, Any]:
+        answer = await self._client.describe_stream_summary(StreamARN=stream_arn)
+        return cast(dict[str, Any], answer["StreamDescriptionSummary"])
+
+    async def _list_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         time = as_time(epoch_ms)
         try:
             if listed := await self._list(stream_arn, {"Type": "AT_TIMESTAMP", "Timestamp": time}):
@@ -138,28 +149,6 @@ class Topology:
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
             return await self._list_some(stream_arn, {"Type": "AT_LATEST"})
         return None
-
-    async def retention(self, stream_arn: str) -> float:
-        return float((await self._summary(stream_arn))["RetentionPeriodHours"] * 3600)
-
-    async def created(self, stream_arn: str) -> int:
-        return int((await self._summary(stream_arn))["StreamCreationTimestamp"].timestamp())
-
-    async def distribution(self, stream_arn: str) -> Distribution:
-        return distribution_of(self._client, await self._summary(stream_arn))
-
-    async def consumer_exists(self, consumer_arn: str) -> bool:
-        try:
-            answer = await self._client.describe_stream_consumer(ConsumerARN=consumer_arn)
-        except ClientError as error:
-            if cause_of(error) is Cause.MISSING:
-                return False
-            raise
-        return bool(answer["ConsumerDescription"]["ConsumerStatus"] != "DELETING")
-
-    async def _summary(self, stream_arn: str) -> dict[str, Any]:
-        answer = await self._client.describe_stream_summary(StreamARN=stream_arn)
-        return cast(dict[str, Any], answer["StreamDescriptionSummary"])
 
     async def _list_some(self, stream_arn: str, shard_filter: dict[str, Any] | None = None) -> list[Shard]:
         if not (listed := await self._list(stream_arn, shard_filter)):
@@ -215,12 +204,9 @@ def _no_shard(stream_arn: str) -> ResponseParserError:
 
 
 async def starting_positions(lister: ShardLister, stream_arn: str, start: Position) -> dict[str, Position]:
-    """Return where a new query starts reading a stream, by shard id.
+    """Return where a new query starts reading a stream, by shard id: at `TRIM_HORIZON` or `AT_TIMESTAMP`.
 
-    Args:
-        lister: Lists the shards.
-        stream_arn: The stream.
-        start: `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention becomes the horizon.
+    A time before retention becomes the horizon.
 
     Raises:
         ClientError: Kinesis refused; botocore's exception.
@@ -235,12 +221,7 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
 
 
 async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
-    """Identify the stream that has an ARN now. If its time of creation cannot be read, for example without permission, it is left out.
-
-    Args:
-        lister: Reads the time.
-        stream_arn: The stream.
-    """
+    """Identify the stream that has an ARN now. If its time of creation cannot be read, for example without permission, it is left out."""
     try:
         return StreamIdentity(stream_arn, await lister.created(stream_arn))
     except CALL_ERRORS as error:
@@ -249,12 +230,7 @@ async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
 
 
 async def told_distribution(lister: ShardLister, ref: StreamRef) -> Distribution:
-    """Return how Kinesis distributes new records over the shards; `UNKNOWN`, with a log line, if that cannot be read.
-
-    Args:
-        lister: Reads it.
-        ref: The stream.
-    """
+    """Return how Kinesis distributes new records over the shards; `UNKNOWN`, with a log line, if that cannot be read."""
     try:
         return await lister.distribution(ref.stream_arn)
     except CALL_ERRORS as error:
@@ -262,49 +238,63 @@ async def told_distribution(lister: ShardLister, ref: StreamRef) -> Distribution
         return Distribution.UNKNOWN
 
 
-class PatientLister:
-    """A `ShardLister` that retries transient errors, for as long as the query's options say.
+class Presence:
+    """The shards and the consumer of one stream, as of the last seconds, with one call for all subscriptions that ask at the same time.
 
-    Args:
-        lister: Calls Kinesis.
-        patience: Retries the calls.
+    A fault may hit a thousand shards at once, and Kinesis allows an account few such calls a second. An error is raised to all that wait.
     """
 
-    def __init__(self, lister: ShardLister, patience: Patience) -> None:
-        self._lister = lister
-        self._patience = patience
+    def __init__(self, stream: StreamRef, lister: ShardLister, clock: Clock) -> None:
+        self._shards = SharedCall(lambda: lister.shards(stream.stream_arn), clock, FRESH_SECONDS)
+        self._consumer = SharedCall(lambda: lister.consumer_exists(stream.consumer_arn or ""), clock, FRESH_SECONDS)
 
-    async def shards(self, stream_arn: str) -> list[Shard]:
-        return await self._call("ListShards", stream_arn, partial(self._lister.shards, stream_arn))
+    async def shards(self) -> list[Shard]:
+        """List the stream's shards."""
+        return await self._shards.get()
 
-    async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
-        return await self._call("ListShards", stream_arn, partial(self._lister.shards_open_at, stream_arn, epoch_ms))
+    async def end(self, shard_id: str) -> tuple[int, tuple[ChildShard, ...]] | None:
+        """Return the last number of a shard and its children; None if it is open or not listed."""
+        shards = await self._shards.get()
+        last = next((shard.last for shard in shards if shard.shard_id == shard_id), None)
+        return None if last is None else (last, announced(shard for shard in shards if shard_id in shard.parents))
 
-    async def retention(self, stream_arn: str) -> float:
-        return await self._call("DescribeStreamSummary", stream_arn, partial(self._lister.retention, stream_arn))
+    async def consumer(self) -> bool:
+        """Whether the consumer with the ARN of the manifest exists."""
+        return await self._consumer.get()
 
-    async def created(self, stream_arn: str) -> int:
-        return await self._call("DescribeStreamSummary", stream_arn, partial(self._lister.created, stream_arn))
 
-    async def consumer_exists(self, consumer_arn: str) -> bool:
-        ask = partial(self._lister.consumer_exists, consumer_arn)
-        return await self._call("DescribeStreamConsumer", consumer_arn, ask)
+class SharedCall(Generic[T]):
+    """A call whose reply is shared by callers at the same time, or at most `seconds` later."""
 
-    async def distribution(self, stream_arn: str) -> Distribution:
-        """Call once, without retries: a read can do without it."""
-        return await self._lister.distribution(stream_arn)
+    def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, seconds: float) -> None:
+        self._ask = ask
+        self._seconds = seconds
+        self._clock = clock
+        self._asking: asyncio.Task[T] | None = None
+        self._answered: tuple[float, T] | None = None
 
-    async def _call(self, operation: str, arn: str, ask: Callable[[], Awaitable[T]]) -> T:
-        return await self._patience.call(f"{operation} of {arn}", ask)
+    async def get(self) -> T:
+        if self._answered is not None and self._clock.monotonic() - self._answered[0] < self._seconds:
+            return self._answered[1]
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._answer())
+            self._asking.add_done_callback(self._done)
+        # One cancelled caller must not cancel the call of the others.
+        return await asyncio.shield(self._asking)
+
+    async def _answer(self) -> T:
+        answer = await self._ask()
+        self._answered = self._clock.monotonic(), answer
+        return answer
+
+    def _done(self, task: asyncio.Task[T]) -> None:
+        self._asking = None
+        if not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not log it: the callers raise it
 
 
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
-    """Await a listing, and turn its failure into an error with a remedy.
-
-    Args:
-        listing: A call of a `ShardLister`.
-        ref: The stream.
-        source: Where its ARN came from, for messages: the manifest's location.
+    """Await a call of a `ShardLister`, and turn its failure into an error with a remedy. `source` is where the ARN came from.
 
     Raises:
         StreamError: The shards cannot be listed; the message says why and what to do.

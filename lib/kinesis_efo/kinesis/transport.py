@@ -6,9 +6,10 @@ the size of an event.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -75,18 +76,11 @@ class Quota(Protocol):
         ...
 
     def take(self, size: int) -> bool:
-        """Take room for the payload of the next event; returns whether there was enough.
-
-        Args:
-            size: Bytes, at most.
-        """
+        """Take room for the payload of the next event, at most so many bytes; returns whether there was enough."""
         ...
 
     async def wait(self, size: int) -> None:
         """Wait for the room that `take` did not find, and take it.
-
-        Args:
-            size: Bytes, at most.
 
         Raises:
             NoRoom: There was none for a long time.
@@ -143,13 +137,13 @@ class EventStream(Protocol):
 class Transport(Protocol):
     """Subscribes to shards."""
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> EventStream:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
         """Subscribe to a shard.
 
         Args:
             stream: The stream, and the consumer to subscribe.
             shard_id: The shard.
-            position: Where to start. `SHARD_END` is refused with ValueError.
+            position: Where to start. None: at the tip, by Kinesis' own clock. `SHARD_END` is refused with ValueError.
             room: Room is taken before an event larger than the share is read, and before any other event with records is returned. It
                 passes to the receiver of the event.
 
@@ -159,87 +153,47 @@ class Transport(Protocol):
         """
         ...
 
-    async def latest_tip(
-        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
-    ) -> Position:
-        """Return the position of the shard's tip: later records come after it.
 
-        Counts as a subscription: Kinesis allows the next one to this shard 5 s after it was opened.
+class OpenedLater:
+    """Opens a transport at its first call, and again if that failed or was cancelled; implements `Transport`."""
 
-        Args:
-            stream: The stream, and the consumer to subscribe.
-            shard_id: The shard.
-            position: How far it has been read; returned if there is nothing after it.
-            opened: Called when the subscription is open.
+    def __init__(self, opening: Callable[[], Awaitable[Transport]]) -> None:
+        self._opening = opening
+        self._lock = asyncio.Lock()
+        self._opened: Transport | None = None
 
-        Raises:
-            ClientError, EventStreamError, FrameError: As when reading.
-        """
-        ...
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
+        # Several shards may call this at the same time; they must share one client, and with it one pace per shard.
+        async with self._lock:
+            if self._opened is None:
+                self._opened = await self._opening()
+        return await self._opened.subscribe(stream, shard_id, position, room)
 
 
 class BotoTransport:
-    """SubscribeToShard through an aiobotocore client.
+    """SubscribeToShard through an aiobotocore client; implements `Transport`.
 
-    Args:
-        client: An aiobotocore `kinesis` client made with `subscription_config`, used for nothing else. The caller closes it.
+    The client is made with `subscription_config`, and used for nothing else. The caller closes it.
     """
 
     def __init__(self, client: Any) -> None:
         self._client = client
         keep_answers(client, OPERATION, instead=_INITIAL_RESPONSE)
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> EventStream:
-        return await self._open(stream, shard_id, starting_position(position), room)
-
-    async def subscribe_at_latest(self, stream: StreamRef, shard_id: str) -> BotoEventStream:
-        """Subscribe to the records from now on, by Kinesis' own clock. For tools: a query needs a position that can be stored.
-
-        Args:
-            stream: The stream, and the consumer to subscribe.
-            shard_id: The shard.
-
-        Raises:
-            ClientError: Kinesis refused; botocore's exception.
-        """
-        return await self._open(stream, shard_id, {"Type": "LATEST"}, Unlimited())
-
-    async def latest_tip(
-        self,
-        stream: StreamRef,
-        shard_id: str,
-        position: Position,  # noqa: ARG002
-        opened: Callable[[], None],
-    ) -> Position:
-        events = await self.subscribe_at_latest(stream, shard_id)
-        opened()
-        try:
-            async for event in events:
-                return event.through
-        finally:
-            events.close()
-        raise FrameError(
-            f"the subscription of {stream.consumer_arn} to {shard_id} at LATEST ended before its first event"
-        )
-
-    async def _open(
-        self, stream: StreamRef, shard_id: str, starting_position: dict[str, Any], room: Quota
+    async def subscribe(
+        self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota
     ) -> BotoEventStream:
         response = await self._client.subscribe_to_shard(
-            ConsumerARN=stream.consumer_arn, ShardId=shard_id, StartingPosition=starting_position
+            ConsumerARN=stream.consumer_arn, ShardId=shard_id, StartingPosition=starting_position(position)
         )
         return BotoEventStream(response[RAW_BODY], room)
 
 
 class BotoEventStream:
-    """The body of one SubscribeToShard response.
+    """The body of one SubscribeToShard response, aiohttp's or HTTP/2's, with its headers received.
 
     Once the length of a large frame is known, the rest of it is read only when there is room for it. Without room, nothing is read from
     the socket.
-
-    Args:
-        body: The response, with its headers received: aiohttp's or HTTP/2's.
-        room: Quota for the events.
 
     Attributes:
         received: Bytes received so far.
@@ -271,9 +225,7 @@ class BotoEventStream:
             if not self._has_room and self._decoder.awaited > self._room.share:
                 await self._find_room(self._decoder.awaited)
                 self._connection.expect(self._decoder.missing)
-                if self._room.share < _LARGEST_READ:
-                    # With many shards, many frames arrive at the same time.
-                    self._decoder.collect()
+                self._decoder.collect()
                 continue
             chunk = await self._body.content.readany()
             if not chunk:
@@ -354,12 +306,14 @@ class _Connection:
             self._body.expect(size)
 
 
-def starting_position(position: Position) -> dict[str, Any]:
-    """Convert a position to SubscribeToShard's `StartingPosition`.
+def starting_position(position: Position | None) -> dict[str, Any]:
+    """Convert a position to SubscribeToShard's `StartingPosition`; None to `LATEST`.
 
     Raises:
         ValueError: It is `SHARD_END`, or a time outside of the calendar.
     """
+    if position is None:
+        return {"Type": "LATEST"}
     match position.kind:
         case PositionKind.TRIM_HORIZON:
             return {"Type": "TRIM_HORIZON"}

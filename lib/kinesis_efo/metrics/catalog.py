@@ -48,13 +48,7 @@ class Metric:
 
 
 DIMENSIONS: Final = {
-    "application": "Application",
-    "environment": "Environment",
-    "stream": "Stream",
-    "shard": "Shard",
-    "fetcher": "Fetcher",
-    "error": "Error",
-    "reason": "Reason",
+    name: name.capitalize() for name in ("application", "environment", "stream", "shard", "fetcher", "error", "reason")
 }
 """CloudWatch's names of the attributes, by their OpenTelemetry names."""
 
@@ -172,9 +166,5 @@ LATENCY: Final = Metric(
     "99 % of the records were acknowledged within this time since the producer was opened",
 )  # fmt: skip
 
-METRICS: Final = (
-    LAG, SILENCE, WAITING, RECORDS, BYTES, EVENTS, BACKPRESSURE, OPEN, OPENED, RENEWED, PAUSED, FAILED, LEFT_OUT, BUFFERED,
-    BUFFER_LIMIT, QUERIES, QUERIES_APART, APART_BYTES, APART_CALLS, LEASES_WANTED, LEASES_HELD, LEASES_TAKEN, LEASES_LOST, WRITTEN, WRITTEN_BYTES, REQUESTS, RETRIES,
-    REFUSED, OUTSTANDING, OUTSTANDING_BYTES, PUT_WAITS, LATENCY,
-)  # fmt: skip
+METRICS: Final = tuple(metric for metric in list(globals().values()) if isinstance(metric, Metric))
 """All metrics, in the order of the table."""

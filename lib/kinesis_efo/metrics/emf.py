@@ -31,13 +31,7 @@ _DETAIL: Final = ("error", "reason")
 
 
 def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:
-    """Make the lines of one interval, one per set of attributes.
-
-    Args:
-        values: The current values.
-        before: The values one interval ago; lines show how much counters have grown since.
-        epoch_ms: The current time.
-    """
+    """Make the lines of one interval, one per set of attributes. They show how much counters have grown since the values `before`."""
     by_attributes: dict[Attributes, dict[Metric, float]] = {}
     for (metric, attributes), value in values.items():
         by_attributes.setdefault(attributes, {})[metric] = _value(metric, value, before.get((metric, attributes), 0))
@@ -83,14 +77,7 @@ def emf_sink(where: str) -> Callable[[str], None]:
 
 
 class EmfWriter:
-    """Writes the lines of a registry once per interval, and a last time when it is closed.
-
-    Args:
-        registry: Holds the values.
-        interval: Seconds between two sets of lines.
-        write: Writes a set of lines; see `emf_sink`.
-        epoch: Returns the seconds since the epoch.
-    """
+    """Writes the lines of a registry once per interval, in seconds, and a last time when it is closed. `write` is as of `emf_sink`."""
 
     def __init__(
         self,

@@ -18,10 +18,7 @@ MOST_ERRORS: Final = 32
 
 
 class Labels:
-    """Assigns labels to things.
-
-    Args:
-        most: Number of things that may have their own label at a time.
+    """Assigns labels to things, of which at most so many have their own label at a time.
 
     >>> labels = Labels(2)
     >>> [labels.label(shard) for shard in ("a", "b", "c", "a")]

@@ -53,11 +53,7 @@ def _observe(registry: MetricsRegistry, metric: Metric) -> Callable[[CallbackOpt
 
 
 class Telemetry:
-    """The registry that this process publishes, and the SDK if this library has set it up.
-
-    Args:
-        environment: Environment variables of this process.
-    """
+    """The registry that this process publishes, and the SDK if this library has set it up."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self.registry = MetricsRegistry()

@@ -23,13 +23,7 @@ FRESH_SECONDS: Final = 0.5
 
 
 class Sample(NamedTuple):
-    """One value of a metric.
-
-    Attributes:
-        metric: The metric.
-        value: The value, in the metric's unit.
-        attributes: The attributes of this value, such as its stream.
-    """
+    """One value of a metric, in the metric's unit, with attributes such as its stream."""
 
     metric: Metric
     value: float
@@ -56,11 +50,7 @@ def merge(into: Values, samples: Iterable[Sample]) -> Values:
 
 
 class MetricsRegistry:
-    """All metric sources of a process.
-
-    Args:
-        now: Returns monotonic seconds.
-    """
+    """All metric sources of a process."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now

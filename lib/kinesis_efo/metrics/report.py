@@ -1,38 +1,51 @@
-"""Connects a source to the exporter that the settings select."""
+"""The settings for exporting metrics, and the export of a source as they say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 from kinesis_efo.metrics.emf import EmfWriter, emf_sink
 from kinesis_efo.metrics.registry import MetricsRegistry, Source
-from kinesis_efo.metrics.settings import MetricsSettings
+
+EXPORTS: Final = ("otel", "emf", "none")
+"""The values of the option `metrics.export`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """Where to send metrics, and in how much detail.
+
+    Attributes:
+        export: `otel`, which does nothing until an OpenTelemetry SDK is configured; `emf`; or `none`.
+        emf_to: Destination of EMF lines: `stdout`, `stderr`, or the path of a file to append to.
+        emf_interval: Seconds between two sets of EMF lines.
+        shards: Most shards of an application with metrics of their own; the rest shares the shard `other`. 0: no metrics by shard.
+    """
+
+    export: str = "otel"
+    emf_to: str = "stdout"
+    emf_interval: float = 60.0
+    shards: int = 100
 
 
 def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
-    """Start reporting a source.
-
-    Args:
-        source: Read once per interval, in the exporter's thread.
-        settings: Select the exporter.
+    """Start reporting a source, which is read once per interval, in the exporter's thread.
 
     Returns:
         A function that sends the last values and ends the report, within a few seconds. Calling it again does nothing.
     """
     match settings.export:
         case "emf":
-            return _as_emf(source, settings)
+            registry = MetricsRegistry()
+            registry.add(source)
+            writer = EmfWriter(registry, settings.emf_interval, emf_sink(settings.emf_to))
+            writer.start()
+            return writer.close
         case "otel":
             return _to_otel(source)
     return lambda: None
-
-
-def _as_emf(source: Source, settings: MetricsSettings) -> Callable[[], None]:
-    registry = MetricsRegistry()
-    registry.add(source)
-    writer = EmfWriter(registry, settings.emf_interval, emf_sink(settings.emf_to))
-    writer.start()
-    return writer.close
 
 
 def _to_otel(source: Source) -> Callable[[], None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kinesis_efo.arns import ROLE_ARN
-from kinesis_efo.metrics.settings import EXPORTS
+from kinesis_efo.metrics import EXPORTS
 from kinesis_efo.options import readers as read
 from kinesis_efo.options.table import Option
 

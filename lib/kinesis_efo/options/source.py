@@ -8,7 +8,7 @@ from typing import Final
 
 from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
 from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
-from kinesis_efo.metrics.settings import MetricsSettings
+from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import readers as read
 from kinesis_efo.options.bounds import Bounds, ends, query_starts
 from kinesis_efo.options.readers import UnsupportedValue

@@ -10,7 +10,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.kinesis.before import End
+from kinesis_efo.kinesis.ends import End
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
@@ -136,7 +136,7 @@ class Ends:
             key: end.value
             for key, end in ends.items()
             if end.kind is PositionKind.AFTER
-            and self._streams.stream(key.stream).polled
+            and self._streams.stream(key.stream).ref.polled
             and end not in (self._bound(key), self._offset.get(key))
         }
 

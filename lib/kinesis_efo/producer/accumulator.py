@@ -70,12 +70,7 @@ class _QueueOutcome:
 class RecordAccumulator:
     """Holds the records that wait to be sent, and cuts requests from them.
 
-    Args:
-        stream: Name or ARN, for messages.
-        settings: The producer's settings.
-        shards: The shard map.
-        max_record_bytes: Size of the largest record that the stream accepts; bounds aggregates.
-        random: Source of the jitter.
+    `max_record_bytes` is the size of the largest record that the stream accepts; it bounds aggregates.
     """
 
     def __init__(
@@ -102,12 +97,7 @@ class RecordAccumulator:
 
     def add(self, records: Iterable[Record]) -> None:
         """Add records to their shards' queues."""
-        by_shard: dict[str, list[Record]] = defaultdict(list)
-        for record in records:
-            # A shard's range of hash keys never changes: while it is open, the prediction holds.
-            shard = record.shard if record.shard in self._queues else self._map.shard_of(record.hash)
-            by_shard[shard].append(record)
-        for shard, its_records in by_shard.items():
+        for shard, its_records in self._by_shard(records).items():
             self._queues[shard].records.extend(its_records)
 
     def adopt(self, shards: ShardMap) -> None:
@@ -116,12 +106,7 @@ class RecordAccumulator:
         self._adopt_when_possible()
 
     def next_request(self, now: float, *, eager: bool) -> PutRecordsRequest | None:
-        """Make the next request; None if none is due.
-
-        Args:
-            now: Monotonic seconds.
-            eager: Do not linger for a full request, because a caller waits.
-        """
+        """Make the next request; None if none is due. If `eager`, do not linger for a full request, because a caller waits."""
         if self._backoff.until > now or self._next_map is not None:
             return None
         ready = [queue for queue in self._queues.values() if queue.ready(now)]
@@ -151,18 +136,16 @@ class RecordAccumulator:
         outcomes = self._ended(request)
         self._failing, self._expired = None, 0
         self._backoff.end()
-        settled = RequestOutcome()
-        if request.keyed:
-            as_predicted = [None if result.code else result.shard for result in results] == request.shards
-        else:
-            as_predicted = not any(result.code for result in results)
-        if as_predicted:
-            # The fast path: most requests are accepted as a whole, by the predicted shards.
-            settled.acknowledged = request.records
-            for shard, taken in Counter(request.shards).items():
-                outcomes[shard].taken = taken
-        else:
-            self._settle_each(request, results, outcomes, settled, now)
+        settled, keyed = RequestOutcome(), request.keyed
+        for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
+            outcome = outcomes[shard]
+            if result.code is not None:
+                self._refused(parcel, judge_result(result.code, result.message or ""), outcome, settled, now)
+            elif result.shard == shard or not keyed:
+                outcome.taken += 1
+                settled.acknowledged += parcel.records
+            else:
+                self._written_elsewhere(parcel, shard, result.shard or shard, outcome, settled)
         for shard, outcome in outcomes.items():
             self._pace(shard, outcome, request.sent_at, now, settled)
         return settled
@@ -225,33 +208,16 @@ class RecordAccumulator:
             self.add(queue.records)
 
     def _give_back(self, shard: str, records: list[Record]) -> None:
-        queue = self._queues.get(shard)
-        if queue is not None:
-            queue.records.give_back(records)
-            return
-        by_shard: dict[str, list[Record]] = {}
-        for record in records:
-            by_shard.setdefault(self._map.shard_of(record.hash), []).append(record)
+        by_shard = {shard: records} if shard in self._queues else self._by_shard(records)
         for target, its_records in by_shard.items():
             self._queues[target].records.give_back(its_records)
 
-    def _settle_each(
-        self,
-        request: PutRecordsRequest,
-        results: Sequence[Result],
-        outcomes: dict[str, _QueueOutcome],
-        settled: RequestOutcome,
-        now: float,
-    ) -> None:
-        for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
-            outcome = outcomes[shard]
-            if result.code is None and result.shard == shard:
-                outcome.taken += 1
-                settled.acknowledged += parcel.records
-            elif result.code is None:
-                self._written_elsewhere(parcel, shard, result.shard or shard, outcome, settled)
-            else:
-                self._refused(parcel, judge_result(result.code, result.message or ""), outcome, settled, now)
+    def _by_shard(self, records: Iterable[Record]) -> dict[str, list[Record]]:
+        by_shard: dict[str, list[Record]] = defaultdict(list)
+        for record in records:
+            # A shard's range of hash keys never changes: while it is open, the prediction holds.
+            by_shard[record.shard if record.shard in self._queues else self._map.shard_of(record.hash)].append(record)
+        return by_shard
 
     def _written_elsewhere(
         self, parcel: Parcel, predicted: str, actual: str, outcome: _QueueOutcome, settled: RequestOutcome

@@ -38,11 +38,7 @@ Parcel: TypeAlias = Record | Aggregate
 
 
 class Packer:
-    """Collects records for one aggregate up to an exact size.
-
-    Args:
-        max_bytes: Largest size of the Kinesis record, its partition key included.
-    """
+    """Collects records for one aggregate up to an exact size: that of the Kinesis record, its partition key included."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -57,7 +53,7 @@ class Packer:
         return len(self._records)
 
     def add(self, record: Record) -> bool:
-        """Add a record if it fits; returns whether it did. A record that an empty packer refuses never fits."""
+        """Add a record if it fits, or if it is the first; returns whether it was added."""
         tables: list[bytes] = []
         key_index = self._keys.get(record.key)
         if key_index is None:
@@ -75,8 +71,7 @@ class Packer:
         length = sum(map(len, inner))
         prefix = _varint(length)
         added = sum(map(len, tables)) + 1 + len(prefix) + length
-        outer_key = len((self._records[0] if self._records else record).key.encode())
-        if self._size + added + outer_key > self._max_bytes:
+        if self._records and self._size + added + len(self._records[0].key.encode()) > self._max_bytes:
             return False
         if key_index is None:
             self._keys[record.key] = len(self._keys)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kinesis_efo.producer.record import Record
@@ -43,13 +44,9 @@ class Waiter:
 
 
 class Capacity:
-    """Bounds outstanding records and bytes.
+    """Bounds outstanding records and bytes, which `shards` shards share.
 
-    Args:
-        max_records: Records of all shards.
-        max_bytes: Bytes of all shards. The caller must refuse records larger than half of it, which could wait for ever.
-        shards: Number of shards that share the capacity.
-        monotonic: Returns seconds; replaced in tests.
+    The caller must refuse records larger than half of `max_bytes`, which could wait for ever.
     """
 
     def __init__(
@@ -141,57 +138,38 @@ class Capacity:
             yield from self.acquire_parts(records[half:])
 
     def acquire(self, shard: str, size: int, wake: Callable[[Waiter], None]) -> Waiter:
-        """Take capacity for a record, or queue for it.
+        """Take capacity for a record, or queue for it. The waiter's `admitted` is valid once `wake` was called.
 
-        Args:
-            shard: The record's shard.
-            size: Bytes of the record.
-            wake: Called once with the waiter when it was admitted or the capacity was closed: from any thread, perhaps before this
-                returns.
-
-        Returns:
-            The waiter; its `admitted` is valid once `wake` was called.
+        `wake` is called once with the waiter when it was admitted or the capacity was closed: from any thread, perhaps before this returns.
         """
-        with self._lock:
+        with self._changed():
             waiter = Waiter(shard, size, wake, self._monotonic())
             self.waits += 1
             if not self._closed:
                 self._waiters.append(waiter)
-            woken = self._admit()
-        for other in woken:
-            other.wake(other)
         if self._closed:
             wake(waiter)
         return waiter
 
     def cancel(self, waiter: Waiter) -> None:
         """Stop waiting, and return capacity that was granted meanwhile."""
-        with self._lock:
+        with self._changed():
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
                 self._seconds_waited += self._monotonic() - waiter.since
             elif waiter.admitted:
                 self._change(waiter.shard, -1, -waiter.size)
-            woken = self._admit()
-        for other in woken:
-            other.wake(other)
 
     def release(self, usages: Mapping[str, Usage]) -> None:
         """Return the capacity of records, by shard, and admit waiters."""
-        with self._lock:
+        with self._changed():
             for shard, use in usages.items():
                 self._change(shard, -use.records, -use.bytes)
-            woken = self._admit()
-        for waiter in woken:
-            waiter.wake(waiter)
 
     def divide(self, shards: int) -> None:
         """Divide the capacity between another number of shards."""
-        with self._lock:
+        with self._changed():
             self._divide(shards)
-            woken = self._admit()
-        for waiter in woken:
-            waiter.wake(waiter)
 
     def close(self) -> None:
         """Stop admitting, and wake all waiters."""
@@ -200,6 +178,15 @@ class Capacity:
             woken, self._waiters = self._waiters, []
             now = self._monotonic()
             self._seconds_waited += sum(now - waiter.since for waiter in woken)
+        for waiter in woken:
+            waiter.wake(waiter)
+
+    @contextmanager
+    def _changed(self) -> Iterator[None]:
+        """Hold the lock for a change. Then admit waiters, and wake them without the lock."""
+        with self._lock:
+            yield
+            woken = self._admit()
         for waiter in woken:
             waiter.wake(waiter)
 
@@ -239,17 +226,12 @@ class Capacity:
         use = self._usages.get(shard)
         if use is None:
             use = self._usages[shard] = Usage()
-        share, beyond = self._share, self._beyond
-        before_records, before_bytes = use.records - share.records, use.bytes - share.bytes
-        use.records += records
-        use.bytes += size
-        self._total.records += records
-        self._total.bytes += size
-        after_records, after_bytes = before_records + records, before_bytes + size
-        if before_records > 0 or after_records > 0:
-            beyond.records += max(0, after_records) - max(0, before_records)
-        if before_bytes > 0 or after_bytes > 0:
-            beyond.bytes += max(0, after_bytes) - max(0, before_bytes)
+        over_records, over_bytes = use.records - self._share.records, use.bytes - self._share.bytes
+        self._beyond.records += max(0, over_records + records) - max(0, over_records)
+        self._beyond.bytes += max(0, over_bytes + size) - max(0, over_bytes)
+        for each in (use, self._total):
+            each.records += records
+            each.bytes += size
         if not use.records:
             del self._usages[shard]
 

@@ -19,11 +19,10 @@ from kinesis_efo.producer.accumulator import RecordAccumulator, RequestOutcome
 from kinesis_efo.producer.capacity import Capacity, usage_of
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import Counts, ProducerMetrics
-from kinesis_efo.producer.placement import shard_map, warn_of_consequences
 from kinesis_efo.producer.record import Data, Epoch, Given, Record, SizeLimit, make_record
 from kinesis_efo.producer.request import PutRecordsRequest
-from kinesis_efo.producer.routing import ShardMap
-from kinesis_efo.producer.service import Service, StreamTraits
+from kinesis_efo.producer.routing import ShardMap, StreamTraits, shard_map, warn_of_consequences
+from kinesis_efo.producer.service import Service
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
 from kinesis_efo.producer.stall import StallWatch
 
@@ -40,17 +39,7 @@ _BATCH_BYTES = 1 << 20
 
 
 class Engine:
-    """The running part of an open producer. Create it on its event loop.
-
-    Args:
-        stream: Name or ARN, for messages.
-        service: Kinesis.
-        shards: The shard map.
-        traits: What the stream accepts.
-        settings: The producer's settings.
-        clock: Source of the time.
-        random: Source of the jitter, and of keys for records that have none.
-    """
+    """The running part of an open producer. Create it on its event loop. `stream` is the name or ARN, for messages."""
 
     def __init__(
         self,
@@ -119,9 +108,7 @@ class Engine:
     def make_records(self, given: Iterable[Given], positions: Iterable[int] | None = None) -> Iterator[list[Record]]:
         """Do the same as `make_record`, in batches. If a record is refused, the records before it are yielded before the error.
 
-        Args:
-            given: The records.
-            positions: Their numbers in messages; None: counted over all records that were put.
+        `positions` are their numbers in messages; None: counted over all records that were put.
         """
         rest = iter(given)
         numbers = self._positions if positions is None else iter(positions)
@@ -164,8 +151,7 @@ class Engine:
     @property
     def metrics(self) -> ProducerMetrics:
         """The current counters and gauges."""
-        capacity = self.capacity
-        return self._counts.snapshot(capacity.records, capacity.bytes, capacity.waits, capacity.seconds_waited)
+        return self._counts.snapshot(self.capacity)
 
     # -- on the loop's thread
 
@@ -364,7 +350,7 @@ class Engine:
         if not news or known.distribution is not Distribution.KEYED:
             # There was no reshard. Not checked each time, because an account has 20 calls a second for all its producers.
             traits = await self._service.traits()
-            shards = await shard_map(self._service, traits, listed)
+            shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)
             warn_of_consequences(self._stream, traits, self._settings)
         # If records go to other shards although the map is right, frequent refreshes would not help.

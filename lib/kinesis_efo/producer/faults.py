@@ -47,12 +47,7 @@ class WriteFault:
 
 
 def judge(error: Exception, action: str = "kinesis:PutRecords") -> WriteFault:
-    """Classify a failed call.
-
-    Args:
-        error: The exception that an aiobotocore client raised.
-        action: The permission that the call needs, for the message.
-    """
+    """Classify an exception that an aiobotocore client raised. `action` is the permission that the call needs, for the message."""
     cause, code, text = cause_of(error), code_of(error), describe(error)
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

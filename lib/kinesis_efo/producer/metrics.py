@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from kinesis_efo.metrics import Labels, Sample, Source
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
+from kinesis_efo.producer.capacity import Capacity
 
 _BOUNDS = [math.sqrt(1 << power) / 1000 for power in range(39)]
 """Upper bounds of the buckets in seconds; the last bucket has none."""
@@ -29,21 +30,11 @@ class Latency:
 
     def add(self, seconds: Sequence[float]) -> None:
         """Add the times of records."""
-        if not seconds:
-            return
-        # The times of one request are nearly sorted, so sorting is cheap and saves one search per record.
-        ordered = sorted(seconds)
-        below = 0
-        for power, bound in enumerate(_BOUNDS):
-            upto = bisect_left(ordered, bound, below)
-            self._counts[power] += upto - below
-            below = upto
-            if below == len(ordered):
-                break
-        self._counts[-1] += len(ordered) - below
-        self.count += len(ordered)
-        self.total += sum(ordered)
-        self.longest = max(self.longest, ordered[-1])
+        for each in seconds:
+            self._counts[bisect_left(_BOUNDS, each)] += 1
+        self.count += len(seconds)
+        self.total += sum(seconds)
+        self.longest = max(self.longest, max(seconds, default=0.0))
 
     def quantile(self, share: float) -> float:
         """Return an upper bound, in seconds, for this share of the records; 0.0 if there are none."""
@@ -102,31 +93,29 @@ class Counts:
         self.records_refused = 0
         self.latency = Latency()
 
-    def snapshot(self, records: int, size: int, waits: int, seconds_waited: float) -> ProducerMetrics:
-        """Make a snapshot of the counters and of the capacity's figures: outstanding records, their bytes, waits, seconds."""
+    def snapshot(self, capacity: Capacity) -> ProducerMetrics:
+        """Make a snapshot of the counters, and of the capacity's figures."""
+        latency = self.latency
         return ProducerMetrics(
-            outstanding_records=records,
-            outstanding_bytes=size,
-            backpressure_waits=waits,
-            backpressure_seconds=seconds_waited,
-            retries=dict(self.retries),
-            requests=self.requests,
-            records_written=self.records_written,
-            bytes_written=self.bytes_written,
-            records_refused=self.records_refused,
-            latency_mean=self.latency.total / self.latency.count if self.latency.count else 0.0,
-            latency_p50=self.latency.quantile(0.5),
-            latency_p99=self.latency.quantile(0.99),
-            latency_max=self.latency.longest,
+            capacity.records,
+            capacity.bytes,
+            capacity.waits,
+            capacity.seconds_waited,
+            dict(self.retries),
+            self.requests,
+            self.records_written,
+            self.bytes_written,
+            self.records_refused,
+            latency.total / latency.count if latency.count else 0.0,
+            latency.quantile(0.5),
+            latency.quantile(0.99),
+            latency.longest,
         )
 
 
 def producer_collector(stream: str, snapshot: Callable[[], ProducerMetrics]) -> Source:
-    """Make a source of the samples of one producer.
-
-    Args:
-        stream: Name or ARN; the name becomes the attribute `stream`.
-        snapshot: Returns the producer's metrics; called from any thread.
+    """Make a source of the samples of one producer. The name of the stream becomes the attribute `stream`. `snapshot` returns the
+    producer's metrics, in any thread.
     """
     errors = Labels(MOST_ERRORS)
     about = (("stream", stream.rpartition("/")[2]),)

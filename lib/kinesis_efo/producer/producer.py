@@ -18,8 +18,8 @@ from kinesis_efo.producer.capacity import Waiter
 from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import ProducerMetrics, producer_collector
-from kinesis_efo.producer.placement import shard_map
 from kinesis_efo.producer.record import Data, Given, Record
+from kinesis_efo.producer.routing import shard_map
 from kinesis_efo.producer.service import Service, connect
 from kinesis_efo.producer.settings import ProducerSettings
 
@@ -89,7 +89,7 @@ class Producer:
         try:
             service = await self._stack.enter_async_context(self._connect())
             traits = await service.traits()
-            shards = await shard_map(service, traits)
+            shards = await shard_map(traits, service.shards)
         except KinesisEfoError:
             await self._stack.aclose()
             raise

@@ -73,14 +73,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
 
 
 def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLimit, position: int) -> Record:
-    """Check data and keys, and make a record.
-
-    Args:
-        data: The record's data; text is encoded as UTF-8.
-        key: Partition key, 1 to 256 characters.
-        hash_key: Explicit hash key, 0 to 2**128-1, instead of the MD5 of the partition key.
-        limit: Largest size of data and key together.
-        position: Number of records put before, for messages.
+    """Check data and keys, and make a record. `limit` is for data and key together, `position` the number of records put before.
 
     Raises:
         RecordRefusedError: The record can never be written.

@@ -38,11 +38,9 @@ class PutRecordsRequest:
 
 
 def cut(queues: Iterable[ShardQueue], aggregate_bytes: int | None) -> PutRecordsRequest:
-    """Take as many records out of the queues as one request holds, and at least one.
+    """Take as many records out of the queues that may send, in this order, as one request holds, and at least one.
 
-    Args:
-        queues: The queues that may send, in this order.
-        aggregate_bytes: Size of the largest aggregate, or None to send records as they are.
+    `aggregate_bytes` is the size of the largest aggregate, or None to send records as they are.
     """
     request = PutRecordsRequest()
     bytes_left = MAX_REQUEST_BYTES
@@ -76,19 +74,12 @@ def _packed(
         if cost > bytes_left and (taken or not first):
             break
         if not packer.add(record):
-            if len(packer):
-                parcels.append(packer.seal())
-                bytes_left -= _AGGREGATE_OVERHEAD
-                packer = Packer(aggregate_bytes)
-            if len(parcels) == parcels_left or (cost > bytes_left and (taken or not first)):
+            parcels.append(packer.seal())
+            bytes_left -= _AGGREGATE_OVERHEAD
+            packer = Packer(aggregate_bytes)
+            if len(parcels) == parcels_left or cost > bytes_left:
                 break
-            if not packer.add(record):
-                parcels.append(record)
-                taken.append(record)
-                bytes_left -= cost
-                if len(parcels) == parcels_left:
-                    break
-                continue
+            packer.add(record)
         taken.append(record)
         bytes_left -= cost
     if len(packer):

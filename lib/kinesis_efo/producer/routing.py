@@ -8,18 +8,40 @@ four times as many records are sent again.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import WriteError
+from kinesis_efo.producer.settings import ProducerSettings
+
+logger = logging.getLogger(__name__)
 
 MAX_HASH = (1 << 128) - 1
 """The largest hash key."""
 
 ANY_SHARD = "any"
 """The shard id if no shard can be predicted."""
+
+DEFAULT_RECORD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTraits:
+    """The facts about a stream that a producer needs, except its shards.
+
+    Attributes:
+        max_record_bytes: Size of the largest record that it accepts, including the partition key.
+        distribution: How Kinesis distributes records over the shards.
+        unknown: Why that is not known; empty if it is.
+    """
+
+    max_record_bytes: int = DEFAULT_RECORD_BYTES
+    distribution: Distribution = Distribution.KEYED
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +59,7 @@ class HashRange:
 
 
 class ShardMap:
-    """The shards of a stream.
-
-    Args:
-        shards: The open and the closed shards.
-        distribution: How Kinesis distributes records over the shards.
+    """The shards of a stream, open and closed, and how Kinesis distributes records over them.
 
     Raises:
         WriteError: No shard is open.
@@ -96,3 +114,40 @@ class AnyShard(ShardMap):
 
     def covers(self, shard: str, hash_key: int) -> bool:  # noqa: ARG002
         return False  # the shard does not depend on the hash key
+
+
+async def shard_map(
+    traits: StreamTraits,
+    list_shards: Callable[[], Awaitable[Sequence[HashRange]]],
+    listed: Sequence[HashRange] | None = None,
+) -> ShardMap:
+    """Make the shard map of a stream from its shards, if they were `listed` before. `list_shards` lists them otherwise, unless Kinesis
+    distributes records itself.
+
+    Raises:
+        ClientError: The shards cannot be listed; botocore's exception.
+        WriteError: No shard is open.
+    """
+    if traits.distribution is Distribution.AUTO:
+        return AnyShard()
+    return ShardMap(await list_shards() if listed is None else listed, traits.distribution)
+
+
+def warn_of_consequences(stream: str, traits: StreamTraits, settings: ProducerSettings) -> None:
+    """Log the settings that a producer cannot follow; each once in a process."""
+    if traits.distribution is Distribution.UNKNOWN and settings.aggregate:
+        _warn_once(
+            f"stream {stream}: records are not aggregated, because it cannot be told whether Kinesis distributes the stream's records "
+            f"itself (RecordDistributionStrategy), in which case readers may drop aggregates: {traits.unknown}"
+        )
+    asked = [what for what, on in (("aggregated", settings.aggregate), ("kept in order", settings.ordered)) if on]
+    if traits.distribution is Distribution.AUTO and asked:
+        _warn_once(
+            f"stream {stream}: records are not {' or '.join(asked)}: Kinesis distributes the stream's records itself "
+            "(RecordDistributionStrategy AUTO), whatever their keys are"
+        )
+
+
+@cache
+def _warn_once(text: str) -> None:
+    logger.warning("%s", text)

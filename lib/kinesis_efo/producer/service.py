@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import botocore
 import msgspec
 from aiobotocore.config import AioConfig
+from botocore.parsers import ResponseParserError
 from pybase64 import b64encode
 
 from kinesis_efo import __version__
@@ -22,29 +22,13 @@ from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.accumulator import Result
 from kinesis_efo.producer.aggregation import Parcel
-from kinesis_efo.producer.routing import HashRange
+from kinesis_efo.producer.routing import DEFAULT_RECORD_BYTES, HashRange, StreamTraits
 from kinesis_efo.raw_bodies import RAW_BODY, keep_answers, send_as_is
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_RECORD_BYTES = 1 << 20
 _SMALL = 400
 """Bytes below which msgspec's base64 is faster than pybase64, which is four times as fast but takes a call per record."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamTraits:
-    """The facts about a stream that a producer needs, except its shards.
-
-    Attributes:
-        max_record_bytes: Size of the largest record that it accepts, including the partition key.
-        distribution: How Kinesis distributes records over the shards.
-        unknown: Why that is not known; empty if it is.
-    """
-
-    max_record_bytes: int = DEFAULT_RECORD_BYTES
-    distribution: Distribution = Distribution.KEYED
-    unknown: str = ""
 
 
 class Service(Protocol):
@@ -53,9 +37,7 @@ class Service(Protocol):
     async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Result]:
         """Send one PutRecords without retries. Returns one result per parcel, in order.
 
-        Args:
-            parcels: The Kinesis records.
-            keyed: Whether keys select the shard; if not, no explicit hash keys are sent.
+        `keyed` is whether keys select the shard; if not, no explicit hash keys are sent.
         """
         ...
 
@@ -82,18 +64,8 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_PutRecordsBody)
 
 
-class BrokenAnswerError(OSError):
-    """The response of PutRecords does not have one result per record."""
-
-
 class KinesisService:
-    """Kinesis behind aiobotocore clients.
-
-    Args:
-        data: Client for PutRecords, without retries and without parameter validation.
-        control: Client for everything else.
-        stream: Name or ARN.
-    """
+    """Kinesis behind aiobotocore clients: `data` for PutRecords, without retries and without parameter validation, `control` for the rest."""
 
     def __init__(self, data: Any, control: Any, stream: str) -> None:
         self._data = data
@@ -116,9 +88,9 @@ class KinesisService:
         try:
             results = _decoder.decode(answer[RAW_BODY]).records
         except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BrokenAnswerError(f"the answer of PutRecords cannot be decoded: {error}") from None
+            raise ResponseParserError(f"the answer of PutRecords cannot be decoded: {error}") from None
         if len(results) != len(parcels):
-            raise BrokenAnswerError(f"PutRecords answered {len(results)} results for {len(parcels)} records")
+            raise ResponseParserError(f"PutRecords answered {len(results)} results for {len(parcels)} records")
         return results
 
     async def shards(self) -> list[HashRange]:
@@ -155,12 +127,7 @@ class KinesisService:
 
 @asynccontextmanager
 async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncIterator[Service]:
-    """Connect to Kinesis for one stream.
-
-    Args:
-        stream: Name or ARN.
-        aws: Region, endpoint and role.
-        connections: Most requests in flight at a time.
+    """Connect to Kinesis for one stream, with at most so many requests in flight at a time.
 
     Raises:
         ConfigurationError: The stream's name or ARN is not valid, or no region is known.

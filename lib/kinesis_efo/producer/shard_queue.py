@@ -16,12 +16,7 @@ from kinesis_efo.producer.settings import MAX_REQUEST_RECORDS, ProducerSettings
 
 
 class Backoff:
-    """Backoff with full jitter: a random wait between 0 and a bound that doubles with each fault in a row.
-
-    Args:
-        settings: First and longest bound.
-        random: Source of the jitter.
-    """
+    """Backoff with full jitter: a random wait between 0 and a bound that doubles with each fault in a row."""
 
     def __init__(self, settings: ProducerSettings, random: Random) -> None:
         self._base, self._max = settings.backoff_base, settings.backoff_max
@@ -35,13 +30,7 @@ class Backoff:
         return not self._faults or sent_at >= self._began
 
     def extend(self, sent_at: float, now: float, *, progress: bool = False) -> None:
-        """Back off after a fault.
-
-        Args:
-            sent_at: When the failed request was sent, monotonic seconds.
-            now: Monotonic seconds.
-            progress: Whether a part of the request succeeded: then the bound is reset.
-        """
+        """Back off after a fault of a request. If a part of it succeeded (`progress`), the bound is reset."""
         if progress:
             self._faults = 1
         elif self.is_news(sent_at):
@@ -105,53 +94,20 @@ class Fifo:
         return taken
 
 
-class PerKey:
-    """Like `Fifo`, with an order per partition key: a request has one record per key, because PutRecords may refuse a record and take a
-    later one."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, deque[Record]] = {}
-        self._count = 0
-        self._since = 0.0
-        self.bytes = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Record]:
-        return (record for queue in self._keys.values() for record in queue)
-
-    def extend(self, records: Sequence[Record]) -> None:
-        for record in records:
-            if not self._count:
-                self._since = record.put_at
-            self._keys.setdefault(record.key, deque()).append(record)
-            self._count += 1
-            self.bytes += record.size
-
-    def give_back(self, records: Sequence[Record]) -> None:
-        for record in reversed(records):
-            self._since = min(self._since, record.put_at) if self._count else record.put_at
-            self._keys.setdefault(record.key, deque()).appendleft(record)
-            self._count += 1
-            self.bytes += record.size
-
-    def oldest(self) -> float:
-        # May be earlier than the time of the first record, which only shortens its linger.
-        return self._since
+class PerKey(Fifo):
+    """Keeps an order per partition key: a request has one record per key, because PutRecords may refuse a record and take a later one."""
 
     def candidates(self) -> Iterable[Record]:
-        return (queue[0] for queue in self._keys.values())
+        keys: set[str] = set()
+        for record in self._records:
+            if record.key not in keys:
+                keys.add(record.key)
+                yield record
 
     def take(self, records: Sequence[Record]) -> None:
-        for record in records:
-            queue = self._keys.pop(record.key)
-            queue.popleft()
-            if queue:
-                # To the end, so that every key gets its turn.
-                self._keys[record.key] = queue
-            self._count -= 1
-            self.bytes -= record.size
+        taken = set(map(id, records))
+        self._records = deque(record for record in self._records if id(record) not in taken)
+        self.bytes -= sum(record.size for record in records)
 
     def take_first(self, most: int, most_bytes: int) -> list[Record]:
         taken = _fitting(self.candidates(), most, most_bytes)
@@ -178,18 +134,12 @@ class Outage:
 
 
 class ShardQueue:
-    """The records for one shard, and their pace.
-
-    Args:
-        shard: Id of the shard.
-        settings: Order, aggregation and backoff.
-        random: Source of the jitter.
-    """
+    """The records for one shard, and their pace."""
 
     def __init__(self, shard: str, settings: ProducerSettings, random: Random) -> None:
         self.shard = shard
         # Aggregates keep the order in a FIFO, because each is written as a whole or not at all, and one at a time.
-        self.records: Fifo | PerKey = PerKey() if settings.ordered and not settings.aggregate else Fifo()
+        self.records: Fifo = PerKey() if settings.ordered and not settings.aggregate else Fifo()
         self.in_flight = 0
         self.failing: Outage | None = None
         self._ordered = settings.ordered

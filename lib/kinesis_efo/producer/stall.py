@@ -12,13 +12,9 @@ logger = logging.getLogger(__name__)
 
 
 class StallWatch:
-    """Warns once per stall: Kinesis acknowledged no record for a while although a caller waits.
+    """Warns once per stall: Kinesis acknowledged no record for `seconds` although a caller waits.
 
-    Args:
-        seconds: Time without an acknowledgement after which it is a stall.
-        clock: Source of the time.
-        loop: Runs the timer.
-        describe: Returns the producer's state for the message; None if no caller waits.
+    `describe` returns the producer's state for the message; None if no caller waits.
     """
 
     def __init__(

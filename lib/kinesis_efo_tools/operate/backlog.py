@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.polling import iterator_at
-from kinesis_efo.kinesis.transport import starting_position
 from kinesis_efo.positions import Position
 
 CALL_SECONDS: Final = 0.25
@@ -53,7 +52,7 @@ async def backlog(
     Raises:
         ClientError: Kinesis refused; botocore's exception.
     """
-    iterator: str | None = await iterator_at(kinesis, stream_arn, shard_id, starting_position(position))
+    iterator: str | None = await iterator_at(kinesis, stream_arn, shard_id, position)
     records, oldest, behind = 0, None, 0
     for call in range(MOST_CALLS):
         if call:

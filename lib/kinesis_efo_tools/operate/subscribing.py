@@ -13,8 +13,9 @@ from kinesis_efo.clock import Clock, within
 from kinesis_efo.http2.facts import HttpFacts
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
-from kinesis_efo.kinesis.transport import BotoTransport, EventStream, subscription_config
+from kinesis_efo.kinesis.transport import BotoTransport, EventStream, Quota, Unlimited, subscription_config
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.positions import Position
 from kinesis_efo_tools.operate.access import Access, Clients
 from kinesis_efo_tools.operate.findings import CheckFailed
 from kinesis_efo_tools.operate.measurement import TRANSPORTS, Measurement, SubscriptionResult
@@ -38,13 +39,10 @@ class CarriedEvents(EventStream, Protocol):
 class Subscriber(Protocol):
     """Subscribes over one transport."""
 
-    async def subscribe_at_latest(self, stream: StreamRef, shard_id: str) -> CarriedEvents:
-        """Subscribe to the records from now on.
-
-        Args:
-            stream: The stream, and the consumer to subscribe.
-            shard_id: The shard.
-        """
+    async def subscribe(
+        self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota
+    ) -> CarriedEvents:
+        """Subscribe as `Transport` does."""
         ...
 
 
@@ -160,7 +158,7 @@ class _Meter:
             self._tell(f"{label}: subscribing to {self.shard} of {self._ref.name}")
             called = self._clock.monotonic()
             try:
-                call = subscriber.subscribe_at_latest(self._ref, self.shard)
+                call = subscriber.subscribe(self._ref, self.shard, None, Unlimited())
                 events = await within(self._clock, ANSWER_SECONDS, call, discard=lambda late: late.close())
             except Exception as error:
                 too_soon = classify(error).verdict is Verdict.TOO_SOON

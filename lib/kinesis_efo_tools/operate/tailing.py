@@ -24,7 +24,7 @@ from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, starting_position, subscription_config
+from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
@@ -270,7 +270,7 @@ async def before_last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str
 async def _last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, start: Position, count: int) -> deque[int]:
     """Return the sequence numbers of the last records after a position."""
     found: deque[int] = deque(maxlen=count)
-    iterator = await iterator_at(kinesis, stream_arn, shard_id, starting_position(start))
+    iterator = await iterator_at(kinesis, stream_arn, shard_id, start)
     while True:
         page = await kinesis.get_records(StreamARN=stream_arn, ShardIterator=iterator)
         found.extend(int(record["SequenceNumber"]) for record in page["Records"])

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from kinesis_efo.clock import SystemClock
+from kinesis_efo.kinesis.ends import End
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
+from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import Unlimited
@@ -138,16 +140,18 @@ def test_tips(local: Local) -> None:
         async with bench.client() as client:
             clock = Later()
             polling = transport(client, clock)
+            limits = polling_limits(KINESIS_LIMITS)
+            read = Stream(stream, polling, Topology(client), RetrySettings(), "the manifest", clock, limits)
             for position in (TRIM_HORIZON, Position.at_timestamp(1_700_000_000_000)):
-                assert await polling.latest_tip(stream, SHARD, position, lambda: None) == position
+                assert await read.tip(SHARD, position) == End(position)
             last = bench.put(*"abc")[-1]
             # Nothing in the last 30 seconds nor 5 minutes; and our clock may be an hour fast, too.
             for clock.offset in (0.0, 2000.0):
-                assert await polling.latest_tip(stream, SHARD, TRIM_HORIZON, lambda: None) == Position.after(last)
+                assert await read.tip(SHARD, TRIM_HORIZON) == End(Position.after(last), last)
             later = await polling.subscribe(stream, SHARD, Position.after(last), Unlimited())
             assert (await anext(aiter(later))).head.still
             bench.kinesis.split_shard(StreamName=stream.stream_name, ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
-            assert await polling.latest_tip(stream, SHARD, TRIM_HORIZON, lambda: None) == SHARD_END
+            assert (await read.tip(SHARD, TRIM_HORIZON)).position in (SHARD_END, Position.after(last))
             later.close()
 
     run(main())

@@ -18,6 +18,7 @@ import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
 from kinesis_efo.errors import FrameError
+from kinesis_efo.kinesis.ends import first_end
 from kinesis_efo.kinesis.events import read_head
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.frames import encode_frame
@@ -141,7 +142,7 @@ def test_the_latest_tip_lies_between_what_was_and_what_comes(local: Local) -> No
     async def main() -> None:
         async with bench.client() as client:
             transport = BotoTransport(client)
-            tip = await transport.latest_tip(stream, SHARD, TRIM_HORIZON, lambda: None)
+            tip = await first_end(await transport.subscribe(stream, SHARD, None, Unlimited()))
             after = bench.put(*"cd")
             assert before[-1] <= tip.value < after[0]
             events = await transport.subscribe(stream, SHARD, tip, Unlimited())
@@ -159,7 +160,7 @@ def test_the_tip_of_a_closed_shard_is_its_end(local: Local) -> None:
 
     async def main() -> None:
         async with bench.client() as client:
-            assert await BotoTransport(client).latest_tip(stream, SHARD, TRIM_HORIZON, lambda: None) == SHARD_END
+            assert await first_end(await BotoTransport(client).subscribe(stream, SHARD, None, Unlimited())) == SHARD_END
 
     run(main())
 

@@ -205,7 +205,7 @@ async def test_the_run_says_how_far_it_is_behind_in_a_few_numbers() -> None:
         offset = horizon(stream)
         await until_read(query, offset, 2)
         feeds = {feed.key.shard: feed for feed in query.fetcher.feeds}
-        stats = query._streams["orders"].stats
+        stats = query._streams["orders"].subscriptions.stats
         for shard, behind in zip(sorted(feeds), (40, 700, 3), strict=True):
             stats[shard].millis_behind, stats[shard].last_event = behind, asyncio.get_running_loop().time()
         lag = query.run.lag("orders")
@@ -320,7 +320,7 @@ def test_a_range_whose_end_never_comes_is_waited_for_with_a_word(caplog: pytest.
             stream[0].records.clear()
             # Idle events move the position every five seconds; from here on, none comes.
             stream._grow()
-            query._streams["orders"].stats[key.shard].failures["TimeoutError"] = 2
+            query._streams["orders"].subscriptions.stats[key.shard].failures["TimeoutError"] = 2
             for events in stream._events.values():
                 events._something_came = asyncio.Event().wait  # type: ignore[method-assign, assignment]
             await asyncio.sleep(105)

@@ -14,7 +14,7 @@ from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.room import EVENT_OVERHEAD
 from kinesis_efo.kinesis.arrivals import Mark
-from kinesis_efo.kinesis.sizes import data_in
+from kinesis_efo.kinesis.events import data_in
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from tests.support.virtual_time import LoopClock, run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.kinesis.backoff import Backoff
+from kinesis_efo.kinesis.faults import Backoff
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import jitter
 

@@ -19,6 +19,7 @@ from kinesis_efo.kinesis.events import (
     ChildShard,
     Event,
     EventHead,
+    data_in,
     first_number,
     has_record,
     last_record,
@@ -275,3 +276,19 @@ def test_hash_keys_of_as_many_digits_as_numbers_may_have() -> None:
     assert read_head(end("9" * 200)).children[0].ending_hash == 10**200 - 1
     with pytest.raises(FrameError, match="at most 200 digits"):
         read_head(end("9" * 201))
+
+
+@pytest.mark.parametrize(
+    ("arrived", "records", "events", "data"),
+    [
+        (1_525_000.0, 1000.0, 0, 1_005_000.0),
+        (340.0, 1.0, 1.0, 20.25),
+        (100.0, 5.0, 0, 0.0),
+        (7.0, None, 0, None),
+        (None, 7.0, 0, None),
+    ],
+)
+def test_the_data_in_events_is_estimated(
+    arrived: float | None, records: float | None, events: float, data: float | None
+) -> None:
+    assert data_in(arrived, records, events) == data

@@ -13,8 +13,7 @@ from botocore.parsers import ResponseParserError
 
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.errors import AccessRefusedError, FrameError, RetriesExhaustedError
-from kinesis_efo.kinesis.backoff import Backoff
-from kinesis_efo.kinesis.faults import Verdict, classify, fatal
+from kinesis_efo.kinesis.faults import Backoff, Verdict, classify, fatal
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from tests.support.transports import broken_off, refused

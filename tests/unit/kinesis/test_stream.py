@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,11 +13,12 @@ from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import (
     AccessRefusedError,
     DataLossError,
+    InvalidRequestError,
     RetriesExhaustedError,
     StreamReplacedError,
     SubscriptionError,
 )
-from kinesis_efo.kinesis.before import End
+from kinesis_efo.kinesis.ends import End
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.stream import Stream
@@ -125,13 +124,6 @@ def test_nothing_is_known_before_the_first_list() -> None:
         assert (made.hash_range(name(0)), made.hash_range(name(9)), made.listings) == ((0, 9), None, 1)
 
     run(main())
-
-
-@pytest.mark.parametrize("consumer", [REF.consumer_arn, None])
-def test_it_is_polled_if_it_has_no_consumer(consumer: str | None) -> None:
-    ref = StreamRef("orders", "dev-orders", ARN, consumer)
-    made = Stream(ref, None, Lister(), RetrySettings(), "manifest.json", LoopClock())  # type: ignore[arg-type]
-    assert made.polled is (consumer is None)
 
 
 def test_only_a_start_waits_for_a_list() -> None:
@@ -417,71 +409,6 @@ def test_the_range_of_a_shard_that_is_not_listed_is_left_to_its_reader() -> None
 # -- the end of a shard
 
 
-class Tips(ScriptedTransport):
-    """Tells tips, after some failures."""
-
-    def __init__(self, *answers: Exception | Position) -> None:
-        super().__init__(LoopClock())
-        self.answers = list(answers)
-
-    async def latest_tip(
-        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
-    ) -> Position:
-        self.calls.append((self._clock.monotonic(), str(position)))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        opened()
-        await asyncio.sleep(2)
-        return answer
-
-
-def test_the_next_subscription_comes_five_seconds_after_the_one_that_asked_for_the_tip() -> None:
-    async def main() -> None:
-        transport = Tips(Position.after(7), Position.after(7))
-        made = stream(Lister(), transport, ref=POLLED)
-        assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 7)
-        assert await made.tip(name(0), Position.after(7)) == End(Position.after(7)), "nothing came since"
-        assert transport.calls == [(1000, "TRIM_HORIZON"), (1005, "AFTER:7")]
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        refused("LimitExceededException"),
-        refused("ResourceInUseException", "Another active subscription exists for this consumer: 123:dev-orders:lake"),
-        refused("ResourceInUseException", "Consumer arn is not ACTIVE, instead in state CREATING"),
-        ConnectionResetError("reset"),
-    ],
-    ids=str,
-)
-def test_a_tip_is_asked_for_again_if_that_may_help(fault: Exception) -> None:
-    async def main() -> None:
-        transport = Tips(fault, fault, Position.after(7))
-        made = stream(Lister(), transport, ref=POLLED)
-        assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 7)
-        times = [at for at, _ in transport.calls]
-        assert len(times) == 3
-        assert all(later > earlier for earlier, later in pairwise(times)), "after a pause"
-
-    run(main())
-
-
-def test_a_tip_that_cannot_be_had_is_an_error_with_its_reason() -> None:
-    async def main() -> None:
-        transport = Tips(refused("AccessDeniedException", "User: arn:aws:sts::1:assumed-role/job/me"))
-        with pytest.raises(AccessRefusedError, match="AccessDenied"):
-            await stream(Lister(), transport, ref=POLLED).tip(name(0), TRIM_HORIZON)
-        assert len(transport.calls) == 1
-        transport = Tips(*[refused("LimitExceededException")] * 4)
-        with pytest.raises(RetriesExhaustedError, match=r"4 in .* LimitExceededException"):
-            await stream(Lister(), transport, RetrySettings(max_retries=3), ref=POLLED).tip(name(0), TRIM_HORIZON)
-
-    run(main())
-
-
 TIME = NOW * 1000
 
 
@@ -500,6 +427,68 @@ def event(*records: tuple[int, float], to: int | None, behind: int = 1000) -> by
     return json.dumps(body).encode()
 
 
+SOON = f"AT_TIMESTAMP:{TIME - 30_000}"
+LONG_AGO = f"AT_TIMESTAMP:{TIME - 600_000}"
+LAST = [event((6, 20), to=7, behind=0)]
+
+
+def test_the_next_subscription_comes_five_seconds_after_the_one_that_asked_for_the_tip() -> None:
+    async def main() -> None:
+        transport = ScriptedTransport(LoopClock(), LAST, LAST)
+        made = stream(Lister(), transport)
+        assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
+        assert await made.tip(name(0), Position.after(7)) == End(Position.after(7), 6)
+        assert transport.gaps == [5.0]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        refused("LimitExceededException"),
+        refused("ResourceInUseException", "Another active subscription exists for this consumer: 123:dev-orders:lake"),
+        refused("ResourceInUseException", "Consumer arn is not ACTIVE, instead in state CREATING"),
+        ConnectionResetError("reset"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("ref", [REF, POLLED], ids=["efo", "polling"])
+def test_a_tip_is_asked_for_again_if_that_may_help(fault: Exception, ref: StreamRef) -> None:
+    async def main() -> None:
+        transport = ScriptedTransport(LoopClock(), fault, fault, LAST)
+        assert await stream(Lister(), transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
+        assert transport.positions == [SOON] * 3
+        assert all(gap > 0 for gap in transport.gaps), "after a pause"
+
+    run(main())
+
+
+def test_a_tip_that_cannot_be_had_is_an_error_with_its_reason() -> None:
+    async def main() -> None:
+        denied = refused("AccessDeniedException", "User: arn:aws:sts::1:assumed-role/job/me")
+        transport = ScriptedTransport(LoopClock(), denied)
+        with pytest.raises(AccessRefusedError, match="AccessDenied"):
+            await stream(Lister(), transport).tip(name(0), TRIM_HORIZON)
+        assert len(transport.calls) == 1
+        transport = ScriptedTransport(LoopClock(), *[refused("LimitExceededException")] * 4)
+        with pytest.raises(RetriesExhaustedError, match=r"4 in .* LimitExceededException"):
+            await stream(Lister(), transport, RetrySettings(max_retries=3)).tip(name(0), TRIM_HORIZON)
+
+    run(main())
+
+
+def test_a_shard_that_refuses_every_time_has_no_tip() -> None:
+    async def main() -> None:
+        invalid = refused("InvalidArgumentException", "The timestamp is in the future")
+        transport = ScriptedTransport(LoopClock(), *[invalid] * 8)
+        with pytest.raises(InvalidRequestError, match="in the future"):
+            await stream(Lister(), transport, ref=POLLED).tip(name(0), Position.after(7))
+        assert transport.positions[-1] == "AFTER:7"
+
+    run(main())
+
+
 def end_before(*scripts: Any, position: Position = TRIM_HORIZON) -> tuple[End, list[str], list[float]]:
     """Where the shard stood at the time, and which positions were asked for, and how far apart."""
 
@@ -510,10 +499,6 @@ def end_before(*scripts: Any, position: Position = TRIM_HORIZON) -> tuple[End, l
         return found, transport.positions, transport.gaps
 
     return run(main())
-
-
-SOON = f"AT_TIMESTAMP:{TIME - 30_000}"
-LONG_AGO = f"AT_TIMESTAMP:{TIME - 600_000}"
 
 
 def test_the_end_before_a_time_lies_behind_the_last_record_before_it() -> None:
@@ -563,16 +548,14 @@ def test_the_tip_of_a_shard_that_is_subscribed_to_is_the_last_record_of_the_last
     """A subscription at LATEST tells no record. So one looks for it just before now."""
 
     async def main() -> None:
-        transport = Tips(Position.after(99))
-        transport._scripts = [[event((1, 20), to=2, behind=0)]]
+        transport = ScriptedTransport(LoopClock(), [event((1, 20), to=2, behind=0)])
         assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(2), 1)
         assert transport.positions == [SOON]
-        transport = Tips(Position.after(99))
         idle = [event(to=2, behind=0)]
-        transport._scripts = [idle, idle]
+        transport = ScriptedTransport(LoopClock(), idle, idle, [Wait(5), event(to=99, behind=0), Wait(300)])
         assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(99))
-        assert len(transport.positions) == 3
-        assert transport.positions[0] == SOON
+        assert transport.positions == [SOON, LONG_AGO, "LATEST"]
+        assert all(each.closed for each in transport.streams)
 
     run(main())
 
@@ -593,14 +576,14 @@ def test_a_subscription_waits_for_its_turn_after_a_question() -> None:
     """The stream remembers when it last subscribed, whoever did."""
 
     async def main() -> None:
-        transport = Tips(Position.after(7))
-        made = stream(Lister(), transport, ref=POLLED)
+        transport = ScriptedTransport(LoopClock(), LAST)
+        made = stream(Lister(), transport)
         await made.tip(name(0), TRIM_HORIZON)
         reading = asyncio.ensure_future(made.subscribe(name(0), Position.after(7), OpenSink()).run())  # type: ignore[arg-type]
         await asyncio.sleep(10)
         reading.cancel()
         assert [at for at, _ in transport.calls] == [1000, 1005]
-        assert "streaming" in made.describe(name(0))
-        assert made.stats[name(0)].opened == 1
+        assert "streaming" in made.subscriptions.describe(name(0))
+        assert made.subscriptions.stats[name(0)].opened == 1
 
     run(main())

@@ -29,10 +29,11 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.kinesis.events import ChildShard, Event
 from kinesis_efo.kinesis.lineage import Shard
-from kinesis_efo.kinesis.recovery import ReadContext
+from kinesis_efo.kinesis.recovery import ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State
-from kinesis_efo.kinesis.subscription import ShardHistory, ShardSubscription
+from kinesis_efo.kinesis.subscription import ShardSubscription
+from kinesis_efo.kinesis.transport import EventStream, Quota
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
@@ -87,6 +88,16 @@ class Sink(OpenSink):
     @property
     def continuations(self) -> list[int | None]:
         return [event.head.continuation for event in self.events]
+
+
+class TransportPerShard:
+    """Has a transport for each shard; implements `Transport`."""
+
+    def __init__(self, transports: dict[str, ScriptedTransport]) -> None:
+        self._transports = transports
+
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
+        return await self._transports[shard_id].subscribe(stream, shard_id, position, room)
 
 
 class ScriptedWorld:
@@ -429,14 +440,14 @@ async def test_by_default_nine_minutes_without_progress_are_borne_as_often_as_th
 @virtual
 async def test_minutes_without_a_lease_do_not_count_as_failing() -> None:
     world = ScriptedWorld(*[refused("InternalFailureException", "down", 500)] * 10, [END], retry=RetrySettings())
-    history = ShardHistory(world.context, SHARD)
+    recovery = Recovery(world.context, SHARD)
     for _ in range(3):
-        running = asyncio.ensure_future(world.subscribe(history=history).run())
+        running = asyncio.ensure_future(world.subscribe(recovery=recovery).run())
         await asyncio.sleep(5)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await asyncio.sleep(900)
-    world.subscription = world.subscribe(history=history)
+    world.subscription = world.subscribe(recovery=recovery)
     await world.ends()
     assert world.stats.failures == {"InternalFailureException": 10}
 
@@ -532,19 +543,19 @@ async def test_a_success_resets_the_time_of_refusals() -> None:
 async def test_a_call_made_elsewhere_is_waited_out() -> None:
     world = ScriptedWorld([END])
     begin = world.clock.monotonic()
-    history = ShardHistory(world.context, SHARD)
-    history.next_call = begin + 3
-    await world.subscribe(history=history).run()
+    recovery = Recovery(world.context, SHARD)
+    recovery.next_call = begin + 3
+    await world.subscribe(recovery=recovery).run()
     assert world.transport.calls == [(begin + 3, "TRIM_HORIZON")]
-    assert history.next_call == begin + 3 + 5
+    assert recovery.next_call == begin + 3 + 5
 
 
 @virtual
 async def test_failures_of_the_former_subscription_still_count() -> None:
     """A feed that is started again and again, by readers or lost leases, must not make a failing shard look healthy."""
     world = ScriptedWorld(*[refused("InternalFailure", status=500)] * 20)
-    history, calls = ShardHistory(world.context, SHARD), 0
-    subscription = world.subscribe(history=history)
+    recovery, calls = Recovery(world.context, SHARD), 0
+    subscription = world.subscribe(recovery=recovery)
     for _ in range(5):
         running = asyncio.ensure_future(subscription.run())
         while len(world.transport.calls) < calls + 2:  # noqa: ASYNC110
@@ -552,7 +563,7 @@ async def test_failures_of_the_former_subscription_still_count() -> None:
         calls += 2
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        subscription = world.subscribe(history=history)
+        subscription = world.subscribe(recovery=recovery)
     with pytest.raises(RetriesExhaustedError):
         await subscription.run()
     assert len(world.transport.calls) == 11
@@ -562,13 +573,13 @@ async def test_failures_of_the_former_subscription_still_count() -> None:
 @virtual
 async def test_the_time_of_refusals_begins_anew_after_a_pause() -> None:
     world = ScriptedWorld(TOO_SOON, TOO_SOON, TOO_SOON, [END])
-    history = ShardHistory(world.context, SHARD)
-    running = asyncio.ensure_future(world.subscribe(history=history).run())
+    recovery = Recovery(world.context, SHARD)
+    running = asyncio.ensure_future(world.subscribe(recovery=recovery).run())
     await asyncio.sleep(1)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await asyncio.sleep(600)
-    world.subscription = world.subscribe(history=history)
+    world.subscription = world.subscribe(recovery=recovery)
     await world.ends()
 
 
@@ -716,12 +727,10 @@ async def test_without_the_permission_to_describe_the_consumer_the_message_says_
 async def test_a_thousand_shards_that_miss_something_at_once_ask_once() -> None:
     shards = [f"shardId-{number:012d}" for number in range(1000)]
     clock, topology = LoopClock(), ScriptedTopology(shards, consumer=[True])
-    transports = [ScriptedTransport(clock, MISSING, MISSING, [END]) for _ in shards]
-    context = ReadContext(STREAM, SOURCE, transports[0], topology, TEN, clock=clock)
+    transport = TransportPerShard({shard: ScriptedTransport(clock, MISSING, MISSING, [END]) for shard in shards})
+    context = ReadContext(STREAM, SOURCE, transport, topology, TEN, clock=clock)
     sink = Sink(clock, {})
     subscriptions = [ShardSubscription(context, shard, TRIM_HORIZON, sink) for shard in shards]
-    for subscription, transport in zip(subscriptions, transports, strict=True):
-        subscription._transport = transport
     began = clock.monotonic()
     await asyncio.gather(*(subscription.run() for subscription in subscriptions))
     seconds = clock.monotonic() - began
@@ -806,12 +815,11 @@ async def test_where_the_shards_cannot_be_listed_a_clean_end_is_a_fault_as_ever(
 async def test_a_thousand_shards_that_end_at_once_are_listed_once_in_five_seconds() -> None:
     shards = [Shard(f"shardId-{number:012d}", (), (0, 9), first=1, last=5) for number in range(1000)]
     clock, topology = LoopClock(), ScriptedTopology(shards)
-    transport = ScriptedTransport(clock)
+    script = [], [], [payload(5)], []
+    transport = TransportPerShard({shard.shard_id: ScriptedTransport(clock, *script) for shard in shards})
     context = ReadContext(STREAM, SOURCE, transport, topology, TEN, clock=clock)
     sink = Sink(clock, {})
     subscriptions = [ShardSubscription(context, shard.shard_id, Position.after(4), sink) for shard in shards]
-    for subscription in subscriptions:
-        subscription._transport = ScriptedTransport(clock, [], [], [payload(5)], [])
     began = clock.monotonic()
     await asyncio.gather(*(subscription.run() for subscription in subscriptions))
     assert sink.continuations.count(None) == 1000
@@ -942,7 +950,7 @@ async def test_a_shard_newer_than_all_that_are_listed_is_of_an_earlier_stream_or
 
     async def read(start: Position, *scripts: Any) -> ScriptedWorld:
         world = ScriptedWorld(*scripts, start=start, topology=listed)
-        world.subscription._shard_id = world.subscription._recovery._shard_id = "shardId-000000000004"
+        world.subscription = ShardSubscription(world.context, "shardId-000000000004", start, world.sink)
         return world
 
     await (await read(Position.after(5), MISSING)).fails(StreamReplacedError, "shardId-000000000004", "new checkpoint")
@@ -1225,7 +1233,7 @@ async def test_silence_after_the_room_has_come_is_silence() -> None:
                 return self
 
             async def __anext__(self) -> Any:
-                await subscription.wait(10)
+                await arguments[3].wait(10)
                 return await anext(stream)
 
         return Stalling() if len(world.transport.calls) == 1 else stream
@@ -1241,7 +1249,8 @@ async def test_silence_after_the_room_has_come_is_silence() -> None:
 
 @virtual
 async def test_its_share_is_the_sinks() -> None:
-    assert ScriptedWorld().subscription.share == OpenSink.share
+    world = await ScriptedWorld([END]).ends()
+    assert world.transport.streams[0]._room.share == OpenSink.share
 
 
 @virtual

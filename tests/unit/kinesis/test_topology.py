@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import AccessRefusedError, SequenceNumberError
-from kinesis_efo.kinesis.topology import PatientLister, Topology, explained, starting_positions
+from kinesis_efo.kinesis.topology import Topology, explained, starting_positions
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
@@ -63,7 +63,7 @@ class Empty(Client):
 
 
 def started(client: Empty, start: Position) -> Position:
-    lister = PatientLister(Topology(client), Patience(RetrySettings(), LoopClock(), lambda: 1.0))
+    lister = Topology(client, patience=Patience(RetrySettings(), LoopClock(), lambda: 1.0))
     return run(starting_positions(lister, "arn:orders", start))["shardId-1"]
 
 

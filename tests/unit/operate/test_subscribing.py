@@ -12,7 +12,9 @@ import pytest
 from botocore.exceptions import HTTPClientError
 
 from kinesis_efo.http2.facts import HttpFacts
+from kinesis_efo.kinesis.transport import Quota
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.positions import Position
 from kinesis_efo_tools.operate import subscribing
 from kinesis_efo_tools.operate.findings import CheckFailed
 from kinesis_efo_tools.operate.measurement import TRANSPORTS, Measurement
@@ -74,9 +76,11 @@ class Transports:
         finally:
             self._open = ""
 
-    async def subscribe_at_latest(self, stream: StreamRef, shard_id: str) -> ScriptedStream:
-        assert (stream, shard_id) == (ORDERS, "shardId-1")
-        events = await self.played.subscribe(stream, shard_id, "LATEST", None)  # type: ignore[arg-type]
+    async def subscribe(
+        self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota
+    ) -> ScriptedStream:
+        assert (stream, shard_id, position) == (ORDERS, "shardId-1", None)
+        events = await self.played.subscribe(stream, shard_id, position, room)
         events.http = HttpFacts(self._versions[self._open])  # type: ignore[attr-defined]
         return events
 

@@ -15,8 +15,8 @@ from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer import ProducerSettings
 from kinesis_efo.producer.capacity import usage_of
 from kinesis_efo.producer.engine import RECHECK_SECONDS, Engine
-from kinesis_efo.producer.placement import shard_map
 from kinesis_efo.producer.record import Given, Record
+from kinesis_efo.producer.routing import shard_map
 from tests.support.virtual_time import LoopClock, run
 from tests.support.write_model import THROTTLE, Answer, ModelService, ModelStream, even_shards
 
@@ -34,7 +34,7 @@ class Writing:
 
     async def open(self) -> None:
         traits = await self.service.traits()
-        shards = await shard_map(self.service, traits)
+        shards = await shard_map(traits, self.service.shards)
         self.engine = Engine(self.name, self.service, shards, traits, self.settings, LoopClock(), Random(1))
 
     async def put(self, given: Iterable[Given]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.before import LookResult, last_before
+from kinesis_efo.kinesis.ends import LookResult, last_before
 from kinesis_efo.kinesis.events import Event, EventHead
 from kinesis_efo.positions import SHARD_END, Position
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kinesis_efo.kinesis.later import OpenedLater
-from kinesis_efo.kinesis.transport import Quota, Transport, Unlimited
+from kinesis_efo.kinesis.transport import OpenedLater, Quota, Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from tests.support.virtual_time import run
@@ -20,14 +18,8 @@ REF = StreamRef("orders", "dev-orders", "arn:stream", None)
 class Inner:
     """Answers with what it was asked."""
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Quota) -> Any:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> Any:
         return "events", stream, shard_id, position, room
-
-    async def latest_tip(
-        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
-    ) -> Position:
-        opened()
-        return Position.after(int(shard_id))
 
 
 class Opening:
@@ -52,18 +44,16 @@ class Opening:
 
 def test_nothing_is_opened_before_it_is_needed_and_then_one_for_all() -> None:
     async def scenario() -> None:
-        opening, room, told = Opening(), Unlimited(), list[str]()
+        opening, room = Opening(), Unlimited()
         transport = OpenedLater(opening)
         await asyncio.sleep(10)
         assert opening.times == 0
-        first, second, tip = await asyncio.gather(
+        first, second = await asyncio.gather(
             transport.subscribe(REF, "1", TRIM_HORIZON, room),
             transport.subscribe(REF, "2", Position.after(7), room),
-            transport.latest_tip(REF, "3", TRIM_HORIZON, lambda: told.append("opened")),
         )
         assert first == ("events", REF, "1", TRIM_HORIZON, room)  # type: ignore[comparison-overlap]
         assert second == ("events", REF, "2", Position.after(7), room)  # type: ignore[comparison-overlap]
-        assert (tip, told) == (Position.after(3), ["opened"])
         assert opening.times == 1
 
     run(scenario())

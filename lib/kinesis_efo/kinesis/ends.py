@@ -1,4 +1,4 @@
-"""Finds the position of a shard at a given time: just before its first record that arrived then or later."""
+"""Finds where a read of a shard ends: at its tip, or just before its first record that arrived at a given time or later."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.kinesis.transport import EventStream
 from kinesis_efo.positions import Position, PositionKind
 
-LOOK_BACK_SECONDS: Final = (30.0, 600.0)
+_LOOK_BACK_SECONDS: Final = (30.0, 600.0)
 """How long before the given time the search for the last record begins, at first and at second; then it begins at the query's position."""
+
+_POLLED_LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
+"""The same with GetRecords, which need not wait between two searches."""
 
 
 class LookResult(NamedTuple):
@@ -31,23 +34,14 @@ class LookResult(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where a read of a shard ends.
-
-    Attributes:
-        position: The position.
-        record: The number of the last record up to there; None if it is not known, or there is none.
-    """
+    """Where a read of a shard ends: the position, and the number of the last record up to there, if it is known and there is one."""
 
     position: Position
     record: int | None = None
 
 
-def look_from(epoch_ms: int, position: Position) -> list[Position]:
-    """Return the positions at which to look for the last record before a time, in order; none if the query has passed the time.
-
-    Args:
-        epoch_ms: The time, epoch milliseconds.
-        position: The query's position.
+def look_from(epoch_ms: int, position: Position, *, polled: bool = False) -> list[Position]:
+    """Return the positions at which to look for the last record before a time, in order; none if the query's position has passed the time.
 
     >>> [str(each) for each in look_from(1_000_000, Position.after(42))]
     ['AT_TIMESTAMP:970000', 'AT_TIMESTAMP:400000', 'AFTER:42']
@@ -57,17 +51,20 @@ def look_from(epoch_ms: int, position: Position) -> list[Position]:
     begins = position.value if position.kind is PositionKind.AT_TIMESTAMP else 0
     if begins >= epoch_ms:
         return []
-    times = [max(0, epoch_ms - round(seconds * 1000)) for seconds in LOOK_BACK_SECONDS]
+    times = [
+        max(0, epoch_ms - round(seconds * 1000))
+        for seconds in (_POLLED_LOOK_BACK_SECONDS if polled else _LOOK_BACK_SECONDS)
+    ]
     return [*(Position.at_timestamp(time) for time in times if time > begins), position]
 
 
 async def last_before(
     events: EventStream, epoch_ms: int, now: Callable[[], float], *, timed: bool = True
 ) -> LookResult:
-    """Read events up to the first record that arrived at a time or later, or to the tip.
+    """Read events up to the first record that arrived at a time or later, or to the tip, and close them.
 
     Args:
-        events: The events of a shard; closed when this returns.
+        events: The events of a shard.
         epoch_ms: The time, epoch milliseconds.
         now: Monotonic time, seconds.
         timed: Whether each record must have an arrival time. If not, records without one count as earlier.
@@ -106,3 +103,18 @@ async def last_before(
     finally:
         events.close()
     return LookResult(last, complete=False, record=record)
+
+
+async def first_end(events: EventStream) -> Position:
+    """Return the position after the first event, and close the events. If they begin at the tip, that is the tip.
+
+    Raises:
+        FrameError: There is no event.
+        Exception: The transport's.
+    """
+    try:
+        async for event in events:
+            return event.through
+    finally:
+        events.close()
+    raise FrameError("a subscription at LATEST ended before its first event")

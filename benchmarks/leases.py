@@ -12,7 +12,11 @@ from typing import Final
 
 from benchmarks.figures import Figure, Goal
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases import Checkpoints, Lease, LeaseInfo, LeaseKeys, Pace, RunLease, SilentListener, Timing
+from kinesis_efo.leases.checkpoints import Checkpoints, Pace
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.leases.run import LeaseListener, RunLease
 from kinesis_efo.positions import Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock
@@ -44,7 +48,7 @@ def run() -> list[Figure]:
     return figures
 
 
-class _Reader(SilentListener):
+class _Reader(LeaseListener):
     checkpoints: Checkpoints
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:

@@ -23,8 +23,10 @@ from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.transport import Quota
-from kinesis_efo.leases import LeaseKeys, RunLease, Timing
 from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import RetrySettings, SourceOptions
 from kinesis_efo.planner.access import Call

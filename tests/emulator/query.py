@@ -22,8 +22,10 @@ from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport
-from kinesis_efo.leases import LeaseKeys, RunLease, Timing
 from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import RunLease
 from kinesis_efo.local.errors import AwsError
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings, Start

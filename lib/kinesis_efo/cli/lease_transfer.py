@@ -15,8 +15,8 @@ from kinesis_efo.cli.lease_access import Leases, opened
 from kinesis_efo.cli.lease_guard import Plan, change
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError, UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified
+from kinesis_efo.leases.row import strays
 from kinesis_efo.leases.store import Scan
-from kinesis_efo.leases.strays import strays
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.operate import lease_edits
 from kinesis_efo.operate.kcl_rows import KclRows, Naming, kcl_rows, stream_id

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from math import floor
 from typing import Final
 
-from kinesis_efo.leases.reached import CheckpointMark, furthest
+from kinesis_efo.leases.attributes import CheckpointMark
+from kinesis_efo.leases.notes import furthest
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, Offset, Position, PositionKind, ShardKey

@@ -75,13 +75,13 @@ class Observer:
         moved = old.gone or old.lease.counter != lease.counter
         return Heartbeat(lease, old.owner_since, now if moved else old.changed_at)
 
-    def quiet(self, heartbeat: Heartbeat, now: float, times: float = 1) -> bool:
-        """Whether neither owner nor counter has changed for `times` the lease timeout, or the owner has ended."""
-        return now - heartbeat.changed_at >= times * self._timeout or heartbeat.lease.owner in self._ended
+    def quiet(self, heartbeat: Heartbeat, now: float) -> bool:
+        """Whether neither owner nor counter has changed for the lease timeout, or the owner has ended."""
+        return now - heartbeat.changed_at >= self._timeout or heartbeat.lease.owner in self._ended
 
-    def expires_in(self, heartbeat: Heartbeat, now: float) -> float:
-        """Return the seconds until a row has been quiet for the lease timeout; 0 if it has."""
-        return 0.0 if self.quiet(heartbeat, now) else heartbeat.changed_at + self._timeout - now
+    def expires_at(self, heartbeat: Heartbeat) -> float:
+        """Return the monotonic time at which a row will have been quiet for the lease timeout, seconds."""
+        return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:
         """Whether the owner was watched for a whole timeout and renews its lease.

@@ -15,9 +15,9 @@ from random import Random
 
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError
+from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.run_lag import Lag
-from kinesis_efo.leases.store import Conflict, EarlierWrite, LeaseStore, Outcome, Success
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Success
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,11 @@ class Renewal:
         random: Spreads renewals.
         lag: Returns the run's lag; called for each renewal.
         noting: Adds notes to the row; called for each write.
+
+    Attributes:
+        lease: The row as it was written last.
+        lost_to: The owner that took the lease, if known.
+        trouble: The error of the last write, if it failed.
     """
 
     def __init__(
@@ -138,13 +143,11 @@ class Renewal:
             if self._leaving.is_set():
                 return RenewalEnd.LEAVING
             outcome = await self._write(self._renewed, self.deadline)
-            if isinstance(outcome, Conflict) and outcome.current is None:
+            if outcome == Conflict(None):
                 outcome = await self._recreate()
             match outcome:
                 case None:
                     pause = self._retry_pause()
-                case EarlierWrite():
-                    pause = 0.0
                 case Conflict(current):
                     self.lost_to = current.owner if current else None
                     return RenewalEnd.LOST
@@ -152,7 +155,7 @@ class Renewal:
                     pause = self._sent_at + self._timing.renewal - self._clock.monotonic()
 
     async def _pause(self, seconds: float) -> None:
-        due = self._clock.monotonic() + max(0.0, min(seconds, self.deadline - self._clock.monotonic()))
+        due = min(self._clock.monotonic() + max(0.0, seconds), self.deadline)
         await within(self._clock, due - self._clock.monotonic(), self._leaving.wait())
         self._note_time(due)
 
@@ -161,16 +164,13 @@ class Renewal:
         self._stopped = max(self._stopped, self._clock.monotonic() - due)
 
     async def release(self) -> bool:
-        """Free the row; retried for up to one lease timeout.
+        """Free the row; retried for up to one lease timeout. Returns whether it is free now.
 
         The deadline does not matter: the lease is not used any more, and the write is refused if another run has it.
-
-        Returns:
-            Whether the row is free now.
         """
         give_up_at = self._clock.monotonic() + self._timing.lease_timeout
         while self._clock.monotonic() < give_up_at:
-            match await self._write(self._released, give_up_at):
+            match await self._write(lambda lease: self._noting(lease.released()), give_up_at):
                 case Success():
                     return True
                 case Conflict(current):
@@ -182,45 +182,49 @@ class Renewal:
     def _renewed(self, lease: Lease) -> Lease:
         return self._noting(lease.renewed(self._lag()))
 
-    def _released(self, lease: Lease) -> Lease:
-        return self._noting(lease.released())
+    async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | None:
+        """Change the row; None if that failed for now or took too long."""
+        while True:
+            outcome = await self._send(self._store.update(self.lease, change(self.lease)), give_up_at)
+            if not self._adopt(outcome):
+                return outcome
+            if self._clock.monotonic() >= give_up_at:
+                return None
 
-    async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | EarlierWrite | None:
-        return await self._send(lambda: self._store.apply(self.lease, change), give_up_at)
-
-    async def _recreate(self) -> Outcome | EarlierWrite | None:
+    async def _recreate(self) -> Outcome | None:
         """Write the row again after it was deleted by hand."""
-        lease = self._renewed(self.lease)
-        outcome = await self._send(lambda: self._store.create_if_absent(lease), self.deadline)
+        outcome = await self._send(self._store.create(self._renewed(self.lease)), self.deadline)
         if isinstance(outcome, Success):
             logger.warning("lease %s: its row was deleted from %s; written again", self.lease.key, self._store.label)
-        return outcome
+        return None if self._adopt(outcome) else outcome
 
-    async def _send(
-        self, request: Callable[[], Awaitable[Outcome | EarlierWrite]], give_up_at: float
-    ) -> Outcome | EarlierWrite | None:
+    async def _send(self, write: Awaitable[Outcome], give_up_at: float) -> Outcome | None:
         """Send one write; None if it failed for now or took too long."""
-
-        async def sent() -> tuple[float, Outcome | EarlierWrite]:
-            return self._clock.monotonic(), await request()
-
+        sent_at = self._clock.monotonic()
         try:
-            answer = await within(self._clock, give_up_at - self._clock.monotonic(), sent())
+            outcome = await within(self._clock, give_up_at - sent_at, write)
         except LeaseError as error:
             self.trouble = error
             return None
         finally:
             self._note_time(give_up_at)
-        if answer is None:
-            self._unanswered += 1
-            return None
-        sent_at, outcome = answer
         if isinstance(outcome, Success):
             self.lease, self._sent_at, self.trouble = outcome.lease, sent_at, None
             self._stopped, self._unanswered = 0.0, 0
-        elif isinstance(outcome, EarlierWrite):
-            self.lease = outcome.lease  # the deadline stays, because it is not known when this was sent
+        elif outcome is None:
+            self._unanswered += 1
         return outcome
+
+    def _adopt(self, outcome: Outcome | None) -> bool:
+        """Go on from the present row if an earlier write made it although its response was lost; returns whether that is so.
+
+        It is not known when that write was sent, so the deadline stays.
+        """
+        current = outcome.current if isinstance(outcome, Conflict) else None
+        if current is None or (current.owner, current.counter) != (self.lease.owner, self.lease.counter + 1):
+            return False
+        self.lease = current
+        return True
 
     def _retry_pause(self) -> float:
         return self._timing.renewal / 3 * self._random.uniform(0.5, 1)

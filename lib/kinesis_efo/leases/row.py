@@ -8,16 +8,15 @@ seconds), `writtenAt` (epoch milliseconds), `status`, `marks` and `lag`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeAlias
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.leases import attributes
+from kinesis_efo.leases.attributes import CheckpointMark, Lag
 from kinesis_efo.leases.keys import RUN_PREFIX
-from kinesis_efo.leases.reached import CheckpointMark
-from kinesis_efo.leases.run_lag import Lag
 from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Position, PositionKind
 
 Item: TypeAlias = dict[str, dict[str, Any]]
@@ -31,6 +30,15 @@ OBSOLETE: Final = (
 )
 """Attributes that a KCL leaves in a shard's row after a hand-over or a two-phase checkpoint. A run removes them."""
 
+_TEXTS: Final = {
+    "owner": "leaseOwner",
+    "starting_hash_key": "startingHashKey",
+    "ending_hash_key": "endingHashKey",
+    "endpoint": "endpoint",
+    "fetcher": "fetcher",
+    "status": "status",
+}
+_SETS: Final = {"parents": "parentShardId", "children": "childShardIds"}
 _OURS: Final = frozenset({"epoch", "endpoint", "continuation", "checkpointTimestamp", "readUntil", "streamArn"})
 
 
@@ -95,8 +103,8 @@ class Lease:
     checkpoint: Position | None = TRIM_HORIZON
     sub: int = 0
     owner_switches: int = 0
-    parents: frozenset[str] = field(default=frozenset())
-    children: frozenset[str] = field(default=frozenset())
+    parents: frozenset[str] = frozenset()
+    children: frozenset[str] = frozenset()
     starting_hash_key: str | None = None
     ending_hash_key: str | None = None
     epoch: int = 0
@@ -117,15 +125,7 @@ class Lease:
     def new(cls, key: str, info: LeaseInfo) -> Self:
         """Make a row for a shard that has none yet, without an owner."""
         position, sub, continuation = attributes.stored(info.start)
-        return cls(
-            key,
-            checkpoint=position,
-            sub=sub,
-            continuation=continuation,
-            parents=info.parents,
-            starting_hash_key=info.starting_hash_key,
-            ending_hash_key=info.ending_hash_key,
-        )
+        return cls(key, checkpoint=position, sub=sub, continuation=continuation).completed(info)
 
     def completed(self, info: LeaseInfo) -> Self:
         """Return the row with the shard's parents and hash keys added, which a KCL application needs."""
@@ -181,10 +181,6 @@ class Lease:
         """Return the row with the facts about the run that writes it: epoch, stream, fetcher, and time in epoch seconds."""
         return replace(self, epoch=epoch, stream=stream, fetcher=fetcher, written=now)
 
-    def seen(self, read_until: float | None) -> Self:
-        """Return the row with `read_until`, unless None."""
-        return self if read_until is None else replace(self, read_until=read_until)
-
     def released(self) -> Self:
         """Return the row after its owner released the lease."""
         return replace(self._next(), owner=None, endpoint=None, status=None, lag=None)
@@ -227,8 +223,8 @@ class Lease:
     @property
     def record(self) -> int | None:
         """Number of the last record that was read; None if it is not known, or there was none."""
-        known = self.checkpoint is not None and self.checkpoint.kind is PositionKind.AFTER
-        return self.checkpoint.value if known and self.checkpoint is not None else None
+        checkpoint = self.checkpoint
+        return checkpoint.value if checkpoint is not None and checkpoint.kind is PositionKind.AFTER else None
 
     @property
     def has_begun(self) -> bool:
@@ -258,21 +254,12 @@ class Lease:
             item |= attributes.of_lag(self.lag)
         if self.marks:
             item |= attributes.of_marks(self.marks)
-        for name, text in (
-            ("leaseOwner", self.owner),
-            ("startingHashKey", self.starting_hash_key),
-            ("endingHashKey", self.ending_hash_key),
-            ("endpoint", self.endpoint),
-            ("fetcher", self.fetcher),
-            ("status", self.status),
-            ("distribution", Distribution.AUTO.value if self.distributed else None),
-            *self.also,
-        ):
-            if text is not None:
-                item[name] = {"S": text}
-        for name, shards in (("parentShardId", self.parents), ("childShardIds", self.children)):
-            if shards:  # DynamoDB has no empty sets
-                item[name] = {"SS": sorted(shards)}
+        if self.distributed:
+            item["distribution"] = {"S": Distribution.AUTO.value}
+        item |= {name: {"S": text} for name, text in self.also}
+        item |= {name: {"S": text} for each, name in _TEXTS.items() if (text := getattr(self, each)) is not None}
+        # DynamoDB has no empty sets.
+        item |= {name: {"SS": sorted(shards)} for each, name in _SETS.items() if (shards := getattr(self, each))}
         return item
 
     @classmethod
@@ -288,27 +275,43 @@ class Lease:
         """
         if attributes.read(item, "entityType", "S", "LEASE") != "LEASE":
             return None
+        named: dict[str, Any] = {each: attributes.read(item, name, "S", None) for each, name in _TEXTS.items()}
+        named |= {each: frozenset(attributes.read(item, name, "SS", ())) for each, name in _SETS.items()}
         return cls(
             key=attributes.read(item, "leaseKey", "S"),
             counter=attributes.number(item, "leaseCounter"),
-            owner=attributes.read(item, "leaseOwner", "S", None),
             checkpoint=attributes.read_checkpoint(item),
             sub=attributes.number(item, "checkpointSubSequenceNumber", 0),
             owner_switches=attributes.number(item, "ownerSwitchesSinceCheckpoint", 0),
-            parents=frozenset(attributes.read(item, "parentShardId", "SS", ())),
-            children=frozenset(attributes.read(item, "childShardIds", "SS", ())),
-            starting_hash_key=attributes.read(item, "startingHashKey", "S", None),
-            ending_hash_key=attributes.read(item, "endingHashKey", "S", None),
             epoch=attributes.number(item, "epoch", 0),
-            endpoint=attributes.read(item, "endpoint", "S", None),
-            fetcher=attributes.read(item, "fetcher", "S", None),
-            status=attributes.read(item, "status", "S", None),
             distributed=attributes.read(item, "distribution", "S", None) == Distribution.AUTO.value,
-            written=attributes.number(item, "writtenAt") / 1000 if "writtenAt" in item else None,
+            written=attributes.seconds(item, "writtenAt"),
             ours=not _OURS.isdisjoint(item),
-            read_until=attributes.number(item, "readUntil") / 1000 if "readUntil" in item else None,
+            read_until=attributes.seconds(item, "readUntil"),
             continuation=attributes.read_continuation(item),
             stream=attributes.read_stream(item),
             lag=attributes.read_lag(item),
             marks=attributes.read_marks(item),
+            **named,
         )
+
+
+def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
+    """Describe checkpoints that are certainly of another stream; None if there are none.
+
+    Shards of every stream have the same ids, so their rows have the same keys.
+
+    Args:
+        rows: The rows of a stream's shards.
+        present: The stream as it is now.
+    """
+    found = sorted((row for row in rows if row.is_of_another(present)), key=lambda row: row.key)
+    if not found:
+        return None
+    first, more = found[0], len(found) - 1
+    assert first.stream is not None
+    created_again = first.stream.arn == present.arn
+    return (
+        f"checkpoint {first.key}{f' (and {more} more)' if more else ''} is of another stream: {first.stream}. The stream is now {present}: "
+        + ("it was deleted and created again since" if created_again else "the application read another one before")
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from aiobotocore.config import AioConfig
@@ -64,23 +64,13 @@ class LeaseTable(LeaseStore):
     def label(self) -> str:
         return f"lease table {self._name} in {self._client.meta.region_name}"
 
-    async def check(self) -> None:
-        await self.checked_arn()
-
-    async def checked_arn(self) -> str:
-        """Check that the table exists, is ACTIVE and has the partition key `leaseKey` (S) and no sort key; returns its ARN.
-
-        Raises:
-            LeaseTableError: It does not; the message names the table, its region and what declares it.
-            TableUnavailableError: DynamoDB cannot be reached for now, or the table is still being created.
-        """
+    async def check(self) -> str:
         answer = await self._call("DescribeTable", self._client.describe_table(TableName=self._name))
         table = answer["Table"]
         status = table.get("TableStatus")
-        if status in ("CREATING", "UPDATING"):
-            if status == "CREATING":
-                raise TableUnavailableError(f"{self.label} is still being created; wait until it is ACTIVE")
-        elif status != "ACTIVE":
+        if status == "CREATING":
+            raise TableUnavailableError(f"{self.label} is still being created; wait until it is ACTIVE")
+        if status not in ("ACTIVE", "UPDATING"):
             raise LeaseTableError(f"{self.label} is {status}, expected ACTIVE; {self._remedy}")
         types = {each["AttributeName"]: each["AttributeType"] for each in table["AttributeDefinitions"]}
         keys = [f"{each['KeyType']} {each['AttributeName']} ({types[each['AttributeName']]})"
@@ -109,51 +99,32 @@ class LeaseTable(LeaseStore):
                 return Scan(leases, unreadable)
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
-    async def _put(self, lease: Lease) -> Outcome:
-        answer = await self._write(
+    async def create(self, lease: Lease) -> Outcome:
+        return await self._write(
             "PutItem",
-            self._client.put_item(
-                TableName=self._name,
-                Item=lease.to_item(),
-                ConditionExpression="attribute_not_exists(leaseKey)",
-                ReturnValuesOnConditionCheckFailure="ALL_OLD",
-            ),
+            self._client.put_item,
+            lease,
+            Item=lease.to_item(),
+            ConditionExpression="attribute_not_exists(leaseKey)",
         )
-        return answer if isinstance(answer, Conflict) else Success(lease)
 
-    async def _update(self, before: Lease, after: Lease) -> Outcome:
-        answer = await self._write(
-            "UpdateItem",
-            self._client.update_item(
-                TableName=self._name,
-                Key={"leaseKey": {"S": before.key}},
-                ReturnValues="ALL_NEW",
-                ReturnValuesOnConditionCheckFailure="ALL_OLD",
-                **_update_request(before, after),
-            ),
-        )
-        return answer if isinstance(answer, Conflict) else Success(self._lease(answer["Attributes"]) or after)
+    async def update(self, before: Lease, after: Lease) -> Outcome:
+        request = _update_request(before, after)
+        return await self._write("UpdateItem", self._client.update_item, after, ReturnValues="ALL_NEW", **request)
 
-    async def _remove(self, before: Lease) -> Outcome:
-        condition, values = _fence(before)
-        answer = await self._write(
-            "DeleteItem",
-            self._client.delete_item(
-                TableName=self._name,
-                Key={"leaseKey": {"S": before.key}},
-                ConditionExpression=condition,
-                ExpressionAttributeValues=values,
-                ReturnValuesOnConditionCheckFailure="ALL_OLD",
-            ),
-        )
-        return answer if isinstance(answer, Conflict) else Success(before)
+    async def delete(self, seen: Lease) -> Outcome:
+        return await self._write("DeleteItem", self._client.delete_item, seen, **_fenced(seen))
 
-    async def _write(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any] | Conflict:
+    async def _write(
+        self, action: str, send: Callable[..., Awaitable[dict[str, Any]]], lease: Lease, **request: Any
+    ) -> Outcome:
+        request |= {"TableName": self._name, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         try:
-            return await self._call(action, call)
+            answer = await self._call(action, send(**request))
         except ClientError as error:  # a failed condition; all other errors were translated
             item = error.response.get("Item")
             return Conflict(self._lease(item) if item else None)
+        return Success(self._lease(answer["Attributes"]) or lease if "Attributes" in answer else lease)
 
     def _lease(self, item: Item) -> Lease | None:
         try:
@@ -211,11 +182,17 @@ class LeaseTable(LeaseStore):
         return f"it is declared by {self._declared_by}, and a query never creates it: deploy that first"
 
 
-def _fence(before: Lease) -> tuple[str, Item]:
-    values: Item = {":counter": {"N": str(before.counter)}}
-    if before.owner is None:
-        return "leaseCounter = :counter AND attribute_not_exists(leaseOwner)", values
-    return "leaseCounter = :counter AND leaseOwner = :owner", {**values, ":owner": {"S": before.owner}}
+def _fenced(seen: Lease) -> dict[str, Any]:
+    """Make the request for a row, on condition that it still has the owner and the counter with which it was seen."""
+    values: Item = {":counter": {"N": str(seen.counter)}}
+    owned = "attribute_not_exists(leaseOwner)"
+    if seen.owner is not None:
+        owned, values[":owner"] = "leaseOwner = :owner", {"S": seen.owner}
+    return {
+        "Key": {"leaseKey": {"S": seen.key}},
+        "ConditionExpression": f"leaseCounter = :counter AND {owned}",
+        "ExpressionAttributeValues": values,
+    }
 
 
 def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
@@ -226,15 +203,11 @@ def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
     if not after.is_run:
         gone += [name for name in OBSOLETE if name not in gone]
     # Placeholders for all names: some, such as "endpoint", may become reserved words.
-    names = {f"#n{i}": name for i, name in enumerate([*changed, *gone])}
-    short = {name: placeholder for placeholder, name in names.items()}
+    short = {name: f"#n{i}" for i, name in enumerate([*changed, *gone])}
     expression = "SET " + ", ".join(f"{short[name]} = :v{i}" for i, name in enumerate(changed))
     if gone:
         expression += " REMOVE " + ", ".join(short[name] for name in gone)
-    condition, values = _fence(before)
-    return {
-        "UpdateExpression": expression,
-        "ConditionExpression": condition,
-        "ExpressionAttributeNames": names,
-        "ExpressionAttributeValues": {**values, **{f":v{i}": new[name] for i, name in enumerate(changed)}},
-    }
+    request = _fenced(before)
+    request["ExpressionAttributeValues"] |= {f":v{i}": new[name] for i, name in enumerate(changed)}
+    names = {placeholder: name for name, placeholder in short.items()}
+    return {**request, "UpdateExpression": expression, "ExpressionAttributeNames": names}

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases import Lease, run_key
-from kinesis_efo.leases.reached import CheckpointMark
+from kinesis_efo.leases.attributes import CheckpointMark
+from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from tests.integration.cli.conftest import Result

@@ -14,7 +14,8 @@ import pytest
 
 from kinesis_efo.cli.top.server import Page
 from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
-from kinesis_efo.leases import Lease, run_key
+from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.operate.following import Observation
 from kinesis_efo.operate.pulse import Pulse
 from tests.support.browser import browsing

@@ -10,7 +10,9 @@ import pytest
 from kinesis_efo.cli.top.figures import data
 from kinesis_efo.cli.top.terminal import show
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus, RunStatus, ShardStatus, Subscription
-from kinesis_efo.leases import Lag, Lease, run_key
+from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.operate.following import Observation
 from kinesis_efo.operate.pulse import LagCause, Pulse
 from tests.unit.cli.test_lag_report import shown

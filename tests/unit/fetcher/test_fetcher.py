@@ -28,8 +28,10 @@ from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases import LeaseKeys, RunLease, Timing, run_key
 from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.metrics import Kind
 from kinesis_efo.metrics import catalog as metrics

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.errors import LeaseLostError, LeaseTableError
 from kinesis_efo.failure import Failure
-from kinesis_efo.leases import Checkpoints, Lease, LeaseInfo, LeaseKeys, Pace
+from kinesis_efo.leases.checkpoints import Checkpoints, Pace
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
@@ -542,7 +544,7 @@ async def test_a_finished_shard_is_marked_and_deleted_once_its_children_have_beg
     await asyncio.sleep(130)
     assert sorted(f.store.items) == ["s:c", "s:d"]
     await asyncio.sleep(600)
-    assert run.network.requests["remove"] == 1, "a row that is gone is not deleted again with each cleanup"
+    assert run.network.requests["delete"] == 1, "a row that is gone is not deleted again with each cleanup"
 
 
 @scenario
@@ -739,7 +741,7 @@ async def test_the_rows_of_a_stream_are_those_that_were_found_last(f: Fixture) -
     checkpoints.want({keys.decode(key): LeaseInfo() for key in rows})  # type: ignore[misc]
     checkpoints.note(ShardKey("t", "p"), Position.after(80))
     await asyncio.sleep(20)
-    assert run.network.requests == {"put": 1, "update": 1}, "one was not there, and one was known"
+    assert run.network.requests == {"create": 1, "update": 1}, "one was not there, and one was known"
 
 
 @scenario

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import run_key
-from kinesis_efo.leases.reached import KEPT, CheckpointMark, furthest, noted
+from kinesis_efo.leases.notes import KEPT, furthest, noted
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import TableUnavailableError
-from kinesis_efo.leases import Lease, Timing
-from kinesis_efo.leases.renewal import Renewal, RenewalEnd
-from kinesis_efo.leases.run_lag import Lag
+from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.renewal import Renewal, RenewalEnd, Timing
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan, Success
 from tests.support.virtual_time import LoopClock, run
 
@@ -53,18 +53,19 @@ class ScriptedStore(LeaseStore):
         self.clock = LoopClock()
         self.began = self.clock.monotonic()
 
-    async def check(self) -> None: ...
+    async def check(self) -> str:
+        return "arn"
 
     async def scan(self) -> Scan:
         return Scan()
 
-    async def _put(self, lease: Lease) -> Outcome:
-        return await self._answer("put", lease, lease)
+    async def create(self, lease: Lease) -> Outcome:
+        return await self._answer("create", lease, lease)
 
-    async def _update(self, before: Lease, after: Lease) -> Outcome:
+    async def update(self, before: Lease, after: Lease) -> Outcome:
         return await self._answer("update", before, after)
 
-    async def _remove(self, before: Lease) -> Outcome:
+    async def delete(self, seen: Lease) -> Outcome:
         raise NotImplementedError
 
     async def _answer(self, operation: str, before: Lease, after: Lease) -> Outcome:
@@ -224,7 +225,7 @@ async def test_a_row_that_was_deleted_is_written_again(caplog: pytest.LogCapture
     kept = renewal(store)
     with caplog.at_level(logging.WARNING):
         assert await kept_for(15, kept) is RenewalEnd.LEAVING
-    assert [write.operation for write in store.writes] == ["update", "put"]
+    assert [write.operation for write in store.writes] == ["update", "create"]
     assert caplog.messages == ["lease #run:orders: its row was deleted from lease table leases; written again"]
     assert kept.deadline == store.began + 40
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.notes import RunNotes
-from kinesis_efo.leases.reached import CheckpointMark
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.planner.query import Query

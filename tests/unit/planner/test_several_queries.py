@@ -23,8 +23,10 @@ from kinesis_efo.kinesis.polling import PollingTransport, apart_pace, polling_li
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases import LeaseKeys, RunLease, Timing
 from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.planner.cluster import Apart, Cluster

@@ -11,7 +11,7 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.row import Item, Lease, LeaseInfo
-from kinesis_efo.leases.store import Conflict, LeaseStore, Success
+from kinesis_efo.leases.store import Conflict, LeaseStore
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position
 
 KEY = "shardId-000000000000"
@@ -21,8 +21,8 @@ Scenario = Callable[[LeaseStore], Awaitable[None]]
 
 
 def written(outcome: object) -> Lease:
-    assert isinstance(outcome, Success), outcome
-    return outcome.lease
+    assert isinstance(outcome, Lease), outcome
+    return outcome
 
 
 def lost(outcome: object) -> Lease | None:
@@ -123,9 +123,9 @@ class LeaseStoreContract(ABC):
             seen = await owned(store)
             names = [f"worker {i}" for i in range(8)]
             outcomes = await asyncio.gather(*(store.update(seen, seen.taken(name, "", 2)) for name in names))
-            winners = [each for each in outcomes if isinstance(each, Success)]
+            winners = [each for each in outcomes if isinstance(each, Lease)]
             assert len(winners) == 1
-            assert await stored(store) == winners[0].lease
+            assert await stored(store) == winners[0]
 
         self.run(scenario)
 

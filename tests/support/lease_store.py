@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from kinesis_efo.errors import TableUnavailableError
 from kinesis_efo.leases.row import OBSOLETE, Item, Lease
-from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan, Success
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class MemoryLeaseStore(LeaseStore):
         if lease.key in self.items:
             return Conflict(self.lease(lease.key))
         self._store(lease.key, lease.to_item())
-        return Success(lease)
+        return lease
 
     async def update(self, before: Lease, after: Lease) -> Outcome:
         item = self.items.get(before.key)
@@ -68,14 +68,14 @@ class MemoryLeaseStore(LeaseStore):
         self._store(
             before.key, {name: value for name, value in {**(item or {}), **changed}.items() if name not in gone}
         )
-        return Success(self.lease(before.key))
+        return self.lease(before.key)
 
     async def delete(self, seen: Lease) -> Outcome:
         item = self.items.get(seen.key)
         if not self._matches(item, seen):
             return Conflict(Lease.from_item(item) if item else None)
         self._store(seen.key, None)
-        return Success(seen)
+        return seen
 
     def _store(self, key: str, item: Item | None) -> None:
         self.writes.append((key, self.items.get(key), item))

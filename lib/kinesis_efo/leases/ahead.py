@@ -30,14 +30,10 @@ CAUSES: Final = (
 
 
 def gone_back(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:
-    """Say how far a checkpoint went back; None if it did not, or if that is not known.
+    """Say how far a checkpoint, with its newest mark, is behind the furthest marks; None if it is not, or if that is not known.
 
     A run notes a mark once Spark has written it into the checkpoint, so a checkpoint is not normally behind its mark. Only with Spark's
     option `asyncProgressTrackingEnabled` it may be: Spark then leaves out offsets, and a run does not learn of the option.
-
-    Args:
-        reached: The furthest mark of each checkpoint.
-        mark: The newest mark in this checkpoint.
     """
     before = furthest(reached, mark.checkpoint)
     if before is None or before.mark.moved <= mark.moved:
@@ -56,7 +52,7 @@ def restored(
         offset: The last offset in the checkpoint.
         stream: Logical name of the stream.
         rows: The rows of its shards.
-        reached: The furthest mark of each checkpoint, from the run's row.
+        reached: The furthest marks, from the run's row.
     """
     if offset.mark is not None:
         if (said := gone_back(reached, offset.mark)) is None:
@@ -80,12 +76,7 @@ def restored(
 
 
 def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
-    """Word the warning for a new query of an application that has read the stream before; None if it has not.
-
-    Args:
-        stream: Logical name of the stream.
-        rows: The rows of its shards when the lease was taken.
-    """
+    """Word the warning for a new query of an application that has read the stream before, by its shards' rows; None if it has not."""
     read = {
         key: row for key, row in sorted(rows.items()) if row.reached is not None and row.reached.kind in _COMPARABLE
     }

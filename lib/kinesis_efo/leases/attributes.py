@@ -133,10 +133,9 @@ def read_checkpoint(item: Attributes) -> Position | None:
 
 
 def of_lag(lag: Lag) -> dict[str, dict[str, Any]]:
-    """Make the attribute with the lag of a run."""
-    fields = {"shards": {"N": str(lag.shards)}, "bufferedBytes": {"N": str(lag.buffered)}}
-    fields |= {"records": {"N": str(lag.records)}} if lag.records else {}
-    fields |= {"at": {"N": str(lag.at)}} if lag.at is not None else {}
+    """Make the attribute with a lag."""
+    numbers = {"shards": lag.shards, "bufferedBytes": lag.buffered, "records": lag.records or None, "at": lag.at}
+    fields = {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
     if lag.millis_behind is not None and lag.shard is not None:
         fields |= {"millisBehind": {"N": str(lag.millis_behind)}, "shardId": {"S": lag.shard}}
     return {"lag": {"M": fields}}

@@ -11,7 +11,6 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Final
@@ -24,7 +23,7 @@ from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.shard_rows import PendingCheckpoint, ShardRow, finished_parents, passed_parents
-from kinesis_efo.leases.store import Conflict, LeaseStore, Success
+from kinesis_efo.leases.store import Conflict, LeaseStore
 from kinesis_efo.positions import SHARD_END, LastRecord, Position, ShardKey
 
 logger = logging.getLogger(__name__)
@@ -35,30 +34,16 @@ CLEANUP_INTERVAL: Final = 60.0
 REFRESH_INTERVAL: Final = 60.0
 """Seconds between two writes of `readUntil` if the position does not change, as that of an idle polled shard."""
 
+_SHARD_INTERVAL: Final = 5.0
+"""Least seconds between two checkpoints of one shard."""
+
 _LOOK_INTERVAL: Final = 5.0
 _RETRY_PAUSE: Final = 1.0
 _LAST_WRITES_IN_FLIGHT: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often checkpoints are written.
-
-    Attributes:
-        rate: Most writes a second, all shards together.
-        interval: Least seconds between two checkpoints of one shard.
-    """
-
-    rate: float = 25.0
-    interval: float = 5.0
-
-
 class Schedule:
-    """The shards whose rows are to be written, each once and at the earliest time that was asked for.
-
-    Args:
-        clock: Time.
-    """
+    """The shards whose rows are to be written, each once and at the earliest time that was asked for; monotonic times, in seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -67,14 +52,14 @@ class Schedule:
         self._wake = asyncio.Event()
 
     def add(self, shard: ShardKey, at: float) -> None:
-        """Write a shard's row at a monotonic time, in seconds."""
+        """Write a shard's row at a time."""
         if at < self._times.get(shard, inf):
             self._times[shard] = at
             heapq.heappush(self._heap, (at, shard))
             self._wake.set()
 
     async def next(self, until: float) -> ShardKey | None:
-        """Wait for the time of a shard, and remove it. None if there is none until a monotonic time, in seconds."""
+        """Wait for the time of a shard, and remove it. None if none has come until a time."""
         while True:
             self._wake.clear()
             now = self._clock.monotonic()
@@ -97,10 +82,9 @@ class Checkpoints:
         keys: Keys of the rows.
         epoch: Returns the epoch of the run's lease on a stream; None while it is not held.
         identity: Returns the identity of the stream with a logical name.
-        pace: How often rows are written.
+        rate: Most writes a second, all shards together.
         clock: Time.
-        read_until: Returns a time such that all records of the shard that arrived before it lie at or before a position, in epoch
-            seconds; None if not known.
+        read_until: Returns a time such that all records of a shard that arrived before it lie at or before a position, epoch seconds.
         failure: Gets the error that ends the run.
         fetcher: Returns the name of a shard's fetcher, for people who look at the rows; None if there is only one.
     """
@@ -111,7 +95,7 @@ class Checkpoints:
         keys: LeaseKeys,
         epoch: Callable[[str], int | None],
         identity: Callable[[str], StreamIdentity],
-        pace: Pace,
+        rate: float,
         clock: Clock,
         *,
         read_until: Callable[[ShardKey, Position], float | None],
@@ -123,7 +107,7 @@ class Checkpoints:
         self._epoch = epoch
         self._identity = identity
         self._fetcher = fetcher
-        self._pace = pace
+        self._rate = rate
         self._clock = clock
         self._read_until = read_until
         self._failure = failure
@@ -153,11 +137,7 @@ class Checkpoints:
             self._clean_soon()
 
     def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
-        """Set the shards that the query reads now. Missing rows are created, and incomplete ones completed.
-
-        Args:
-            shards: All of them, with the contents of new rows.
-        """
+        """Set all shards that are read now, with the contents of new rows. Missing rows are created, and incomplete ones completed."""
         gone = [each for shard, each in self._shards.items() if each.wanted and shard not in shards]
         for each in gone:
             each.leave()
@@ -167,12 +147,9 @@ class Checkpoints:
             self._enqueue(shard)
 
     def note(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
-        """Note the position of a shard, to be written later. Positions move only forwards.
+        """Note a position up to which a shard is done, to be written later, and the last record up to there, if it is known.
 
-        Args:
-            shard: The shard.
-            position: Everything up to here is done.
-            record: The last record up to there; None if not known.
+        Positions move only forwards.
         """
         if self._of(shard).note(position, record):
             self._enqueue(shard)
@@ -183,12 +160,7 @@ class Checkpoints:
         return each.position if each is not None else None
 
     def finish(self, shard: ShardKey, children: Collection[str] = ()) -> None:
-        """Note that a shard is done to its end.
-
-        Args:
-            shard: The shard.
-            children: Shard ids of its children.
-        """
+        """Note that a shard is done to its end, with the shard ids of its children."""
         self._of(shard).pending = PendingCheckpoint(SHARD_END, frozenset(children))
         self._enqueue(shard, 0.0)
         self._clean_soon()
@@ -206,11 +178,7 @@ class Checkpoints:
         self._task = asyncio.create_task(self._run(), name="checkpoints")
 
     async def stop(self, at_most: float = 4.0) -> None:
-        """Write all pending checkpoints at once, while the run's lease is still held.
-
-        Args:
-            at_most: Longest duration, seconds; the rest stays unwritten.
-        """
+        """Write all pending checkpoints at once, while the run's lease is still held. After `at_most` seconds the rest stays unwritten."""
         if self._task is None:
             return
         self._task.cancel()
@@ -247,7 +215,7 @@ class Checkpoints:
         now, each = self._clock.monotonic(), self._of(shard)
         at = now + (after or 0.0)
         if after is None and each.row is not None and each.written_at is not None:
-            at = max(now, each.written_at + self._pace.interval)
+            at = max(now, each.written_at + _SHARD_INTERVAL)
         self._schedule.add(shard, at)
 
     async def _run(self) -> None:
@@ -284,7 +252,7 @@ class Checkpoints:
             return
         self._troubled = False
         if wrote:
-            await self._clock.sleep(max(0.0, began + 1 / self._pace.rate - self._clock.monotonic()))
+            await self._clock.sleep(max(0.0, began + 1 / self._rate - self._clock.monotonic()))
 
     async def _write(self, shard: ShardKey, *, last: bool = False) -> bool:
         """Write a shard's pending changes; returns whether there were any."""
@@ -301,8 +269,8 @@ class Checkpoints:
             wrote = True
             change = change.written_in(epoch, self._identity(shard.stream), self._fetcher(shard), self._clock.time())
             outcome = await (self._table.create(change) if row is None else self._table.update(row, change))
-            if isinstance(outcome, Success):
-                each.wrote(outcome.lease, self._clock.monotonic())
+            if isinstance(outcome, Lease):
+                each.wrote(outcome, self._clock.monotonic())
                 return True
             self._check_owner(outcome.current)
             each.found(outcome.current, self._identity(shard.stream))

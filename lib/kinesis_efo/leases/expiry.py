@@ -1,13 +1,13 @@
 """Detects expired leases: the counter did not change for the lease timeout, or the owner's process has provably ended.
 
-No wall clock is used, and no time is in the table: an observer measures on its own monotonic clock how long there was no change (KCL's
-rule). Pure, except for its arguments.
+No time is in the table: an observer measures on its own monotonic clock how long there was no change (KCL's rule). Pure, except for its
+arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kinesis_efo.leases.row import Lease
 
@@ -44,23 +44,15 @@ class Observer:
         self._heartbeats: dict[str, Heartbeat] = {}
 
     def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Heartbeat]:
-        """Note a scan.
+        """Note all rows of a scan that was complete at a monotonic time, in seconds; returns all heartbeats, by lease key.
 
         A row that is seen for the first time counts as renewed now. A row with an owner that is not in the table any more is remembered
         until it would have expired: if it was deleted by hand, its owner may not know yet.
-
-        Args:
-            leases: All rows.
-            now: Monotonic time at which the scan was complete, seconds.
-
-        Returns:
-            All heartbeats, by lease key.
         """
-        self._ended = frozenset(
-            filter(self._gone, {lease.owner for lease in leases.values() if lease.owner is not None})
-        )
+        owners = {lease.owner for lease in leases.values() if lease.owner is not None}
+        self._ended = frozenset(filter(self._gone, owners))
         kept = {
-            key: Heartbeat(old.lease, old.owner_since, old.changed_at, gone=True)
+            key: replace(old, gone=True)
             for key, old in self._heartbeats.items()
             if key not in leases and old.lease.owner is not None and not self.quiet(old, now)
         }

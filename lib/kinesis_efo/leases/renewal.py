@@ -17,29 +17,21 @@ from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError
 from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Success
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a lease lasts. All in seconds.
-
-    Attributes:
-        lease_timeout: A lease that is not renewed for this long is free.
-        patience: How long taking a lease is retried while the table cannot be used (`subscribe.retryTimeout`).
-    """
+    """How long a lease lasts that is not renewed, and how long the table may be out of use (`subscribe.retryTimeout`); in seconds."""
 
     lease_timeout: float
     patience: float = 600.0
 
     @property
     def renewal(self) -> float:
-        """Time between two renewals of one lease: a third of the timeout, so that two may fail.
-
-        At most 10 s, because each renewal also writes the run's lag.
-        """
+        """Time between two renewals: a third of the timeout, so that two may fail; at most 10 s, because they also write the lag."""
         return min(self.lease_timeout / 3, 10.0)
 
 
@@ -54,15 +46,8 @@ class RenewalEnd(Enum):
 class Renewal:
     """Renews one lease until it is lost, or has to be released.
 
-    Args:
-        store: The lease table.
-        lease: The row with which the lease was taken.
-        sent_at: Monotonic time before that write was sent, seconds.
-        timing: How long the lease lasts.
-        clock: Time.
-        random: Spreads renewals.
-        lag: Returns the run's lag; called for each renewal.
-        noting: Adds notes to the row; called for each write.
+    It was taken by a write that was sent after `sent_at`, a monotonic time in seconds. Each renewal asks for the run's lag, and each write
+    lets `noting` add notes to the row.
 
     Attributes:
         lease: The row as it was written last.
@@ -151,7 +136,7 @@ class Renewal:
                 case Conflict(current):
                     self.lost_to = current.owner if current else None
                     return RenewalEnd.LOST
-                case Success():
+                case Lease():
                     pause = self._sent_at + self._timing.renewal - self._clock.monotonic()
 
     async def _pause(self, seconds: float) -> None:
@@ -171,7 +156,7 @@ class Renewal:
         give_up_at = self._clock.monotonic() + self._timing.lease_timeout
         while self._clock.monotonic() < give_up_at:
             match await self._write(lambda lease: self._noting(lease.released()), give_up_at):
-                case Success():
+                case Lease():
                     return True
                 case Conflict(current):
                     return current is None or current.owner is None
@@ -194,7 +179,7 @@ class Renewal:
     async def _recreate(self) -> Outcome | None:
         """Write the row again after it was deleted by hand."""
         outcome = await self._send(self._store.create(self._renewed(self.lease)), self.deadline)
-        if isinstance(outcome, Success):
+        if isinstance(outcome, Lease):
             logger.warning("lease %s: its row was deleted from %s; written again", self.lease.key, self._store.label)
         return None if self._adopt(outcome) else outcome
 
@@ -208,8 +193,8 @@ class Renewal:
             return None
         finally:
             self._note_time(give_up_at)
-        if isinstance(outcome, Success):
-            self.lease, self._sent_at, self.trouble = outcome.lease, sent_at, None
+        if isinstance(outcome, Lease):
+            self.lease, self._sent_at, self.trouble = outcome, sent_at, None
             self._stopped, self._unanswered = 0.0, 0
         elif outcome is None:
             self._unanswered += 1

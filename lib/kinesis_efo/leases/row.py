@@ -23,35 +23,21 @@ Item: TypeAlias = dict[str, dict[str, Any]]
 """Attributes in DynamoDB's typed form, such as `{"leaseKey": {"S": "shardId-000000000000"}}`."""
 
 OBSOLETE: Final = (
-    "checkpointOwner",
-    "pendingCheckpoint",
-    "pendingCheckpointSubSequenceNumber",
-    "pendingCheckpointState",
-)
+    "checkpointOwner", "pendingCheckpoint", "pendingCheckpointSubSequenceNumber", "pendingCheckpointState"
+)  # fmt: skip
 """Attributes that a KCL leaves in a shard's row after a hand-over or a two-phase checkpoint. A run removes them."""
 
 _TEXTS: Final = {
-    "owner": "leaseOwner",
-    "starting_hash_key": "startingHashKey",
-    "ending_hash_key": "endingHashKey",
-    "endpoint": "endpoint",
-    "fetcher": "fetcher",
-    "status": "status",
-}
+    "owner": "leaseOwner", "starting_hash_key": "startingHashKey", "ending_hash_key": "endingHashKey",
+    "endpoint": "endpoint", "fetcher": "fetcher", "status": "status",
+}  # fmt: skip
 _SETS: Final = {"parents": "parentShardId", "children": "childShardIds"}
 _OURS: Final = frozenset({"epoch", "endpoint", "continuation", "checkpointTimestamp", "readUntil", "streamArn"})
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """The contents of a new row for a shard's checkpoint.
-
-    Attributes:
-        start: Checkpoint of a new row.
-        parents: Shard ids of the parents.
-        starting_hash_key: First partition-key hash of the shard, decimal.
-        ending_hash_key: Last partition-key hash of the shard, decimal.
-    """
+    """The contents of a new row for a shard's checkpoint: its start, the parents' shard ids, and the partition-key hashes, decimal."""
 
     start: Position = TRIM_HORIZON
     parents: frozenset[str] = frozenset()
@@ -78,16 +64,13 @@ class Lease:
         continuation: Sequence number up to which the shard was read. It may be higher than the last record's: Kinesis sends such numbers
             for idle shards, too. None in rows of a KCL application, whose checkpoint may be inside of an aggregate.
         owner_switches: Changes of owner since the last checkpoint.
-        parents: Shard ids of the parents.
-        children: Shard ids of the children, once known.
-        starting_hash_key: First partition-key hash, decimal.
-        ending_hash_key: Last partition-key hash, decimal.
+        parents, children: Shard ids; the children once known.
+        starting_hash_key, ending_hash_key: First and last partition-key hash, decimal.
         epoch: Grows with every run that takes the lease. In a shard's row, the epoch of the run that wrote it.
         endpoint: The address at which the owner serves data.
         stream: The stream that was read; None in rows of a KCL application, and in rows that were moved by hand.
         fetcher: The fetcher of the shard when its row was written, as `<number> on <host>`; None if there was only one.
-        distributed: Whether a run noted that Kinesis distributes the stream's records itself, now or in the past; in rows of runs.
-        marks: The marks of the checkpoints with which the stream was read; in rows of runs.
+        distributed, marks: What a run noted in its row; see `RunNotes`.
         lag: The run's lag at its last renewal; None in shards' rows, and before the first renewal.
         status: Address and token with which tools can read the run's status, and nothing else. None in shards' rows.
         written: When a run wrote a shard's row, epoch seconds by its own clock; None if not known.
@@ -124,8 +107,8 @@ class Lease:
     @classmethod
     def new(cls, key: str, info: LeaseInfo) -> Self:
         """Make a row for a shard that has none yet, without an owner."""
-        position, sub, continuation = attributes.stored(info.start)
-        return cls(key, checkpoint=position, sub=sub, continuation=continuation).completed(info)
+        checkpoint, sub, continuation = attributes.stored(info.start)
+        return cls(key, checkpoint=checkpoint, sub=sub, continuation=continuation).completed(info)
 
     def completed(self, info: LeaseInfo) -> Self:
         """Return the row with the shard's parents and hash keys added, which a KCL application needs."""
@@ -147,26 +130,18 @@ class Lease:
     def checkpointed(
         self, position: Position, children: Collection[str] = (), record: LastRecord | None = None
     ) -> Self:
-        """Return the row with a position and without an owner.
+        """Return the row with a position up to which everything is done, and without an owner.
 
-        Args:
-            position: Everything up to here is done.
-            children: Shard ids of the children, if the shard has ended.
-            record: The last record up to there; None if there was none since the row was written, or it is not known.
+        The children are those of a shard that has ended. The record is the last one up to there; None if there was none since the row was
+        written, or it is not known.
         """
         checkpoint, sub, continuation = attributes.stored(position)
         if continuation is not None and record is not None:
             checkpoint, sub = Position.after(record.number), record.sub
         elif continuation is not None and self.checkpoint is not None:
             checkpoint, sub = self.checkpoint, self.sub
-        return replace(
-            self.released(),
-            checkpoint=checkpoint,
-            sub=sub,
-            continuation=continuation,
-            owner_switches=0,
-            children=self.children | frozenset(children),
-        )
+        row = replace(self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation)
+        return replace(row, owner_switches=0, children=self.children | frozenset(children))
 
     def moved(self, position: Position) -> Self:
         """Return the row after it was moved by hand, forwards or back."""
@@ -233,42 +208,36 @@ class Lease:
 
     def to_item(self) -> Item:
         """Convert the row to DynamoDB attributes."""
-        item: Item = {"leaseKey": {"S": self.key}, "leaseCounter": {"N": str(self.counter)}}
+        at, until, written = self.checkpoint, self.read_until, self.written
+        numbers = {
+            "leaseCounter": self.counter,
+            "epoch": self.epoch or None,
+            "checkpointTimestamp": at.value if at is not None and at.kind is PositionKind.AT_TIMESTAMP else None,
+            "readUntil": None if until is None else round(until * 1000),
+            "writtenAt": None if written is None else round(written * 1000),
+        }
+        texts = {name: getattr(self, each) for each, name in _TEXTS.items()} | dict(self.also)
+        texts |= {"leaseKey": self.key, "continuation": None if self.continuation is None else str(self.continuation)}
+        if self.distributed:
+            texts["distribution"] = Distribution.AUTO.value
         if not self.is_run:
-            item["checkpoint"] = {"S": attributes.checkpoint_text(self.checkpoint)}
-            item["checkpointSubSequenceNumber"] = {"N": str(self.sub)}
-            item["ownerSwitchesSinceCheckpoint"] = {"N": str(self.owner_switches)}
-        if self.epoch:
-            item["epoch"] = {"N": str(self.epoch)}
-        if self.checkpoint is not None and self.checkpoint.kind is PositionKind.AT_TIMESTAMP:
-            item["checkpointTimestamp"] = {"N": str(self.checkpoint.value)}
-        if self.continuation is not None:
-            item["continuation"] = {"S": str(self.continuation)}
-        if self.read_until is not None:
-            item["readUntil"] = {"N": str(round(self.read_until * 1000))}
-        if self.written is not None:
-            item["writtenAt"] = {"N": str(round(self.written * 1000))}
+            numbers |= {"checkpointSubSequenceNumber": self.sub, "ownerSwitchesSinceCheckpoint": self.owner_switches}
+            texts["checkpoint"] = attributes.checkpoint_text(at)
+        item: Item = {name: {"N": str(number)} for name, number in numbers.items() if number is not None}
+        item |= {name: {"S": text} for name, text in texts.items() if text is not None}
         if self.stream is not None:
             item |= attributes.of_stream(self.stream)
         if self.lag is not None:
             item |= attributes.of_lag(self.lag)
         if self.marks:
             item |= attributes.of_marks(self.marks)
-        if self.distributed:
-            item["distribution"] = {"S": Distribution.AUTO.value}
-        item |= {name: {"S": text} for name, text in self.also}
-        item |= {name: {"S": text} for each, name in _TEXTS.items() if (text := getattr(self, each)) is not None}
         # DynamoDB has no empty sets.
         item |= {name: {"SS": sorted(shards)} for each, name in _SETS.items() if (shards := getattr(self, each))}
         return item
 
     @classmethod
     def from_item(cls, item: Mapping[str, Mapping[str, Any]]) -> Self | None:
-        """Read a row of this library or of a KCL.
-
-        Returns:
-            The lease; None for other rows (KCL 3.5 keeps its leader, workers and streams in the same table and marks them with
-            `entityType`).
+        """Read a row of this library or of a KCL; None for other rows (KCL 3.5 marks those of its leader and workers by `entityType`).
 
         Raises:
             ValueError: An attribute has the wrong type or value; the message names row and attribute.
@@ -297,13 +266,9 @@ class Lease:
 
 
 def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
-    """Describe checkpoints that are certainly of another stream; None if there are none.
+    """Describe checkpoints among a stream's rows that are certainly of another stream than the present one; None if there are none.
 
     Shards of every stream have the same ids, so their rows have the same keys.
-
-    Args:
-        rows: The rows of a stream's shards.
-        present: The stream as it is now.
     """
     found = sorted((row for row in rows if row.is_of_another(present)), key=lambda row: row.key)
     if not found:

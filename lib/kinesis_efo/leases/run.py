@@ -33,12 +33,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LeaseStats:
-    """Statistics of a run's leases, for metrics: plain numbers, read from other threads.
+    """How often this run took a lease, lost one to another run, or gave one up because no renewal succeeded in time.
 
-    Attributes:
-        taken: Leases that this run took.
-        lost_to_others: Leases that another run took.
-        not_renewed: Leases given up because no renewal succeeded in time.
+    Other threads read the numbers, for metrics.
     """
 
     taken: int = 0
@@ -57,27 +54,13 @@ class LeaseListener:
         self.failure = Failure()
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Start reading a stream, because its lease is held now.
-
-        Args:
-            stream: Its logical name.
-            rows: The present rows of its shards, by lease key.
-        """
+        """Start reading a stream, because its lease is held now; `rows` are the present rows of its shards, by lease key."""
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """Stop reading a stream before returning, because its lease was lost.
-
-        Args:
-            stream: Its logical name.
-            owner: The new owner; None if it is not known, because the table could not be reached in time.
-        """
+        """Stop reading a stream before returning, because its lease was lost: to an owner, or because it was not renewed in time."""
 
     def lag(self, stream: str) -> Lag | None:
-        """Return how far the reader is behind. Called before each renewal, so it must return at once.
-
-        Args:
-            stream: Its logical name.
-        """
+        """Return how far the reader is behind. Called before each renewal, so it must return at once."""
 
 
 class _Holder(NamedTuple):
@@ -96,7 +79,7 @@ class _Outage(NamedTuple):
 
 
 class RunLease:
-    """Holds the lease on each stream that a run reads. One per run, on one asyncio loop.
+    """Holds the lease on each stream that a run reads. One per run, on one asyncio loop. Streams are named by their logical names.
 
     Args:
         table: The lease table.
@@ -145,20 +128,12 @@ class RunLease:
         self._stopping = False
 
     def want(self, streams: Collection[str]) -> None:
-        """Take the leases on these streams as soon as possible, and hold them until `stop`.
-
-        Args:
-            streams: Logical names.
-        """
+        """Take the leases on these streams as soon as possible, and hold them until `stop`."""
         self._search.wanted = frozenset(streams)
         self._wake.set()
 
     def extend(self, streams: Collection[str]) -> None:
-        """Take the leases on further streams, too. If one cannot be taken, the run does not end; `wait_held` raises the reason.
-
-        Args:
-            streams: Logical names.
-        """
+        """Take the leases on further streams, too. If one cannot be taken, the run does not end; `wait_held` raises the reason."""
         self._search.extend(streams)
         self._wake.set()
 
@@ -187,11 +162,7 @@ class RunLease:
         return self._renewals[stream].lease.epoch if self.is_held(stream) else None
 
     async def wait_held(self, streams: Collection[str], at_most: float | None = None) -> None:
-        """Wait until the leases on these streams are held.
-
-        Args:
-            streams: Logical names, given to `want` or `extend` before.
-            at_most: Longest wait, seconds.
+        """Wait until the leases on streams that were given to `want` or `extend` are held, for at most so many seconds.
 
         Raises:
             AlreadyRunningError: Another run holds one of them, and was seen to renew it during `lease_timeout`.
@@ -241,11 +212,7 @@ class RunLease:
         self._tasks.add(asyncio.create_task(self._run(), name=f"leases of {self._holder.owner}"))
 
     async def stop(self, at_most: float = 5.0) -> None:
-        """Release all leases.
-
-        Args:
-            at_most: Seconds after which leases that could not be released are left to expire.
-        """
+        """Release all leases. Those that could not be released after `at_most` seconds are left to expire."""
         self._stopping = True
         self._wake.set()
         for renewal in self._renewals.values():
@@ -324,20 +291,20 @@ class RunLease:
         if isinstance(outcome, Conflict):
             return outcome.current is not None and outcome.current.owner == owner  # an earlier take arrived late
         if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
-            self._begin(stream, outcome.lease, sent_at, free.shards)
+            self.stats.taken += 1
+            self.notes.found(stream, outcome)
+            self._search.took(stream, outcome.epoch)
+            logger.info("lease %s taken by %s, epoch %d", outcome.key, owner, outcome.epoch)
+            lag, noting = partial(self._listener.lag, stream), partial(self.notes.stored_in, stream)
+            renewal = Renewal(self._table, outcome, sent_at, self._timing, self._clock, self._random, lag, noting)
+            self._hold(stream, renewal, free.shards)
         return True
 
     # -- holding
 
-    def _begin(self, stream: str, lease: Lease, sent_at: float, rows: Mapping[str, Lease]) -> None:
-        self.stats.taken += 1
-        self.notes.found(stream, lease)
-        self._search.took(stream, lease.epoch)
-        lag, noting = partial(self._listener.lag, stream), partial(self.notes.stored_in, stream)
-        renewal = Renewal(self._table, lease, sent_at, self._timing, self._clock, self._random, lag, noting)
+    def _hold(self, stream: str, renewal: Renewal, rows: Mapping[str, Lease]) -> None:
         self._renewals[stream] = renewal
-        logger.info("lease %s taken by %s, epoch %d", lease.key, lease.owner, lease.epoch)
-        task = asyncio.create_task(self._tend(stream, renewal), name=f"lease {lease.key}")
+        task = asyncio.create_task(self._tend(stream, renewal), name=f"lease on {stream}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if self._stopping:  # while the write was under way

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError
 from kinesis_efo.leases.expiry import Heartbeat, Observer
@@ -18,12 +19,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """The lease on a stream can be taken.
+    """The lease on a stream can be taken: its row, if there is one, with a new epoch, and the rows of the stream's shards by lease key.
 
-    Attributes:
-        row: Its present row; None if there is none.
-        epoch: The epoch to take it with: higher than that of every row of the stream.
-        shards: The rows of the stream's shards, by lease key.
+    The epoch is higher than that of every row of the stream.
     """
 
     row: Lease | None
@@ -31,49 +29,11 @@ class Free:
     shards: Mapping[str, Lease]
 
 
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """Another run may be alive: its row has an owner and changed lately.
-
-    Attributes:
-        seen: The heartbeat of that row; of several, the one that changed last.
-    """
-
-    seen: Heartbeat
-
-
-def decide(key: str, rows: Mapping[str, Heartbeat], observer: Observer, now: float, *, me: str) -> Free | Rival:
-    """Decide whether the lease on a stream is free.
-
-    Rows of shards count, too, because a KCL application owns those.
-
-    Args:
-        key: Key of the run's row.
-        rows: The run's row and those of the stream's shards, by lease key.
-        observer: Judges expiry.
-        now: Monotonic time, seconds.
-        me: The owner name of this run. A row with it is one that was lost while the table was out of reach.
-    """
-    owned = [seen for seen in rows.values() if seen.lease.owner not in (None, me) and not observer.quiet(seen, now)]
-    if owned:
-        return Rival(max(owned, key=lambda seen: seen.changed_at))
-    present = {each: seen.lease for each, seen in rows.items() if not seen.gone}
-    shards = {each: lease for each, lease in present.items() if not lease.is_run}
-    return Free(present.get(key), 1 + max((seen.lease.epoch for seen in rows.values()), default=0), shards)
-
-
 class Search:
     """Looks for the leases that a run wants.
 
-    Args:
-        keys: The streams, and the keys of the rows.
-        observer: Judges expiry.
-        me: The owner name of this run.
-        subject: The application, for messages.
-        is_sibling: Returns whether an owner is a process of the same program.
-
     Attributes:
-        subject: As given.
+        subject: The application, for messages.
         wanted: The streams whose lease should be held.
         refused: The reason for each stream of `extend` that was given up.
     """
@@ -104,15 +64,10 @@ class Search:
         self._further -= {stream}
 
     def choose(self, scan: Scan, held: Collection[str], now: float) -> tuple[dict[str, Free], float]:
-        """Choose the leases to take.
-
-        Args:
-            scan: All rows.
-            held: The streams whose lease is held.
-            now: Monotonic time at which the scan was complete, seconds.
+        """Choose the leases to take, besides those that are held, from a scan that was complete at a monotonic time, in seconds.
 
         Returns:
-            The leases to take, by stream; and the time at which one that another run seems to have expires, seconds.
+            The leases to take, by stream; and the time at which the first one expires that another run seems to have.
 
         Raises:
             AlreadyRunningError: Another run holds one, and was seen to renew it.
@@ -130,18 +85,33 @@ class Search:
         free: dict[str, Free] = {}
         expiring: list[float] = []
         for stream in sorted(self.wanted.difference(held)):
-            match decide(run_key(stream), rows.get(stream, {}), self._observer, now, me=self._me):
+            match self.decide(stream, rows.get(stream, {}), now):
                 case Free() as found:
                     self._check_continued(stream, found.row)
                     free[stream] = found
-                case Rival(seen) if self._observer.proven_alive(seen, now):
+                case seen if self._observer.proven_alive(seen, now):
                     self._refuse(stream, self._already_running(stream, seen, now))
-                case Rival(seen):
+                case seen:
                     expiring.append(self._observer.expires_at(seen))
         if not held:
             # Take the first stream alone: if runs start at the same moment, each would hold some streams, and none all.
             free = dict([] if expiring else [*free.items()][:1])
-        return free, min(expiring, default=float("inf"))
+        return free, min(expiring, default=inf)
+
+    def decide(self, stream: str, rows: Mapping[str, Heartbeat], now: float) -> Free | Heartbeat:
+        """Return how to take a stream's lease, or the row of another run that may be alive: it has an owner and changed lately.
+
+        Rows of shards count, too, because a KCL application owns those. A row that this run owns was lost while the table was out of reach.
+        """
+        others = [seen for seen in rows.values() if seen.lease.owner not in (None, self._me)]
+        alive = [seen for seen in others if not self._observer.quiet(seen, now)]
+        if alive:
+            return max(alive, key=lambda seen: seen.changed_at)
+        present = {key: seen.lease for key, seen in rows.items() if not seen.gone}
+        shards = {key: lease for key, lease in present.items() if not lease.is_run}
+        return Free(
+            present.get(run_key(stream)), 1 + max((seen.lease.epoch for seen in rows.values()), default=0), shards
+        )
 
     def _refuse(self, stream: str, error: LeaseError) -> None:
         """Give up a stream of `extend`. For any other stream, raise the error: it ends the run."""

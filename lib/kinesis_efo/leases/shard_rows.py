@@ -31,9 +31,6 @@ class PendingCheckpoint:
 class ShardRow:
     """The row of one shard: as it is in the table, and as it should be.
 
-    Args:
-        key: Its lease key.
-
     Attributes:
         key: Its lease key.
         row: The row in the table; None if there is none, or if it is not known.
@@ -100,8 +97,8 @@ class ShardRow:
         """Return the row as it should be; None if it is already, or if nothing is known about the shard.
 
         Args:
-            read_until: Returns a time such that all records that arrived before it lie at or before a position, epoch seconds.
-            outdated_by: How far `read_until` must be behind to be written, if nothing else changes, in seconds.
+            read_until: Returns the time up to which records lie at or before a position; see `Lease.read_until`.
+            outdated_by: How many seconds the row's time must be behind to be written if nothing else changes.
         """
         row, pending = self.row, self.pending
         if row is None:
@@ -136,12 +133,7 @@ def passed_parents(
     """Return rows of shards that were read to their end but whose checkpoint is earlier, with the ids of their children.
 
     A crash after the children were planned, but before the parent's last checkpoint was written, leaves such a row. If a query reads the
-    child and not the parent, the parent is done: an offset contains children only after their parents.
-
-    Args:
-        leases: All rows.
-        candidates: Keys of rows of shards that are not read.
-        wanted: Keys of rows of shards that are read.
+    child (its key is wanted) and not the parent (a candidate), the parent is done: an offset contains children only after their parents.
     """
     children: dict[str, set[str]] = {}
     for key in wanted:
@@ -155,14 +147,10 @@ def passed_parents(
 
 
 def finished_parents(leases: Mapping[str, Lease], candidates: Collection[str]) -> list[Lease]:
-    """Return the rows to delete, by KCL's rule: all children have rows with a checkpoint after the start, and the parents' rows are gone.
+    """Return those candidates among the rows that can be deleted.
 
-    The children are listed in `childShardIds`; if a crash kept that from being written, they are complete if they cover the parent's hash
-    range.
-
-    Args:
-        leases: All rows.
-        candidates: Keys of rows that may be deleted.
+    KCL's rule: all children have rows with a checkpoint after the start, and the parents' rows are gone. The children are listed in
+    `childShardIds`; if a crash kept that from being written, they are complete if they cover the parent's hash range.
     """
     children: dict[str, list[Lease]] = {}
     for lease in leases.values():

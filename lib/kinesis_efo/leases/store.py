@@ -1,4 +1,4 @@
-"""The interface to the lease table: conditional writes whose outcome is a value.
+"""The interface to the lease table: conditional writes, which return the new row, or why they were refused.
 
 A write succeeds only if the row still has the owner and the counter that the writer saw, so no run overwrites what another one wrote.
 """
@@ -14,21 +14,8 @@ from kinesis_efo.leases.row import Lease
 
 
 @dataclass(frozen=True, slots=True)
-class Success:
-    """The write succeeded.
-
-    Attributes:
-        lease: The new row.
-    """
-
-    lease: Lease
-
-
-@dataclass(frozen=True, slots=True)
 class Conflict:
-    """The write was refused, because the row has changed.
-
-    An earlier write of the same process may have changed it, if its response was lost.
+    """The write was refused, because the row has changed, perhaps by an earlier write of the same process whose response was lost.
 
     Attributes:
         current: The present row; None if it does not exist.
@@ -37,17 +24,13 @@ class Conflict:
     current: Lease | None
 
 
-Outcome: TypeAlias = Success | Conflict
+Outcome: TypeAlias = Lease | Conflict
+"""The row as it was written or deleted, or why that was refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """All rows of the table.
-
-    Attributes:
-        leases: The rows by lease key.
-        unreadable: The error of each row that cannot be read, by lease key.
-    """
+    """All rows of the table by lease key, and the error of each row that cannot be read."""
 
     leases: Mapping[str, Lease] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)

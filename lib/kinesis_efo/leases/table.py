@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError
@@ -11,38 +11,19 @@ from botocore.exceptions import BotoCoreError, ClientError
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe, is_foreign, skew_of
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.leases.row import OBSOLETE, Item, Lease
-from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan, Success
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
 
 _FOR_NOW: Final = (Cause.PASSING, Cause.IN_USE, Cause.CREDENTIALS_UNREACHABLE)
 """Transient causes. An unknown code is not one of them: the run ends with an error that names it."""
 
 
-class DynamoDbClient(Protocol):
-    """The methods of an aiobotocore DynamoDB client that are used."""
-
-    meta: Any
-
-    def describe_table(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
-    def scan(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
-    def put_item(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
-    def update_item(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
-    def delete_item(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
-
-
-def client_config(lease_timeout: float, in_flight: int = 32) -> AioConfig:
-    """Return the configuration of a client for the lease table.
-
-    Timeouts are short, because a response after the lease timeout is useless.
-
-    Args:
-        lease_timeout: Seconds after which a lease that is not renewed is free.
-        in_flight: Requests at the same time, at most.
-    """
+def client_config(lease_timeout: float) -> AioConfig:
+    """Return the configuration of a client. Timeouts are short, because a response after the lease timeout, in seconds, is useless."""
     return AioConfig(
         connect_timeout=lease_timeout / 6,
         read_timeout=lease_timeout / 6,
         retries={"mode": "standard", "total_max_attempts": 3},
-        max_pool_connections=in_flight + 2,
+        max_pool_connections=34,  # a run that stops has 32 writes under way
     )
 
 
@@ -55,7 +36,7 @@ class LeaseTable(LeaseStore):
         declared_by: The manifest and the infrastructure that declare the table, for messages.
     """
 
-    def __init__(self, client: DynamoDbClient, name: str, *, declared_by: str) -> None:
+    def __init__(self, client: Any, name: str, *, declared_by: str) -> None:
         self._client = client
         self._name = name
         self._declared_by = declared_by
@@ -124,7 +105,7 @@ class LeaseTable(LeaseStore):
         except ClientError as error:  # a failed condition; all other errors were translated
             item = error.response.get("Item")
             return Conflict(self._lease(item) if item else None)
-        return Success(self._lease(answer["Attributes"]) or lease if "Attributes" in answer else lease)
+        return (self._lease(answer["Attributes"]) if "Attributes" in answer else None) or lease
 
     def _lease(self, item: Item) -> Lease | None:
         try:
@@ -151,17 +132,18 @@ class LeaseTable(LeaseStore):
     def _fatal(self, action: str, cause: Cause, error: Exception) -> LeaseTableError:
         if cause is Cause.MISSING:
             return LeaseTableError(f"{self.label} does not exist; {self._remedy}")
+        meta = self._client.meta
         if cause is Cause.DENIED:
+            by_name = f"arn:{meta.partition}:dynamodb:{meta.region_name}:*:table/{self._name}"
             return LeaseTableError(
-                f"not allowed: dynamodb:{action} on {self._arn_pattern} ({self.label}): {describe(error)}; "
-                "attach the runtime policy of the application to the role that runs the query"
+                f"not allowed: dynamodb:{action} on {self._name if self._name.startswith('arn:') else by_name} ({self.label}): "
+                f"{describe(error)}; attach the runtime policy of the application to the role that runs the query"
             )
-        endpoint = self._client.meta.endpoint_url
         if cause in (Cause.NO_CREDENTIALS, Cause.EXPIRED):
             remedy = "check the AWS credentials of the process"
-        elif "dynamodb" not in endpoint:
+        elif "dynamodb" not in meta.endpoint_url:
             remedy = (
-                f"it was sent to {endpoint}, because kinesis-efo option 'endpointUrl' or AWS_ENDPOINT_URL is for every service: if that "
+                f"it was sent to {meta.endpoint_url}, because kinesis-efo option 'endpointUrl' or AWS_ENDPOINT_URL is for every service: if that "
                 "is Kinesis' endpoint only, set AWS_ENDPOINT_URL_KINESIS in its place"
             )
         elif cause is Cause.UNRECOGNIZED:
@@ -169,13 +151,6 @@ class LeaseTable(LeaseStore):
         else:
             remedy = self._remedy
         return LeaseTableError(f"{self.label}: {action} failed: {describe(error)}; {remedy}")
-
-    @property
-    def _arn_pattern(self) -> str:
-        if self._name.startswith("arn:"):
-            return self._name
-        meta = self._client.meta
-        return f"arn:{meta.partition}:dynamodb:{meta.region_name}:*:table/{self._name}"
 
     @property
     def _remedy(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.leases.store import LeaseStore, Success
+from kinesis_efo.leases.store import Conflict, LeaseStore
 from kinesis_efo.positions import Position, ShardKey
 
 _ATTEMPTS = 5
@@ -176,7 +176,7 @@ async def _apply(table: LeaseStore, edit: Edit, force: bool) -> bool:
             outcome = await table.delete(before)
         else:
             outcome = await table.update(before, replace(after, counter=before.counter + 1))
-        if isinstance(outcome, Success):
+        if not isinstance(outcome, Conflict):
             return True
         before = outcome.current
     return before is None and after is None

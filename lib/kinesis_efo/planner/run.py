@@ -17,7 +17,7 @@ from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.status import QueryStatus, ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.leases.attributes import Lag
-from kinesis_efo.leases.checkpoints import Checkpoints, Pace
+from kinesis_efo.leases.checkpoints import Checkpoints
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
@@ -109,7 +109,7 @@ class Run(LeaseListener):
         leases: The run's lease on each stream; not started yet.
         table: Where checkpoints are written.
         lease_keys: Maps rows to shards.
-        pace: How often checkpoints are written.
+        checkpoint_rate: Most checkpoints written a second.
         patience: Seconds to wait for a lease that is needed to go on.
         clock: Time.
 
@@ -126,7 +126,7 @@ class Run(LeaseListener):
         leases: RunLease,
         table: LeaseStore,
         lease_keys: LeaseKeys,
-        pace: Pace,
+        checkpoint_rate: float,
         patience: float,
         clock: Clock,
     ) -> None:
@@ -148,7 +148,7 @@ class Run(LeaseListener):
             lease_keys,
             leases.epoch,
             streams.identity,
-            pace,
+            checkpoint_rate,
             clock,
             read_until=fetching.read_until,
             failure=self.failure,

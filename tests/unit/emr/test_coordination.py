@@ -8,7 +8,7 @@ import pytest
 
 from kinesis_efo.emr.coordination import living_owners, until_free
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.store import Success
+from kinesis_efo.leases.store import Conflict
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.virtual_time import LoopClock, run
 
@@ -17,16 +17,16 @@ TIMEOUT = 10.0
 
 async def _owned(store: MemoryLeaseStore, shard: str, owner: str) -> Lease:
     outcome = await store.create(Lease(shard).taken(owner, "grpc://host:1", 1))
-    assert isinstance(outcome, Success)
-    return outcome.lease
+    assert not isinstance(outcome, Conflict)
+    return outcome
 
 
 async def _renews(store: MemoryLeaseStore, lease: Lease) -> None:
     while True:
         await asyncio.sleep(TIMEOUT / 3)
         outcome = await store.update(lease, lease.renewed())
-        assert isinstance(outcome, Success)
-        lease = outcome.lease
+        assert not isinstance(outcome, Conflict)
+        lease = outcome
 
 
 async def _look(store: MemoryLeaseStore, *, every: bool = False) -> tuple[list[str], float]:

@@ -16,7 +16,7 @@ from kinesis_efo.errors import TableUnavailableError
 from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.renewal import Renewal, RenewalEnd, Timing
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan, Success
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
 from tests.support.virtual_time import LoopClock, run
 
 TIMING = Timing(30.0)
@@ -75,7 +75,7 @@ class ScriptedStore(LeaseStore):
             await asyncio.sleep(answer)
         if isinstance(answer, Exception):
             raise answer
-        return Success(after) if answer is None or isinstance(answer, float) else answer
+        return after if answer is None or isinstance(answer, float) else answer
 
     @property
     def times(self) -> list[float]:

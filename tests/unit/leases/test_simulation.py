@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases.checkpoints import Checkpoints, Pace
+from kinesis_efo.leases.checkpoints import Checkpoints
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.row import Item, Lease, LeaseInfo
@@ -57,7 +57,7 @@ class Process(LeaseListener):
             KEYS,
             self.lease.epoch,
             StreamIdentity,
-            Pace(),
+            25.0,
             clock,
             read_until=lambda _shard, _position: None,
             failure=self.failure,

@@ -24,7 +24,6 @@ from kinesis_efo.fetcher.work import Report, ReportReply, WhereRequest, Work, Wo
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.run import RunLease
@@ -143,7 +142,7 @@ class Run:
             clock,
             gone=lambda address: self.is_gone(address),
         )
-        self.inner = PlannedRun(streams, self.cluster, self.leases, self.network, keys, Pace(), 60.0, clock)
+        self.inner = PlannedRun(streams, self.cluster, self.leases, self.network, keys, 25.0, 60.0, clock)
         self.planner = Query(self.inner)
         self.places = fetchers
         self.takeovers = takeovers

@@ -25,7 +25,7 @@ from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases.checkpoints import Checkpoints, Pace
+from kinesis_efo.leases.checkpoints import Checkpoints
 from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.row import Lease, LeaseInfo
@@ -137,7 +137,7 @@ class Centre:
         self.streams = Streams({"orders": self.access})
         keys = LeaseKeys({"orders": "dev-orders"})
         self.leases = RunLease(self.network, "me", keys, Timing(10.0), clock, Random(1), application="lake")
-        self.run = Run(self.streams, self.fetching, self.leases, self.network, keys, Pace(), PATIENCE, clock)
+        self.run = Run(self.streams, self.fetching, self.leases, self.network, keys, 25.0, PATIENCE, clock)
         self.query = Query(self.run, ends)
 
     async def __aenter__(self) -> Centre:

@@ -64,11 +64,11 @@ class LeaseStoreContract(ABC):
     def test_a_row_says_of_which_stream_it_is_and_no_more_than_its_writer_knows(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             known, unsure = StreamIdentity("arn:orders", 1_700_000_000), StreamIdentity("arn:orders")
-            lease = Lease.new(KEY, LeaseInfo()).written_in(1, known)
+            lease = replace(Lease.new(KEY, LeaseInfo()), epoch=1, stream=known)
             assert written(await store.create(lease)) == lease
             item = await self.get_item(store, KEY)
             assert (item["streamArn"], item["streamCreated"]) == ({"S": "arn:orders"}, {"N": "1700000000"})
-            after = written(await store.update(lease, lease.renewed().written_in(2, unsure)))
+            after = written(await store.update(lease, replace(lease.renewed(), epoch=2, stream=unsure)))
             assert (after.stream, await stored(store)) == (unsure, after)
             assert "streamCreated" not in await self.get_item(store, KEY)
             moved = written(await store.update(after, after.moved(Position.after(7))))

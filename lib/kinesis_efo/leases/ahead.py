@@ -46,13 +46,9 @@ def gone_back(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:
 def restored(
     offset: Offset, stream: str, rows: Mapping[ShardKey, Lease], reached: tuple[CheckpointMark, ...]
 ) -> str | None:
-    """Word the warning for a query whose checkpoint went back; None if there is no evidence of that.
+    """Word the warning for a query whose checkpoint, by its last offset, went back; None if there is no evidence of that.
 
-    Args:
-        offset: The last offset in the checkpoint.
-        stream: Logical name of the stream.
-        rows: The rows of its shards.
-        reached: The furthest marks, from the run's row.
+    The evidence is in the rows of a stream's shards, and in the furthest marks in the run's row.
     """
     if offset.mark is not None:
         if (said := gone_back(reached, offset.mark)) is None:

@@ -40,12 +40,7 @@ class Lag(NamedTuple):
 
 
 class CheckpointMark(NamedTuple):
-    """The furthest mark of a checkpoint.
-
-    Attributes:
-        mark: The mark.
-        at: When it was noted, epoch milliseconds.
-    """
+    """The furthest mark of a checkpoint, and when it was noted, epoch milliseconds."""
 
     mark: Mark
     at: int

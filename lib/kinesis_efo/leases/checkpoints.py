@@ -11,6 +11,7 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Final
@@ -128,11 +129,11 @@ class Checkpoints:
         for shard, row in self._keys.by_shard(rows).items():
             if row.key == self._keys.encode(shard):
                 self._of(shard).found(row, self._identity(shard.stream))
-        strays = {shard: each.stray for shard, each in self._shards.items() if each.stray is not None}
-        for row in [*strays.values()][:1]:
-            logger.warning("checkpoint %s is of another stream, %s: such rows are replaced", row.key, row.stream)
-        for shard in strays:
+        strays = [(shard, each.stray) for shard, each in self._shards.items() if each.stray is not None]
+        for number, (shard, row) in enumerate(strays):
             self._enqueue(shard)
+            if number == 0:
+                logger.warning("checkpoint %s is of another stream, %s: such rows are replaced", row.key, row.stream)
         if rows:
             self._clean_soon()
 
@@ -147,10 +148,7 @@ class Checkpoints:
             self._enqueue(shard)
 
     def note(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
-        """Note a position up to which a shard is done, to be written later, and the last record up to there, if it is known.
-
-        Positions move only forwards.
-        """
+        """Note up to where a shard is done, to be written later, and the last record up to there. Positions move only forwards."""
         if self._of(shard).note(position, record):
             self._enqueue(shard)
 
@@ -267,13 +265,14 @@ class Checkpoints:
             if change is None or each.stray is not None or change.epoch > epoch:  # a later run has written the row
                 return wrote
             wrote = True
-            change = change.written_in(epoch, self._identity(shard.stream), self._fetcher(shard), self._clock.time())
+            stream, fetcher, now = self._identity(shard.stream), self._fetcher(shard), self._clock.time()
+            change = replace(change, epoch=epoch, stream=stream, fetcher=fetcher, written=now)
             outcome = await (self._table.create(change) if row is None else self._table.update(row, change))
             if isinstance(outcome, Lease):
                 each.wrote(outcome, self._clock.monotonic())
                 return True
             self._check_owner(outcome.current)
-            each.found(outcome.current, self._identity(shard.stream))
+            each.found(outcome.current, stream)
         return wrote
 
     def _check_owner(self, row: Lease | None) -> None:
@@ -305,8 +304,7 @@ class Checkpoints:
         }
         wanted = {each.key for each in self._shards.values() if each.wanted}
         left = rows.keys() - wanted
-        is_over = all(each.wanted or each.row is None for each in self._shards.values())
-        self._cleanup_at = inf if is_over else now + CLEANUP_INTERVAL
+        self._cleanup_at = now + CLEANUP_INTERVAL if by_key.keys() - wanted else inf
         for row, children in passed_parents(rows, left, wanted):
             pending = self._shards[by_key[row.key]].pending
             if pending is None or not pending.position.is_end:

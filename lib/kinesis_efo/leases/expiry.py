@@ -14,14 +14,7 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """When one row was seen to change.
-
-    Attributes:
-        lease: The row as it was seen last.
-        owner_since: When it was first seen with its present owner, seconds.
-        changed_at: When its owner or counter was last seen to change, seconds.
-        gone: Whether the row is not in the table any more.
-    """
+    """A row as it was seen last: since when it has its owner, when owner or counter changed, and whether it is gone from the table."""
 
     lease: Lease
     owner_since: float
@@ -30,10 +23,10 @@ class Heartbeat:
 
 
 class Observer:
-    """Remembers the rows of earlier scans and detects those that stopped changing.
+    """Remembers the rows of earlier scans and detects those that stopped changing. All times are monotonic, in seconds.
 
     Args:
-        lease_timeout: Seconds without change after which a lease counts as expired.
+        lease_timeout: Time without change after which a lease counts as expired.
         gone: Returns whether an owner has ended for certain; called once per owner and scan.
     """
 
@@ -44,7 +37,7 @@ class Observer:
         self._heartbeats: dict[str, Heartbeat] = {}
 
     def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Heartbeat]:
-        """Note all rows of a scan that was complete at a monotonic time, in seconds; returns all heartbeats, by lease key.
+        """Note all rows of a scan that was complete at a time; returns all heartbeats, by lease key.
 
         A row that is seen for the first time counts as renewed now. A row with an owner that is not in the table any more is remembered
         until it would have expired: if it was deleted by hand, its owner may not know yet.
@@ -72,14 +65,11 @@ class Observer:
         return now - heartbeat.changed_at >= self._timeout or heartbeat.lease.owner in self._ended
 
     def expires_at(self, heartbeat: Heartbeat) -> float:
-        """Return the monotonic time at which a row will have been quiet for the lease timeout, seconds."""
+        """Return when a row will have been quiet for the lease timeout."""
         return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:
-        """Whether the owner was watched for a whole timeout and renews its lease.
-
-        A renewal is due every third of the timeout; after two thirds without one, the owner may be dead.
-        """
+        """Whether the owner was watched for a whole timeout, and renewed its lease in the last two thirds of it, where two are due."""
         return (
             now - heartbeat.owner_since >= self._timeout
             and heartbeat.changed_at > heartbeat.owner_since

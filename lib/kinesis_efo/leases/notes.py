@@ -19,11 +19,7 @@ newer ones take its place."""
 
 
 class RunNotes:
-    """The notes of one run. Streams are named by their logical names.
-
-    Args:
-        clock: Time.
-    """
+    """The notes of one run. Streams are named by their logical names."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

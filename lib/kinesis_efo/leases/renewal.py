@@ -115,29 +115,23 @@ class Renewal:
     async def keep(self) -> RenewalEnd:
         """Renew until the lease is lost or should be released. Does not release it."""
         try:
-            return await self._keep()
+            pause = self._timing.renewal * self._random.uniform(0.5, 1)  # so that leases taken together spread out
+            while True:
+                await self._pause(pause)
+                if not self.valid:  # checked before each write: the process may have been suspended past the deadline
+                    return RenewalEnd.UNREACHABLE
+                if self._leaving.is_set():
+                    return RenewalEnd.LEAVING
+                match await self._write(lambda lease: lease.renewed(self._lag()), self.deadline):
+                    case None:
+                        pause = self._retry_pause()
+                    case Conflict(current):
+                        self.lost_to = current.owner if current else None
+                        return RenewalEnd.LOST
+                    case Lease():
+                        pause = self._sent_at + self._timing.renewal - self._clock.monotonic()
         finally:
             self._keeping = False
-
-    async def _keep(self) -> RenewalEnd:
-        pause = self._timing.renewal * self._random.uniform(0.5, 1)  # so that leases taken together spread out
-        while True:
-            await self._pause(pause)
-            if not self.valid:  # checked before each write: the process may have been suspended past the deadline
-                return RenewalEnd.UNREACHABLE
-            if self._leaving.is_set():
-                return RenewalEnd.LEAVING
-            outcome = await self._write(self._renewed, self.deadline)
-            if outcome == Conflict(None):
-                outcome = await self._recreate()
-            match outcome:
-                case None:
-                    pause = self._retry_pause()
-                case Conflict(current):
-                    self.lost_to = current.owner if current else None
-                    return RenewalEnd.LOST
-                case Lease():
-                    pause = self._sent_at + self._timing.renewal - self._clock.monotonic()
 
     async def _pause(self, seconds: float) -> None:
         due = min(self._clock.monotonic() + max(0.0, seconds), self.deadline)
@@ -155,7 +149,7 @@ class Renewal:
         """
         give_up_at = self._clock.monotonic() + self._timing.lease_timeout
         while self._clock.monotonic() < give_up_at:
-            match await self._write(lambda lease: self._noting(lease.released()), give_up_at):
+            match await self._write(Lease.released, give_up_at):
                 case Lease():
                     return True
                 case Conflict(current):
@@ -164,24 +158,22 @@ class Renewal:
                     await self._clock.sleep(self._retry_pause())
         return False
 
-    def _renewed(self, lease: Lease) -> Lease:
-        return self._noting(lease.renewed(self._lag()))
-
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | None:
-        """Change the row; None if that failed for now or took too long."""
+        """Change the row; None if that failed for now or took too long. A row that was deleted by hand is written again, with its owner."""
         while True:
-            outcome = await self._send(self._store.update(self.lease, change(self.lease)), give_up_at)
-            if not self._adopt(outcome):
+            after = self._noting(change(self.lease))
+            outcome = await self._send(self._store.update(self.lease, after), give_up_at)
+            if outcome == Conflict(None) and after.owner is not None:
+                outcome = await self._send(self._store.create(after), give_up_at)
+                if isinstance(outcome, Lease):
+                    logger.warning("lease %s: its row was deleted from %s; written again", after.key, self._store.label)
+            current = outcome.current if isinstance(outcome, Conflict) else None
+            if current is None or (current.owner, current.counter) != (self.lease.owner, self.lease.counter + 1):
                 return outcome
+            # An earlier write had succeeded, but its response was lost. It is not known when it was sent, so the deadline stays.
+            self.lease = current
             if self._clock.monotonic() >= give_up_at:
                 return None
-
-    async def _recreate(self) -> Outcome | None:
-        """Write the row again after it was deleted by hand."""
-        outcome = await self._send(self._store.create(self._renewed(self.lease)), self.deadline)
-        if isinstance(outcome, Lease):
-            logger.warning("lease %s: its row was deleted from %s; written again", self.lease.key, self._store.label)
-        return None if self._adopt(outcome) else outcome
 
     async def _send(self, write: Awaitable[Outcome], give_up_at: float) -> Outcome | None:
         """Send one write; None if it failed for now or took too long."""
@@ -199,17 +191,6 @@ class Renewal:
         elif outcome is None:
             self._unanswered += 1
         return outcome
-
-    def _adopt(self, outcome: Outcome | None) -> bool:
-        """Go on from the present row if an earlier write made it although its response was lost; returns whether that is so.
-
-        It is not known when that write was sent, so the deadline stays.
-        """
-        current = outcome.current if isinstance(outcome, Conflict) else None
-        if current is None or (current.owner, current.counter) != (self.lease.owner, self.lease.counter + 1):
-            return False
-        self.lease = current
-        return True
 
     def _retry_pause(self) -> float:
         return self._timing.renewal / 3 * self._random.uniform(0.5, 1)

@@ -1,9 +1,7 @@
 """One row of the lease table as a value: its changes, and its form in DynamoDB.
 
-A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`).
-Attribute names and types are those of KCL's `DynamoDBLeaseSerializer`, so that rows of a KCL application can be read. Only this library
-has `epoch`, `endpoint`, `continuation`, `checkpointTimestamp`, `readUntil` (epoch milliseconds), `streamArn`, `streamCreated` (epoch
-seconds), `writtenAt` (epoch milliseconds), `status`, `marks` and `lag`.
+A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`). Attribute names
+and types are those of KCL's `DynamoDBLeaseSerializer`, so that rows of a KCL application can be read, with some that only this library has.
 """
 
 from __future__ import annotations
@@ -52,27 +50,18 @@ class LeaseInfo:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A row of the lease table: a run's lease on a stream, or the checkpoint of a shard.
+    """A row of the lease table: a run's lease on a stream, or the checkpoint of a shard. `docs/lease-table.md` has all attributes.
 
     Attributes:
-        key: Lease key; see `LeaseKeys`.
-        counter: Fencing token: one more with every write.
+        counter: One more with every write, which tells writers that another one was first.
         owner: The owner; None if there is none. Of the shards' rows, only those of a KCL application have owners.
         checkpoint: The last record that was read, if its number is known, or the start position; None if a KCL application stored no
             position: it wrote `LATEST`, or `AT_TIMESTAMP` with the time only in its configuration.
         sub: Sub-sequence number within an aggregated record, the last one if all of it was read; 0 for a plain record.
         continuation: Sequence number up to which the shard was read. It may be higher than the last record's: Kinesis sends such numbers
             for idle shards, too. None in rows of a KCL application, whose checkpoint may be inside of an aggregate.
-        owner_switches: Changes of owner since the last checkpoint.
-        parents, children: Shard ids; the children once known.
-        starting_hash_key, ending_hash_key: First and last partition-key hash, decimal.
         epoch: Grows with every run that takes the lease. In a shard's row, the epoch of the run that wrote it.
-        endpoint: The address at which the owner serves data.
         stream: The stream that was read; None in rows of a KCL application, and in rows that were moved by hand.
-        fetcher: The fetcher of the shard when its row was written, as `<number> on <host>`; None if there was only one.
-        distributed, marks: What a run noted in its row; see `RunNotes`.
-        lag: The run's lag at its last renewal; None in shards' rows, and before the first renewal.
-        status: Address and token with which tools can read the run's status, and nothing else. None in shards' rows.
         written: When a run wrote a shard's row, epoch seconds by its own clock; None if not known.
         also: Attributes with texts that only rows for a KCL application have.
         ours: Whether this library certainly wrote the row, rather than a KCL application.
@@ -149,12 +138,6 @@ class Lease:
         return replace(
             self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation, read_until=None, stream=None
         )
-
-    def written_in(
-        self, epoch: int, stream: StreamIdentity | None, fetcher: str | None = None, now: float | None = None
-    ) -> Self:
-        """Return the row with the facts about the run that writes it: epoch, stream, fetcher, and time in epoch seconds."""
-        return replace(self, epoch=epoch, stream=stream, fetcher=fetcher, written=now)
 
     def released(self) -> Self:
         """Return the row after its owner released the lease."""

@@ -192,12 +192,7 @@ class RunLease:
     # -- start and stop
 
     async def start(self, listener: LeaseListener, endpoint: str, status: str | None = None) -> None:
-        """Check the table and start.
-
-        Args:
-            listener: Reads the streams, and is told when leases are taken or lost.
-            endpoint: Address at which this run serves data, written into the rows for other processes.
-            status: Address and token with which tools can read this run's status, also written into the rows.
+        """Check the table and start. The endpoint and the status are written into the rows; see `Lease`.
 
         Raises:
             LeaseTableError: The table is missing, is not a lease table, or access to it is refused.

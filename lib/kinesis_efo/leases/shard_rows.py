@@ -28,6 +28,7 @@ class PendingCheckpoint:
         return row.checkpointed(self.position, self.children, self.record)
 
 
+@dataclass(slots=True)
 class ShardRow:
     """The row of one shard: as it is in the table, and as it should be.
 
@@ -41,16 +42,13 @@ class ShardRow:
         written_at: Monotonic time of this run's last write, seconds; None before the first one.
     """
 
-    __slots__ = ("info", "key", "pending", "row", "stray", "wanted", "written_at")
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.row: Lease | None = None
-        self.stray: Lease | None = None
-        self.wanted = False
-        self.info: LeaseInfo | None = None
-        self.pending: PendingCheckpoint | None = None
-        self.written_at: float | None = None
+    key: str
+    row: Lease | None = None
+    stray: Lease | None = None
+    wanted: bool = False
+    info: LeaseInfo | None = None
+    pending: PendingCheckpoint | None = None
+    written_at: float | None = None
 
     @property
     def position(self) -> Position | None:
@@ -96,9 +94,7 @@ class ShardRow:
     def change(self, read_until: Callable[[Position], float | None], outdated_by: float) -> Lease | None:
         """Return the row as it should be; None if it is already, or if nothing is known about the shard.
 
-        Args:
-            read_until: Returns the time up to which records lie at or before a position; see `Lease.read_until`.
-            outdated_by: How many seconds the row's time must be behind to be written if nothing else changes.
+        If nothing else changes, it is written if the time up to which the shard was read is outdated by so many seconds.
         """
         row, pending = self.row, self.pending
         if row is None:

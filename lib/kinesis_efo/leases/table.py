@@ -28,12 +28,9 @@ def client_config(lease_timeout: float) -> AioConfig:
 
 
 class LeaseTable(LeaseStore):
-    """The lease table of one application. It is declared as code and never created here.
+    """The lease table of one application, by name or ARN, with aiobotocore's DynamoDB client.
 
-    Args:
-        client: An aiobotocore DynamoDB client.
-        name: Name of the table, or its ARN.
-        declared_by: The manifest and the infrastructure that declare the table, for messages.
+    It is never created here; `declared_by` names the manifest and the infrastructure that declare it, for messages.
     """
 
     def __init__(self, client: Any, name: str, *, declared_by: str) -> None:

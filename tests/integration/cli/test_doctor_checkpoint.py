@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_a_stream_that_was_created_again(run: Run, world: Callable[..., World], 
     w = world()
     here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}})
     arn = w.consumers["orders"].partition("/consumer/")[0]
-    row = Lease(f"orders:{FIRST}").moved(Position.after(7)).written_in(1, StreamIdentity(arn, 1_600_000_000))
+    row = replace(Lease(f"orders:{FIRST}").moved(Position.after(7)), stream=StreamIdentity(arn, 1_600_000_000))
     w.dynamodb.put_item(TableName=w.lease_table, Item=row.to_item())
     status, detail, fix = said(run, w, here)["restart of orders"]
     assert status == "failed"

@@ -345,7 +345,7 @@ def test_a_run_notes_the_checkpoints_of_all_its_queries() -> None:
 
 
 def test_when_a_row_was_written_is_stored_to_the_millisecond() -> None:
-    row = Lease("orders:shardId-1").written_in(3, None, now=1_700_000_000.1234)
+    row = Lease("orders:shardId-1", epoch=3, written=1_700_000_000.1234)
     assert row.to_item()["writtenAt"] == {"N": "1700000000123"}
     read = Lease.from_item(row.to_item())
     assert read is not None

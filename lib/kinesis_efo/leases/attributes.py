@@ -113,14 +113,12 @@ def read_continuation(item: Attributes) -> int | None:
 def read_checkpoint(item: Attributes) -> Position | None:
     """Read the checkpoint; None if a KCL application stored no position."""
     text = read(item, "checkpoint", "S", "LATEST")
-    match text:
-        case "LATEST":
-            return None
-        case "TRIM_HORIZON" | "SHARD_END":
-            return Position(PositionKind[text])
-        case "AT_TIMESTAMP":
-            at = optional_number(item, "checkpointTimestamp")
-            return None if at is None else Position.at_timestamp(at)
+    if text in ("TRIM_HORIZON", "SHARD_END"):
+        return Position(PositionKind[text])
+    if text == "AT_TIMESTAMP" and (at := optional_number(item, "checkpointTimestamp")) is not None:
+        return Position.at_timestamp(at)
+    if text in ("AT_TIMESTAMP", "LATEST"):
+        return None
     try:
         return Position.parse(f"AFTER:{text}")
     except ValueError:

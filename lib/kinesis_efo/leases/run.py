@@ -248,8 +248,7 @@ class RunLease:
                 raise TableUnavailableError(f"{self._table.label}: no answer for {timeout:g} s")
             if self._stopping:
                 return 0.0
-            now = self._clock.monotonic()
-            free, expires_at = self._search.choose(scan, self._renewals.keys(), now)
+            free, expires_at = self._search.choose(scan, self._renewals.keys(), self._clock.monotonic())
             self._news.set()
             # No attempt takes longer than a lease. If one times out but its write arrives later, the row has our owner and is taken again.
             attempts = [within(self._clock, timeout, self._take(stream, found)) for stream, found in free.items()]
@@ -264,14 +263,14 @@ class RunLease:
         return 0.0 if True in results else min(timeout / 10, expires_at - self._clock.monotonic())
 
     def _unavailable(self, error: TableUnavailableError) -> float:
-        now = self._clock.monotonic()
         if self._outage is None:
             logger.warning("%s", error)
-        since = now if self._outage is None else self._outage.since
+        since = self._clock.monotonic() if self._outage is None else self._outage.since
         self._outage = _Outage(since, error)
-        if now - since >= self._timing.patience:
+        seconds = self._clock.monotonic() - since
+        if seconds >= self._timing.patience:
             raise TableUnavailableError(
-                f"{self._search.subject}: the lease table could not be used for {now - since:.0f} s, given up: {error}. Nothing was "
+                f"{self._search.subject}: the lease table could not be used for {seconds:.0f} s, given up: {error}. Nothing was "
                 "lost: start the query again; kinesis-efo option 'subscribe.retryTimeout' lets it wait longer"
             ) from error
         return self._timing.renewal / 3 * self._random.uniform(0.5, 1)
@@ -292,21 +291,16 @@ class RunLease:
             logger.info("lease %s taken by %s, epoch %d", outcome.key, owner, outcome.epoch)
             lag, noting = partial(self._listener.lag, stream), partial(self.notes.stored_in, stream)
             renewal = Renewal(self._table, outcome, sent_at, self._timing, self._clock, self._random, lag, noting)
-            self._hold(stream, renewal, free.shards)
+            self._renewals[stream] = renewal
+            task = asyncio.create_task(self._tend(stream, renewal), name=f"lease on {stream}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            if self._stopping:  # while the write was under way
+                renewal.leave()
+            else:
+                self._listener.lease_taken(stream, free.shards)
+                self._news.set()
         return True
-
-    # -- holding
-
-    def _hold(self, stream: str, renewal: Renewal, rows: Mapping[str, Lease]) -> None:
-        self._renewals[stream] = renewal
-        task = asyncio.create_task(self._tend(stream, renewal), name=f"lease on {stream}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if self._stopping:  # while the write was under way
-            renewal.leave()
-        else:
-            self._listener.lease_taken(stream, rows)
-            self._news.set()
 
     async def _tend(self, stream: str, renewal: Renewal) -> None:
         lease = f"lease {renewal.lease.key}"

@@ -78,13 +78,8 @@ class LeaseTable(LeaseStore):
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
     async def create(self, lease: Lease) -> Outcome:
-        return await self._write(
-            "PutItem",
-            self._client.put_item,
-            lease,
-            Item=lease.to_item(),
-            ConditionExpression="attribute_not_exists(leaseKey)",
-        )
+        request = {"Item": lease.to_item(), "ConditionExpression": "attribute_not_exists(leaseKey)"}
+        return await self._write("PutItem", self._client.put_item, lease, **request)
 
     async def update(self, before: Lease, after: Lease) -> Outcome:
         request = _update_request(before, after)

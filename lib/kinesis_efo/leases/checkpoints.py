@@ -52,6 +52,9 @@ class Schedule:
         self._heap: list[tuple[float, ShardKey]] = []
         self._wake = asyncio.Event()
 
+    def __contains__(self, shard: ShardKey) -> bool:
+        return shard in self._times
+
     def add(self, shard: ShardKey, at: float) -> None:
         """Write a shard's row at a time."""
         if at < self._times.get(shard, inf):
@@ -211,10 +214,11 @@ class Checkpoints:
     def _enqueue(self, shard: ShardKey, after: float | None = None) -> None:
         """Write a shard's row after so many seconds, or when it is its turn."""
         now, each = self._clock.monotonic(), self._of(shard)
-        at = now + (after or 0.0)
-        if after is None and each.row is not None and each.written_at is not None:
-            at = max(now, each.written_at + _SHARD_INTERVAL)
-        self._schedule.add(shard, at)
+        if after is not None:
+            self._schedule.add(shard, now + after)
+        elif shard not in self._schedule:
+            last = now if each.written_at is None else each.written_at
+            self._schedule.add(shard, now if each.row is None else max(now, last + _SHARD_INTERVAL))
 
     async def _run(self) -> None:
         try:

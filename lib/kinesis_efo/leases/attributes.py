@@ -83,13 +83,6 @@ def fault(item: Attributes, what: str) -> ValueError:
     return ValueError(f"lease row {item.get('leaseKey', {}).get('S', '?')!r} {what}")
 
 
-def checkpoint_text(position: Position | None) -> str:
-    """Return the text of a checkpoint as the KCL writes it."""
-    if position is None:
-        return "LATEST"
-    return str(position.value) if position.kind is PositionKind.AFTER else position.kind.value
-
-
 def stored(position: Position) -> tuple[Position, int, int | None]:
     """Split a position into checkpoint, sub-sequence number, and continuation."""
     if position.kind is PositionKind.INSIDE:
@@ -165,12 +158,6 @@ def read_marks(item: Attributes) -> tuple[CheckpointMark, ...]:
         named = {**each.get("M", {}), "leaseKey": item.get("leaseKey", {})}  # for messages
         found.append(CheckpointMark(Mark(checkpoint, number(named, "moved")), number(named, "at")))
     return tuple(sorted(found, key=lambda each: each.at, reverse=True))
-
-
-def of_stream(stream: StreamIdentity) -> dict[str, dict[str, str]]:
-    """Make the attributes that identify the stream."""
-    created = {} if stream.created is None else {"streamCreated": {"N": str(stream.created)}}
-    return {"streamArn": {"S": stream.arn}, **created}
 
 
 def read_stream(item: Attributes) -> StreamIdentity | None:

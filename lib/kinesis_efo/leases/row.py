@@ -203,13 +203,14 @@ class Lease:
         texts |= {"leaseKey": self.key, "continuation": None if self.continuation is None else str(self.continuation)}
         if self.distributed:
             texts["distribution"] = Distribution.AUTO.value
+        if self.stream is not None:
+            texts["streamArn"], numbers["streamCreated"] = self.stream.arn, self.stream.created
         if not self.is_run:
             numbers |= {"checkpointSubSequenceNumber": self.sub, "ownerSwitchesSinceCheckpoint": self.owner_switches}
-            texts["checkpoint"] = attributes.checkpoint_text(at)
+            record = self.record
+            texts["checkpoint"] = "LATEST" if at is None else at.kind.value if record is None else str(record)
         item: Item = {name: {"N": str(number)} for name, number in numbers.items() if number is not None}
         item |= {name: {"S": text} for name, text in texts.items() if text is not None}
-        if self.stream is not None:
-            item |= attributes.of_stream(self.stream)
         if self.lag is not None:
             item |= attributes.of_lag(self.lag)
         if self.marks:

@@ -69,10 +69,10 @@ class LeaseTable(LeaseStore):
             for item in page["Items"]:
                 key = item["leaseKey"]["S"]
                 try:
-                    if (lease := Lease.from_item(item)) is not None:
+                    if (lease := self._lease(item)) is not None:
                         leases[key] = lease
-                except ValueError as error:
-                    unreadable[key] = f"{error} in {self.label}"
+                except LeaseTableError as error:
+                    unreadable[key] = str(error)
             if "LastEvaluatedKey" not in page:
                 return Scan(leases, unreadable)
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]

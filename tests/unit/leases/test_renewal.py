@@ -243,6 +243,15 @@ async def test_a_row_that_was_deleted_and_written_by_another_run_is_lost(caplog:
 
 
 @virtual
+async def test_a_row_that_was_written_again_by_a_call_whose_answer_was_lost_is_not_taken_for_anothers() -> None:
+    store = ScriptedStore(Conflict(None), Conflict(OURS.renewed()))
+    kept = renewal(store)
+    assert await kept_for(15, kept) is RenewalEnd.LEAVING
+    assert [write.operation for write in store.writes] == ["update", "create", "update"]
+    assert kept.lease == OURS.renewed().renewed()
+
+
+@virtual
 async def test_each_renewal_tells_how_far_reading_is_behind_and_notes_what_is_to_be_remembered() -> None:
     lags = iter([Lag(1000, 10), Lag(2000, 20)])
     store = ScriptedStore(None, Conflict(None))

@@ -17,8 +17,6 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, Offset, Position, PositionKind, ShardKey
 
-_COMPARABLE: Final = PositionKind.AFTER, PositionKind.SHARD_END
-
 LEFT_OUT: Final = "a file sink silently skips each micro-batch whose number it already has"
 """The loss, as all messages about a checkpoint that went back word it."""
 
@@ -73,9 +71,7 @@ def restored(
 
 def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
     """Word the warning for a new query of an application that has read the stream before, by its shards' rows; None if it has not."""
-    read = {
-        key: row for key, row in sorted(rows.items()) if row.reached is not None and row.reached.kind in _COMPARABLE
-    }
+    read = {key: row for key, row in sorted(rows.items()) if row.has_begun}
     if not read:
         return None
     key = next(iter(read))
@@ -97,10 +93,6 @@ def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
 def is_ahead(row: Lease, position: Position) -> bool:
     """Whether a shard's row is further than a position. Start positions do not compare."""
     reached = row.reached
-    return (
-        reached is not None
-        and reached != position
-        and reached.kind in _COMPARABLE
-        and position.kind in _COMPARABLE
-        and reached.reaches(position)
-    )
+    if reached is None or not row.has_begun or position.kind not in (PositionKind.AFTER, PositionKind.SHARD_END):
+        return False
+    return reached != position and reached.reaches(position)

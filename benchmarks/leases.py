@@ -12,7 +12,11 @@ from typing import Final
 
 from benchmarks.figures import Figure, Goal
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases import Checkpoints, Lease, LeaseInfo, LeaseKeys, Pace, RunLease, SilentListener, Timing
+from kinesis_efo.leases.checkpoints import Checkpoints
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.leases.run import LeaseListener, RunLease
 from kinesis_efo.positions import Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock
@@ -24,7 +28,7 @@ IDLE_SECONDS: Final = 60.0
 """An idle shard's position moves with `idleCheckpointInterval`."""
 
 _RENEWALS: Final = 18
-_MOST: Final = Goal(Pace().rate * 60 + _RENEWALS, least=False)
+_MOST: Final = Goal((25.0).rate * 60 + _RENEWALS, least=False)
 _AS_BEFORE: Final = Goal(_RENEWALS + 1, least=False)
 _AT_STOP: Final = Goal(4.0, least=False)
 
@@ -44,7 +48,7 @@ def run() -> list[Figure]:
     return figures
 
 
-class _Reader(SilentListener):
+class _Reader(LeaseListener):
     checkpoints: Checkpoints
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
@@ -61,7 +65,7 @@ async def _measured(shards: int, every: float) -> tuple[tuple[float, ...], float
         keys,
         lease.epoch,
         StreamIdentity,
-        Pace(),
+        25.0,
         clock,
         read_until=lambda _shard, _position: None,
         failure=reader.failure,
@@ -72,7 +76,7 @@ async def _measured(shards: int, every: float) -> tuple[tuple[float, ...], float
     lease.want(["orders"])
     await lease.wait_held(["orders"])
     reader.checkpoints.want({shard: LeaseInfo() for shard in read})
-    await asyncio.sleep(60 + shards / Pace().rate)
+    await asyncio.sleep(60 + shards / (25.0).rate)
     assert len(table.items) == shards + 1
     counts = []
     moves = 0

@@ -23,8 +23,9 @@ from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.transport import Quota
-from kinesis_efo.leases import LeaseKeys, RunLease, Timing
-from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import RetrySettings, SourceOptions
 from kinesis_efo.planner.access import Call
@@ -166,9 +167,7 @@ def lease_of(clock: Clock, seconds: float = SourceOptions().lease_timeout) -> Ru
 
 def query_of(streams: Streams, fetching: Fetching, lease: RunLease, clock: Clock) -> tuple[Run, Query]:
     """A run whose lease table is in memory, and its query."""
-    run = Run(
-        streams, fetching, lease, lease._table, LeaseKeys({"orders": "orders"}), Pace(), patience=60.0, clock=clock
-    )
+    run = Run(streams, fetching, lease, lease._table, LeaseKeys({"orders": "orders"}), 25.0, patience=60.0, clock=clock)
     return run, Query(run)
 
 

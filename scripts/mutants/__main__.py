@@ -100,9 +100,9 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "tests/integration/kinesis/test_batch_reading.py",
     ),
     (
-        "leases/decision",
+        "leases/search",
         "leases/watch",
-        "leases/cleanup",
+        "leases/shard_rows",
         "leases/expiry",
         "leases/owner",
         "leases/renewal",

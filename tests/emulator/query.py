@@ -22,8 +22,9 @@ from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport
-from kinesis_efo.leases import LeaseKeys, RunLease, Timing
-from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings, Start
 from kinesis_efo.planner.local_fetching import LocalFetching
@@ -156,7 +157,7 @@ class Query:
         streams = Streams(self.streams)
         self.fetcher = Fetcher(streams, budget, settings, clock)
         fetching = LocalFetching(self.fetcher, clock)
-        self.run = WatchedRun(streams, fetching, self.leases, self.network, self.keys, Pace(), PATIENCE, clock)
+        self.run = WatchedRun(streams, fetching, self.leases, self.network, self.keys, 25.0, PATIENCE, clock)
         self.run.oracle, self.run.fetcher = self.oracle, self.fetcher
         self.planner = Planning(self.run)
         self._clock = clock

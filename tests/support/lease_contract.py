@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases import Conflict, EarlierWrite, Lag, Lease, LeaseInfo, LeaseStore, Success, run_key
-from kinesis_efo.leases.row import Item
+from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.row import Item, Lease, LeaseInfo
+from kinesis_efo.leases.store import Conflict, LeaseStore
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position
 
 KEY = "shardId-000000000000"
@@ -19,8 +21,8 @@ Scenario = Callable[[LeaseStore], Awaitable[None]]
 
 
 def written(outcome: object) -> Lease:
-    assert isinstance(outcome, Success), outcome
-    return outcome.lease
+    assert isinstance(outcome, Lease), outcome
+    return outcome
 
 
 def lost(outcome: object) -> Lease | None:
@@ -29,7 +31,7 @@ def lost(outcome: object) -> Lease | None:
 
 
 async def owned(store: LeaseStore, owner: str = "a") -> Lease:
-    return written(await store.create_if_absent(Lease.new(KEY, LeaseInfo()).taken(owner, "grpc://here", 1)))
+    return written(await store.create(Lease.new(KEY, LeaseInfo()).taken(owner, "grpc://here", 1)))
 
 
 async def stored(store: LeaseStore, key: str = KEY) -> Lease | None:
@@ -54,7 +56,7 @@ class LeaseStoreContract(ABC):
             lease = Lease.new(
                 KEY, LeaseInfo(Position.at_timestamp(1_700_000_000_123), frozenset({"shardId-p"}), "0", str(2**128 - 1))
             ).taken("a", "grpc://here", 1)
-            assert written(await store.create_if_absent(lease)) == lease
+            assert written(await store.create(lease)) == lease
             assert await stored(store) == lease
 
         self.run(scenario)
@@ -62,14 +64,14 @@ class LeaseStoreContract(ABC):
     def test_a_row_says_of_which_stream_it_is_and_no_more_than_its_writer_knows(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             known, unsure = StreamIdentity("arn:orders", 1_700_000_000), StreamIdentity("arn:orders")
-            lease = Lease.new(KEY, LeaseInfo()).written_in(1, known)
-            assert written(await store.create_if_absent(lease)) == lease
+            lease = replace(Lease.new(KEY, LeaseInfo()), epoch=1, stream=known)
+            assert written(await store.create(lease)) == lease
             item = await self.get_item(store, KEY)
             assert (item["streamArn"], item["streamCreated"]) == ({"S": "arn:orders"}, {"N": "1700000000"})
-            after = written(await store.apply(lease, lambda row: row.renewed().written_in(2, unsure)))
+            after = written(await store.update(lease, replace(lease.renewed(), epoch=2, stream=unsure)))
             assert (after.stream, await stored(store)) == (unsure, after)
             assert "streamCreated" not in await self.get_item(store, KEY)
-            moved = written(await store.apply(after, lambda row: row.moved(Position.after(7))))
+            moved = written(await store.update(after, after.moved(Position.after(7))))
             assert moved.stream is None
             assert "streamArn" not in await self.get_item(store, KEY)
 
@@ -79,7 +81,7 @@ class LeaseStoreContract(ABC):
         async def scenario(store: LeaseStore) -> None:
             first = await owned(store, "a")
             other = Lease.new(KEY, LeaseInfo()).taken("b", "grpc://there", 2)
-            assert lost(await store.create_if_absent(other)) == first
+            assert lost(await store.create(other)) == first
             assert await stored(store) == first
 
         self.run(scenario)
@@ -87,18 +89,18 @@ class LeaseStoreContract(ABC):
     def test_a_stale_counter_cannot_renew(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             first = await owned(store)
-            second = written(await store.apply(first, Lease.renewed))
-            third = written(await store.apply(second, Lease.renewed))
+            second = written(await store.update(first, first.renewed()))
+            third = written(await store.update(second, second.renewed()))
             assert (second.counter, third.counter) == (first.counter + 1, first.counter + 2)
-            assert lost(await store.apply(first, Lease.renewed)) == third
+            assert lost(await store.update(first, first.renewed())) == third
 
         self.run(scenario)
 
     def test_a_renewed_lease_cannot_be_taken_by_what_was_seen_before(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
-            renewed = written(await store.apply(seen, Lease.renewed))
-            assert lost(await store.take(seen, "b", "grpc://there", 2)) == renewed
+            renewed = written(await store.update(seen, seen.renewed()))
+            assert lost(await store.update(seen, seen.taken("b", "grpc://there", 2))) == renewed
             assert await stored(store) == renewed
 
         self.run(scenario)
@@ -106,11 +108,11 @@ class LeaseStoreContract(ABC):
     def test_taking_changes_the_owner_and_shuts_the_old_one_out(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
-            taken = written(await store.take(seen, "b", "grpc://there", 2))
+            taken = written(await store.update(seen, seen.taken("b", "grpc://there", 2)))
             assert (taken.owner, taken.endpoint, taken.epoch) == ("b", "grpc://there", 2)
             assert taken.counter == seen.counter + 1
             for change in (Lease.renewed, Lease.released, lambda lease: lease.checkpointed(Position.after(7))):
-                assert lost(await store.apply(seen, change)) == taken
+                assert lost(await store.update(seen, change(seen))) == taken
             assert lost(await store.delete(seen)) == taken
             assert await stored(store) == taken
 
@@ -120,29 +122,28 @@ class LeaseStoreContract(ABC):
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
             names = [f"worker {i}" for i in range(8)]
-            outcomes = await asyncio.gather(*(store.take(seen, name, "", 2) for name in names))
-            winners = [each for each in outcomes if isinstance(each, Success)]
+            outcomes = await asyncio.gather(*(store.update(seen, seen.taken(name, "", 2)) for name in names))
+            winners = [each for each in outcomes if isinstance(each, Lease)]
             assert len(winners) == 1
-            assert await stored(store) == winners[0].lease
+            assert await stored(store) == winners[0]
 
         self.run(scenario)
 
     def test_creating_or_taking_again_after_a_lost_answer_shows_the_row_as_ours(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
-            assert lost(await store.create_if_absent(seen)) == seen
-            taken = written(await store.take(seen, "b", "grpc://there", 2))
-            assert lost(await store.take(seen, "b", "grpc://there", 2)) == taken
-            assert written(await store.take(taken, "b", "grpc://there", 3)).epoch == 3
+            assert lost(await store.create(seen)) == seen
+            taken = written(await store.update(seen, seen.taken("b", "grpc://there", 2)))
+            assert lost(await store.update(seen, seen.taken("b", "grpc://there", 2))) == taken
+            assert written(await store.update(taken, taken.taken("b", "grpc://there", 3))).epoch == 3
 
         self.run(scenario)
 
     def test_a_checkpoint_is_stored_as_kcl_stores_it_and_leaves_no_owner(self) -> None:
         async def scenario(store: LeaseStore) -> None:
-            lease = written(await store.take(await owned(store), "b", "", 2))
-            after = written(
-                await store.apply(lease, lambda row: row.checkpointed(Position.after(BIG), record=LastRecord(BIG)))
-            )
+            seen = await owned(store)
+            lease = written(await store.update(seen, seen.taken("b", "", 2)))
+            after = written(await store.update(lease, lease.checkpointed(Position.after(BIG), record=LastRecord(BIG))))
             assert (after.checkpoint, after.continuation, after.owner_switches) == (Position.after(BIG), BIG, 0)
             assert (after.counter, after.owner) == (lease.counter + 1, None)
             item = await self.get_item(store, KEY)
@@ -155,10 +156,10 @@ class LeaseStoreContract(ABC):
     def test_the_time_goes_when_the_checkpoint_leaves_it(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             info = LeaseInfo(Position.at_timestamp(1_700_000_000_123))
-            lease = written(await store.create_if_absent(Lease.new(KEY, info).taken("a", "", 1)))
+            lease = written(await store.create(Lease.new(KEY, info).taken("a", "", 1)))
             item = await self.get_item(store, KEY)
             assert (item["checkpoint"], item["checkpointTimestamp"]) == ({"S": "AT_TIMESTAMP"}, {"N": "1700000000123"})
-            await store.apply(lease, lambda row: row.checkpointed(Position.after(1), record=LastRecord(1)))
+            await store.update(lease, lease.checkpointed(Position.after(1), record=LastRecord(1)))
             assert "checkpointTimestamp" not in await self.get_item(store, KEY)
 
         self.run(scenario)
@@ -166,7 +167,7 @@ class LeaseStoreContract(ABC):
     def test_a_finished_shard_names_its_children_and_is_free(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             lease = await owned(store)
-            end = written(await store.apply(lease, lambda row: row.checkpointed(SHARD_END, {"c1", "c2"})))
+            end = written(await store.update(lease, lease.checkpointed(SHARD_END, {"c1", "c2"})))
             assert (end.checkpoint, end.children, end.owner) == (SHARD_END, {"c1", "c2"}, None)
             item = await self.get_item(store, KEY)
             assert sorted(item["childShardIds"]["SS"]) == ["c1", "c2"]
@@ -177,25 +178,25 @@ class LeaseStoreContract(ABC):
     def test_a_write_after_one_of_ours_whose_answer_was_lost_is_told_so(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             before = await owned(store)
-            renewed = written(await store.apply(before, Lease.renewed))
+            renewed = written(await store.update(before, before.renewed()))
             for change in (Lease.renewed, lambda row: row.checkpointed(Position.after(5)), Lease.released):
-                assert await store.apply(before, change) == EarlierWrite(renewed)
+                assert lost(await store.update(before, change(before))) == renewed
             assert await stored(store) == renewed
-            released = written(await store.apply(renewed, Lease.released))
-            assert lost(await store.apply(renewed, Lease.released)) == released
+            released = written(await store.update(renewed, renewed.released()))
+            assert lost(await store.update(renewed, renewed.released())) == released
 
         self.run(scenario)
 
     def test_a_runs_row_has_no_checkpoint_and_keeps_its_epoch(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             row = Lease(run_key("orders"), checkpoint=None).taken("a", "grpc://here", 7)
-            held = written(await store.create_if_absent(row))
+            held = written(await store.create(row))
             assert held == row
-            renewed = written(await store.apply(held, Lease.renewed))
+            renewed = written(await store.update(held, held.renewed()))
             assert (renewed.epoch, renewed.owner, renewed.is_run) == (7, "a", True)
             item = await self.get_item(store, "#run:orders")
             assert sorted(item) == ["endpoint", "epoch", "leaseCounter", "leaseKey", "leaseOwner"]
-            telling = written(await store.apply(renewed, lambda row: row.renewed(Lag(3, 700, 1500, "shardId-2"))))
+            telling = written(await store.update(renewed, renewed.renewed(Lag(3, 700, 1500, "shardId-2"))))
             item = await self.get_item(store, "#run:orders")
             assert item["lag"] == {
                 "M": {
@@ -206,9 +207,9 @@ class LeaseStoreContract(ABC):
                 }
             }
             assert (await stored(store, "#run:orders")) == telling
-            free = written(await store.apply(telling, Lease.released))
+            free = written(await store.update(telling, telling.released()))
             assert "lag" not in await self.get_item(store, "#run:orders")
-            assert written(await store.take(free, "b", "", 8)).epoch == 8
+            assert written(await store.update(free, free.taken("b", "", 8))).epoch == 8
 
         self.run(scenario)
 
@@ -217,8 +218,8 @@ class LeaseStoreContract(ABC):
             lease = await owned(store)
             assert written(await store.delete(lease)) == lease
             assert lost(await store.delete(lease)) is None
-            assert lost(await store.apply(lease, Lease.renewed)) is None
-            assert lost(await store.take(lease, "b", "", 2)) is None
+            assert lost(await store.update(lease, lease.renewed())) is None
+            assert lost(await store.update(lease, lease.taken("b", "", 2))) is None
             assert await stored(store) is None
 
         self.run(scenario)
@@ -226,10 +227,10 @@ class LeaseStoreContract(ABC):
     def test_a_row_that_was_written_since_is_not_deleted(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
-            renewed = written(await store.apply(seen, Lease.renewed))
+            renewed = written(await store.update(seen, seen.renewed()))
             assert lost(await store.delete(seen)) == renewed
-            free = written(await store.apply(renewed, Lease.released))
-            taken = written(await store.take(free, "b", "", 2))
+            free = written(await store.update(renewed, renewed.released()))
+            taken = written(await store.update(free, free.taken("b", "", 2)))
             assert lost(await store.delete(replace(free, counter=taken.counter))) == taken
             assert await stored(store) == taken
 
@@ -255,7 +256,7 @@ class LeaseStoreContract(ABC):
             assert seen is not None
             assert seen.checkpoint is None
             assert not seen.ours
-            written(await store.take(seen, "b", "grpc://there", 2))
+            written(await store.update(seen, seen.taken("b", "grpc://there", 2)))
             item = await self.get_item(store, KEY)
             assert item["throughputKBps"] == {"N": "12.5"}
             assert item["checkpoint"] == {"S": "LATEST"}

@@ -9,9 +9,8 @@ from random import Random
 from typing import TypeVar
 
 from kinesis_efo.errors import TableUnavailableError
-from kinesis_efo.leases import Conflict, Lease, LeaseStore, Scan, Success
-from kinesis_efo.leases.row import OBSOLETE, Item
-from kinesis_efo.leases.store import Outcome
+from kinesis_efo.leases.row import OBSOLETE, Item, Lease
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
 
 T = TypeVar("T")
 
@@ -37,8 +36,8 @@ class MemoryLeaseStore(LeaseStore):
         assert lease is not None
         return lease
 
-    async def check(self) -> None:
-        pass
+    async def check(self) -> str:
+        return "arn:aws:dynamodb:eu-west-1:123456789012:table/memory"
 
     async def scan(self) -> Scan:
         leases: dict[str, Lease] = {}
@@ -51,13 +50,13 @@ class MemoryLeaseStore(LeaseStore):
                 unreadable[key] = f"{error} in {self.label}"
         return Scan(leases, unreadable)
 
-    async def _put(self, lease: Lease) -> Outcome:
+    async def create(self, lease: Lease) -> Outcome:
         if lease.key in self.items:
             return Conflict(self.lease(lease.key))
         self._store(lease.key, lease.to_item())
-        return Success(lease)
+        return lease
 
-    async def _update(self, before: Lease, after: Lease) -> Outcome:
+    async def update(self, before: Lease, after: Lease) -> Outcome:
         item = self.items.get(before.key)
         if not self._matches(item, before):
             return Conflict(Lease.from_item(item) if item else None)
@@ -69,14 +68,14 @@ class MemoryLeaseStore(LeaseStore):
         self._store(
             before.key, {name: value for name, value in {**(item or {}), **changed}.items() if name not in gone}
         )
-        return Success(self.lease(before.key))
+        return self.lease(before.key)
 
-    async def _remove(self, before: Lease) -> Outcome:
-        item = self.items.get(before.key)
-        if not self._matches(item, before):
+    async def delete(self, seen: Lease) -> Outcome:
+        item = self.items.get(seen.key)
+        if not self._matches(item, seen):
             return Conflict(Lease.from_item(item) if item else None)
-        self._store(before.key, None)
-        return Success(before)
+        self._store(seen.key, None)
+        return seen
 
     def _store(self, key: str, item: Item | None) -> None:
         self.writes.append((key, self.items.get(key), item))
@@ -124,7 +123,7 @@ class Network(LeaseStore):
     error: Exception | None = None
     lose_requests: float = 0.0
     lose_answers: float = 0.0
-    lossy: frozenset[str] = frozenset({"check", "scan", "put", "update", "remove"})
+    lossy: frozenset[str] = frozenset({"check", "scan", "create", "update", "delete"})
     late: float = 0.0
     running: asyncio.Event = field(default_factory=asyncio.Event)
     requests: dict[str, int] = field(default_factory=dict)
@@ -139,20 +138,20 @@ class Network(LeaseStore):
     def label(self) -> str:
         return self.inner.label
 
-    async def check(self) -> None:
-        await self._send("check", self.inner.check)
+    async def check(self) -> str:
+        return await self._send("check", self.inner.check)
 
     async def scan(self) -> Scan:
         return await self._send("scan", self.inner.scan)
 
-    async def _put(self, lease: Lease) -> Outcome:
-        return await self._send("put", lambda: self.inner._put(lease))
+    async def create(self, lease: Lease) -> Outcome:
+        return await self._send("create", lambda: self.inner.create(lease))
 
-    async def _update(self, before: Lease, after: Lease) -> Outcome:
-        return await self._send("update", lambda: self.inner._update(before, after))
+    async def update(self, before: Lease, after: Lease) -> Outcome:
+        return await self._send("update", lambda: self.inner.update(before, after))
 
-    async def _remove(self, before: Lease) -> Outcome:
-        return await self._send("remove", lambda: self.inner._remove(before))
+    async def delete(self, seen: Lease) -> Outcome:
+        return await self._send("delete", lambda: self.inner.delete(seen))
 
     async def _send(self, operation: str, request: Callable[[], Awaitable[T]]) -> T:
         self.requests[operation] = self.requests.get(operation, 0) + 1

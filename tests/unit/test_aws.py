@@ -35,7 +35,7 @@ from cryptography.x509.oid import NameOID
 from kinesis_efo.aws import AsyncClients, SyncClients, _refuse_kinesis
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal
-from kinesis_efo.leases import LeaseTable
+from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings
 

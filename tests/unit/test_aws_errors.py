@@ -151,7 +151,7 @@ def test_a_refusal_of_the_table_is_told_with_a_remedy_for_its_cause(
             raise error
 
     table = LeaseTable(Refusing(), "leases", declared_by="x")  # type: ignore[arg-type]
-    found = asyncio.run(finding("lease table", table.checked_arn(), action="dynamodb:DescribeTable"))
+    found = asyncio.run(finding("lease table", table.check(), action="dynamodb:DescribeTable"))
     assert re.search(remedy, f"{found.detail}; {found.fix}")
     assert (found.fix == "it is declared by x, and a query never creates it: deploy that first") == (
         "Validation" in str(error)

@@ -23,7 +23,11 @@ from kinesis_efo.errors import KinesisEfoError, LeaseTableError, ManifestError, 
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.leases import LeaseKeys, LeaseTable, RunLease, SilentListener, Timing, owner_id
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.owner import owner_id
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import LeaseListener, RunLease
+from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import StreamRef, load_manifest
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
@@ -112,7 +116,7 @@ async def take_lease(aws: Aws) -> None:
     timing = Timing(10, RETRY.timeout)
     run_lease = RunLease(table, owner_id(Random(1)), LeaseKeys({"orders": "dev-orders"}), timing, aws.clock, Random(1))
     try:
-        await run_lease.start(SilentListener(), "")
+        await run_lease.start(LeaseListener(), "")
         run_lease.want(["orders"])
         await run_lease.wait_held(["orders"])
     finally:

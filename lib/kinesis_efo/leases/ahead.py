@@ -11,12 +11,11 @@ from datetime import UTC, datetime
 from math import floor
 from typing import Final
 
-from kinesis_efo.leases.reached import CheckpointMark, furthest
+from kinesis_efo.leases.attributes import CheckpointMark
+from kinesis_efo.leases.notes import furthest
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, Offset, Position, PositionKind, ShardKey
-
-_COMPARABLE: Final = PositionKind.AFTER, PositionKind.SHARD_END
 
 LEFT_OUT: Final = "a file sink silently skips each micro-batch whose number it already has"
 """The loss, as all messages about a checkpoint that went back word it."""
@@ -29,14 +28,10 @@ CAUSES: Final = (
 
 
 def gone_back(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:
-    """Say how far a checkpoint went back; None if it did not, or if that is not known.
+    """Say how far a checkpoint, with its newest mark, is behind the furthest marks; None if it is not, or if that is not known.
 
     A run notes a mark once Spark has written it into the checkpoint, so a checkpoint is not normally behind its mark. Only with Spark's
     option `asyncProgressTrackingEnabled` it may be: Spark then leaves out offsets, and a run does not learn of the option.
-
-    Args:
-        reached: The furthest mark of each checkpoint.
-        mark: The newest mark in this checkpoint.
     """
     before = furthest(reached, mark.checkpoint)
     if before is None or before.mark.moved <= mark.moved:
@@ -49,13 +44,9 @@ def gone_back(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:
 def restored(
     offset: Offset, stream: str, rows: Mapping[ShardKey, Lease], reached: tuple[CheckpointMark, ...]
 ) -> str | None:
-    """Word the warning for a query whose checkpoint went back; None if there is no evidence of that.
+    """Word the warning for a query whose checkpoint, by its last offset, went back; None if there is no evidence of that.
 
-    Args:
-        offset: The last offset in the checkpoint.
-        stream: Logical name of the stream.
-        rows: The rows of its shards.
-        reached: The furthest mark of each checkpoint, from the run's row.
+    The evidence is in the rows of a stream's shards, and in the furthest marks in the run's row.
     """
     if offset.mark is not None:
         if (said := gone_back(reached, offset.mark)) is None:
@@ -79,15 +70,8 @@ def restored(
 
 
 def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
-    """Word the warning for a new query of an application that has read the stream before; None if it has not.
-
-    Args:
-        stream: Logical name of the stream.
-        rows: The rows of its shards when the lease was taken.
-    """
-    read = {
-        key: row for key, row in sorted(rows.items()) if row.reached is not None and row.reached.kind in _COMPARABLE
-    }
+    """Word the warning for a new query of an application that has read the stream before, by its shards' rows; None if it has not."""
+    read = {key: row for key, row in sorted(rows.items()) if row.has_begun}
     if not read:
         return None
     key = next(iter(read))
@@ -109,10 +93,6 @@ def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
 def is_ahead(row: Lease, position: Position) -> bool:
     """Whether a shard's row is further than a position. Start positions do not compare."""
     reached = row.reached
-    return (
-        reached is not None
-        and reached != position
-        and reached.kind in _COMPARABLE
-        and position.kind in _COMPARABLE
-        and reached.reaches(position)
-    )
+    if reached is None or not row.has_begun or position.kind not in (PositionKind.AFTER, PositionKind.SHARD_END):
+        return False
+    return reached != position and reached.reaches(position)

@@ -1,22 +1,49 @@
-"""Reads and writes the attributes of a lease table's row in DynamoDB's typed form. Errors name row and attribute.
+"""The attributes of a lease table's row: the values of those with several fields, and all of them in DynamoDB's typed form.
 
-A position is stored in KCL's `checkpoint` and `checkpointSubSequenceNumber`, and in this library's `continuation`.
+A position is stored in KCL's `checkpoint` and `checkpointSubSequenceNumber`, and in this library's `continuation`. Errors name row and
+attribute.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases.reached import CheckpointMark
-from kinesis_efo.leases.run_lag import Lag
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import Position, PositionKind
 
 Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 _REQUIRED: Final = object()
+
+
+class Lag(NamedTuple):
+    """A run's lag in one stream, as of the last renewal of its lease. The command line reads it.
+
+    Attributes:
+        shards: Number of shards that are read.
+        buffered: Bytes fetched from them and not yet processed.
+        millis_behind: How far the slowest shard is behind its tip, including the time for which its fetched records wait to be processed;
+            milliseconds. None if nothing was fetched yet.
+        shard: Id of the slowest shard.
+        records: Kinesis records fetched from all shards and not yet processed.
+        at: When this was measured, epoch milliseconds by the run's own clock; None if not known.
+    """
+
+    shards: int
+    buffered: int
+    millis_behind: int | None = None
+    shard: str | None = None
+    records: int = 0
+    at: int | None = None
+
+
+class CheckpointMark(NamedTuple):
+    """The furthest mark of a checkpoint, and when it was noted, epoch milliseconds."""
+
+    mark: Mark
+    at: int
 
 
 def read(item: Attributes, name: str, kind: str, default: Any = _REQUIRED) -> Any:
@@ -40,16 +67,20 @@ def number(item: Attributes, name: str, default: Any = _REQUIRED) -> int:
         raise fault(item, f"has attribute {name!r} = {value!r}, expected a whole number") from None
 
 
+def optional_number(item: Attributes, name: str) -> int | None:
+    """Return the value of an attribute that is a whole number; None if the row has none."""
+    return None if read(item, name, "N", None) is None else number(item, name)
+
+
+def seconds(item: Attributes, name: str) -> float | None:
+    """Return the value of an attribute in milliseconds; None if the row has none."""
+    value = optional_number(item, name)
+    return None if value is None else value / 1000
+
+
 def fault(item: Attributes, what: str) -> ValueError:
     """Make the error for a wrong attribute."""
     return ValueError(f"lease row {item.get('leaseKey', {}).get('S', '?')!r} {what}")
-
-
-def checkpoint_text(position: Position | None) -> str:
-    """Return the text of a checkpoint as the KCL writes it."""
-    if position is None:
-        return "LATEST"
-    return str(position.value) if position.kind is PositionKind.AFTER else position.kind.value
 
 
 def stored(position: Position) -> tuple[Position, int, int | None]:
@@ -75,15 +106,12 @@ def read_continuation(item: Attributes) -> int | None:
 def read_checkpoint(item: Attributes) -> Position | None:
     """Read the checkpoint; None if a KCL application stored no position."""
     text = read(item, "checkpoint", "S", "LATEST")
-    match text:
-        case "LATEST":
-            return None
-        case "TRIM_HORIZON" | "SHARD_END":
-            return Position(PositionKind[text])
-        case "AT_TIMESTAMP":
-            if "checkpointTimestamp" not in item:
-                return None
-            return Position.at_timestamp(number(item, "checkpointTimestamp"))
+    if text in ("TRIM_HORIZON", "SHARD_END"):
+        return Position(PositionKind[text])
+    if text == "AT_TIMESTAMP" and (at := optional_number(item, "checkpointTimestamp")) is not None:
+        return Position.at_timestamp(at)
+    if text in ("AT_TIMESTAMP", "LATEST"):
+        return None
     try:
         return Position.parse(f"AFTER:{text}")
     except ValueError:
@@ -91,10 +119,9 @@ def read_checkpoint(item: Attributes) -> Position | None:
 
 
 def of_lag(lag: Lag) -> dict[str, dict[str, Any]]:
-    """Make the attribute with the lag of a run."""
-    fields = {"shards": {"N": str(lag.shards)}, "bufferedBytes": {"N": str(lag.buffered)}}
-    fields |= {"records": {"N": str(lag.records)}} if lag.records else {}
-    fields |= {"at": {"N": str(lag.at)}} if lag.at is not None else {}
+    """Make the attribute with a lag."""
+    numbers = {"shards": lag.shards, "bufferedBytes": lag.buffered, "records": lag.records or None, "at": lag.at}
+    fields = {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
     if lag.millis_behind is not None and lag.shard is not None:
         fields |= {"millisBehind": {"N": str(lag.millis_behind)}, "shardId": {"S": lag.shard}}
     return {"lag": {"M": fields}}
@@ -106,14 +133,13 @@ def read_lag(item: Attributes) -> Lag | None:
     if fields is None:
         return None
     named = {**fields, "leaseKey": item.get("leaseKey", {})}  # for messages
-    behind = number(named, "millisBehind") if "millisBehind" in fields else None
     return Lag(
         number(named, "shards"),
         number(named, "bufferedBytes"),
-        behind,
+        optional_number(named, "millisBehind"),
         read(named, "shardId", "S", None),
         number(named, "records", 0),
-        number(named, "at") if "at" in fields else None,
+        optional_number(named, "at"),
     )
 
 
@@ -134,18 +160,12 @@ def read_marks(item: Attributes) -> tuple[CheckpointMark, ...]:
     return tuple(sorted(found, key=lambda each: each.at, reverse=True))
 
 
-def of_stream(stream: StreamIdentity) -> dict[str, dict[str, str]]:
-    """Make the attributes that identify the stream."""
-    created = {} if stream.created is None else {"streamCreated": {"N": str(stream.created)}}
-    return {"streamArn": {"S": stream.arn}, **created}
-
-
 def read_stream(item: Attributes) -> StreamIdentity | None:
     """Read which stream was read; None if the row does not say."""
     arn = read(item, "streamArn", "S", None)
-    if arn is None or "streamCreated" not in item:
-        return None if arn is None else StreamIdentity(arn)
-    created = number(item, "streamCreated")
-    if not 0 <= created < 10**11:
+    if arn is None:
+        return None
+    created = optional_number(item, "streamCreated")
+    if created is not None and not 0 <= created < 10**11:
         raise fault(item, f"has attribute 'streamCreated' = '{created}', expected epoch seconds")
     return StreamIdentity(arn, created)

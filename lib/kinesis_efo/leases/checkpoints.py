@@ -11,19 +11,20 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import replace
+from functools import partial
+from math import inf
 from typing import Final
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError, LeaseLostError, TableUnavailableError
 from kinesis_efo.failure import Failure
-from kinesis_efo.leases.cleanup import finished_parents, passed_parents
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.leases.store import Conflict, EarlierWrite, LeaseStore, Outcome, Success
+from kinesis_efo.leases.shard_rows import PendingCheckpoint, ShardRow, finished_parents, passed_parents
+from kinesis_efo.leases.store import Conflict, LeaseStore
 from kinesis_efo.positions import SHARD_END, LastRecord, Position, ShardKey
 
 logger = logging.getLogger(__name__)
@@ -34,39 +35,47 @@ CLEANUP_INTERVAL: Final = 60.0
 REFRESH_INTERVAL: Final = 60.0
 """Seconds between two writes of `readUntil` if the position does not change, as that of an idle polled shard."""
 
+_SHARD_INTERVAL: Final = 5.0
+"""Least seconds between two checkpoints of one shard."""
+
 _LOOK_INTERVAL: Final = 5.0
 _RETRY_PAUSE: Final = 1.0
 _LAST_WRITES_IN_FLIGHT: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often checkpoints are written.
+class Schedule:
+    """The shards whose rows are to be written, each once and at the earliest time that was asked for; monotonic times, in seconds."""
 
-    Attributes:
-        rate: Most writes a second, all shards together.
-        interval: Least seconds between two checkpoints of one shard.
-    """
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._times: dict[ShardKey, float] = {}
+        self._heap: list[tuple[float, ShardKey]] = []
+        self._wake = asyncio.Event()
 
-    rate: float = 25.0
-    interval: float = 5.0
+    def __contains__(self, shard: ShardKey) -> bool:
+        return shard in self._times
 
+    def add(self, shard: ShardKey, at: float) -> None:
+        """Write a shard's row at a time."""
+        if at < self._times.get(shard, inf):
+            self._times[shard] = at
+            heapq.heappush(self._heap, (at, shard))
+            self._wake.set()
 
-@dataclass(frozen=True, slots=True)
-class PendingCheckpoint:
-    """A position to store with one of the next writes."""
-
-    position: Position
-    children: frozenset[str] = frozenset()
-    record: LastRecord | None = None
-
-    def is_news_to(self, row: Lease) -> bool:
-        """Whether storing it changes a row: positions move only forwards."""
-        return row.advances(self.position) or not self.children <= row.children
-
-    def stored_in(self, row: Lease) -> Lease:
-        """Return the row with this position."""
-        return row.checkpointed(self.position, self.children, self.record)
+    async def next(self, until: float) -> ShardKey | None:
+        """Wait for the time of a shard, and remove it. None if none has come until a time."""
+        while True:
+            self._wake.clear()
+            now = self._clock.monotonic()
+            while self._heap and self._heap[0][0] <= now:
+                at, shard = heapq.heappop(self._heap)
+                if self._times.get(shard) == at:  # else it was removed, or was due earlier
+                    del self._times[shard]
+                    return shard
+            if now >= until:
+                return None
+            due = min(until, self._heap[0][0]) if self._heap else until
+            await within(self._clock, due - now, self._wake.wait())
 
 
 class Checkpoints:
@@ -77,10 +86,9 @@ class Checkpoints:
         keys: Keys of the rows.
         epoch: Returns the epoch of the run's lease on a stream; None while it is not held.
         identity: Returns the identity of the stream with a logical name.
-        pace: How often rows are written.
+        rate: Most writes a second, all shards together.
         clock: Time.
-        read_until: Returns a time such that all records of the shard that arrived before it lie at or before a position, in epoch
-            seconds; None if not known.
+        read_until: Returns a time such that all records of a shard that arrived before it lie at or before a position, epoch seconds.
         failure: Gets the error that ends the run.
         fetcher: Returns the name of a shard's fetcher, for people who look at the rows; None if there is only one.
     """
@@ -91,7 +99,7 @@ class Checkpoints:
         keys: LeaseKeys,
         epoch: Callable[[str], int | None],
         identity: Callable[[str], StreamIdentity],
-        pace: Pace,
+        rate: float,
         clock: Clock,
         *,
         read_until: Callable[[ShardKey, Position], float | None],
@@ -103,22 +111,14 @@ class Checkpoints:
         self._epoch = epoch
         self._identity = identity
         self._fetcher = fetcher
-        self._pace = pace
+        self._rate = rate
         self._clock = clock
         self._read_until = read_until
         self._failure = failure
-        self._rows: dict[ShardKey, Lease] = {}
-        self._strays: dict[ShardKey, Lease] = {}
-        self._wanted: dict[ShardKey, LeaseInfo] = {}
-        self._finished: dict[ShardKey, LeaseInfo] = {}
-        self._noted: dict[ShardKey, PendingCheckpoint] = {}
-        self._queue: list[tuple[float, int, ShardKey]] = []
-        self._queued: set[ShardKey] = set()
-        self._numbers = count()
-        self._written_at: dict[ShardKey, float] = {}
-        self._wake = asyncio.Event()
-        self._cleanup_at: float | None = None
+        self._shards: dict[ShardKey, ShardRow] = {}
+        self._schedule = Schedule(clock)
         self._look_at = clock.monotonic() + _LOOK_INTERVAL
+        self._cleanup_at = inf
         self._troubled = False
         self._task: asyncio.Task[None] | None = None
 
@@ -126,80 +126,49 @@ class Checkpoints:
 
     def found(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Note the rows of a stream's shards when its lease was taken."""
-        for known in (self._rows, self._strays):
-            for shard in [shard for shard in known if shard.stream == stream]:
-                del known[shard]
+        for shard, each in self._shards.items():
+            if shard.stream == stream:
+                each.row = each.stray = None
         for shard, row in self._keys.by_shard(rows).items():
             if row.key == self._keys.encode(shard):
-                self._keep(shard, row)
-        if self._strays:
-            stray = next(iter(self._strays.values()))
-            logger.warning("checkpoint %s is of another stream, %s: such rows are replaced", stray.key, stray.stream)
-            for shard in self._strays:
-                self._enqueue(shard)
+                self._of(shard).found(row, self._identity(shard.stream))
+        strays = [(shard, each.stray) for shard, each in self._shards.items() if each.stray is not None]
+        for number, (shard, row) in enumerate(strays):
+            self._enqueue(shard)
+            if number == 0:
+                logger.warning("checkpoint %s is of another stream, %s: such rows are replaced", row.key, row.stream)
         if rows:
             self._clean_soon()
 
     def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
-        """Set the shards that the query reads now. Missing rows are created, and incomplete ones completed.
-
-        Args:
-            shards: All of them, with the contents of new rows.
-        """
-        new = {
-            shard
-            for shard, info in shards.items()
-            if (known := self._wanted.get(shard)) is None or info.is_known != known.is_known
-        }
-        gone = self._wanted.keys() - shards.keys()
-        # A shard may be read to its end before its row is created. It still needs one, or it would seem not to have been read.
-        self._finished |= {
-            shard: self._wanted[shard]
-            for shard in gone - self._rows.keys()
-            if (noted := self._noted.get(shard)) is not None and noted.position.is_end
-        }
-        self._wanted = dict(shards)
-        for shard in sorted(new):
-            self._enqueue(shard)
+        """Set all shards that are read now, with the contents of new rows. Missing rows are created, and incomplete ones completed."""
+        gone = [each for shard, each in self._shards.items() if each.wanted and shard not in shards]
+        for each in gone:
+            each.leave()
         if gone:
             self._clean_soon()
+        for shard in sorted(shard for shard, info in shards.items() if self._of(shard).want(info)):
+            self._enqueue(shard)
 
     def note(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
-        """Note the position of a shard, to be written later. Positions move only forwards.
-
-        Args:
-            shard: The shard.
-            position: Everything up to here is done.
-            record: The last record up to there; None if not known.
-        """
-        noted = self._noted.get(shard)
-        if noted is None or (position != noted.position and position.reaches(noted.position)):
-            self._noted[shard] = PendingCheckpoint(
-                position, record=record if record is not None or noted is None else noted.record
-            )
+        """Note up to where a shard is done, to be written later, and the last record up to there. Positions move only forwards."""
+        if self._of(shard).note(position, record):
             self._enqueue(shard)
 
     def stored(self, shard: ShardKey) -> Position | None:
         """Return the position of a shard in its row, or the one about to be written there; None if it has none."""
-        if (noted := self._noted.get(shard)) is not None:
-            return noted.position
-        row = self._rows.get(shard)
-        return row.position if row is not None else None
+        each = self._shards.get(shard)
+        return each.position if each is not None else None
 
     def finish(self, shard: ShardKey, children: Collection[str] = ()) -> None:
-        """Note that a shard is done to its end.
-
-        Args:
-            shard: The shard.
-            children: Shard ids of its children.
-        """
-        self._noted[shard] = PendingCheckpoint(SHARD_END, frozenset(children))
-        self._enqueue(shard, soon=True)
+        """Note that a shard is done to its end, with the shard ids of its children."""
+        self._of(shard).pending = PendingCheckpoint(SHARD_END, frozenset(children))
+        self._enqueue(shard, 0.0)
         self._clean_soon()
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
         """Return a time such that all records that arrived before it lie at or before a position, from the shard's row; epoch seconds."""
-        row = self._rows.get(shard)
+        row = each.row if (each := self._shards.get(shard)) is not None else None
         known = row is not None and row.position is not None and position.reaches(row.position)
         return row.read_until if row is not None and known else None
 
@@ -210,64 +179,59 @@ class Checkpoints:
         self._task = asyncio.create_task(self._run(), name="checkpoints")
 
     async def stop(self, at_most: float = 4.0) -> None:
-        """Write all pending checkpoints at once, while the run's lease is still held.
-
-        Args:
-            at_most: Longest duration, seconds; the rest stays unwritten.
-        """
+        """Write all pending checkpoints at once, while the run's lease is still held. After `at_most` seconds the rest stays unwritten."""
         if self._task is None:
             return
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         slots = asyncio.Semaphore(_LAST_WRITES_IN_FLIGHT)
-        left = [
-            shard for shard in {*self._queued, *self._wanted, *self._noted} if self._epoch(shard.stream) is not None
-        ]
 
         async def write(shard: ShardKey) -> None:
             async with slots:
                 await self._write(shard, last=True)
 
-        writing = [asyncio.create_task(write(shard)) for shard in left]
+        writing = [
+            asyncio.create_task(write(shard))
+            for shard, each in self._shards.items()
+            if (each.wanted or each.pending or each.stray) and self._epoch(shard.stream) is not None
+        ]
         if writing:
             await within(self._clock, at_most, asyncio.wait(writing))
-        unwritten = sum(not task.done() or task.exception() is not None for task in writing if not task.cancelled())
         for task in writing:
             task.cancel()
-        await asyncio.gather(*writing, return_exceptions=True)
+        unwritten = [each for each in await asyncio.gather(*writing, return_exceptions=True) if each is not None]
         if unwritten:
-            logger.warning("%d of %d last checkpoints were not written to %s", unwritten, len(left), self._table.label)
+            label = self._table.label
+            logger.warning("%d of %d last checkpoints were not written to %s", len(unwritten), len(writing), label)
 
     # -- writing
 
-    def _enqueue(self, shard: ShardKey, pause: float = 0.0, *, soon: bool = False) -> None:
-        if shard in self._queued and not soon:
-            return
-        now = self._clock.monotonic()
-        due = now + pause if soon else max(now + pause, self._written_at.get(shard, now) + self._pace.interval)
-        if shard not in self._rows:
-            due = now + pause
-        self._queued.add(shard)
-        heapq.heappush(self._queue, (due, next(self._numbers), shard))
-        self._wake.set()
+    def _of(self, shard: ShardKey) -> ShardRow:
+        if (each := self._shards.get(shard)) is None:
+            each = self._shards[shard] = ShardRow(self._keys.encode(shard))
+        return each
+
+    def _enqueue(self, shard: ShardKey, after: float | None = None) -> None:
+        """Write a shard's row after so many seconds, or when it is its turn."""
+        now, each = self._clock.monotonic(), self._of(shard)
+        if after is not None:
+            self._schedule.add(shard, now + after)
+        elif shard not in self._schedule:
+            last = now if each.written_at is None else each.written_at
+            self._schedule.add(shard, now if each.row is None else max(now, last + _SHARD_INTERVAL))
 
     async def _run(self) -> None:
         try:
             while True:
-                self._wake.clear()
                 now = self._clock.monotonic()
-                await self._tidy(now)
-                if self._queue and self._queue[0][0] <= now:
-                    _, _, shard = heapq.heappop(self._queue)
-                    if shard in self._queued:
-                        await self._write_paced(shard)
-                    continue
-                due = [
-                    self._look_at,
-                    *([self._cleanup_at] if self._cleanup_at else []),
-                    *(at for at, *_ in self._queue[:1]),
-                ]
-                await within(self._clock, min(due) - now, self._wake.wait())
+                if now >= self._look_at:
+                    self._look_at = now + _LOOK_INTERVAL
+                    self._refresh()
+                if now >= self._cleanup_at:
+                    await self._clean(now)
+                shard = await self._schedule.next(min(self._look_at, self._cleanup_at))
+                if shard is not None:
+                    await self._write_paced(shard)
         except LeaseError as error:
             self._failure.set(error)
         except Exception as error:
@@ -276,9 +240,8 @@ class Checkpoints:
 
     async def _write_paced(self, shard: ShardKey) -> None:
         began = self._clock.monotonic()
-        self._queued.discard(shard)
         if self._epoch(shard.stream) is None:
-            self._enqueue(shard, _RETRY_PAUSE, soon=True)
+            self._enqueue(shard, _RETRY_PAUSE)
             return
         try:
             wrote = await self._write(shard)
@@ -286,93 +249,39 @@ class Checkpoints:
             if not self._troubled:
                 logger.warning("checkpoints wait: %s", error)
             self._troubled = True
-            self._enqueue(shard, _RETRY_PAUSE, soon=True)
+            self._enqueue(shard, _RETRY_PAUSE)
             await self._clock.sleep(_RETRY_PAUSE)
             return
         self._troubled = False
         if wrote:
-            await self._clock.sleep(max(0.0, began + 1 / self._pace.rate - self._clock.monotonic()))
+            await self._clock.sleep(max(0.0, began + 1 / self._rate - self._clock.monotonic()))
 
     async def _write(self, shard: ShardKey, *, last: bool = False) -> bool:
         """Write a shard's pending changes; returns whether there were any."""
-        wrote = False
+        each, wrote = self._of(shard), False
         while (epoch := self._epoch(shard.stream)) is not None:
-            if (stray := self._strays.get(shard)) is not None and stray.epoch <= epoch:
-                await self._drop_stray(shard, stray)
-                wrote = True
+            if each.stray is not None and each.stray.epoch <= epoch:
+                await self._table.delete(each.stray)
+                each.stray, wrote = None, True
                 continue
-            row = self._rows.get(shard)
-            change = self._created(shard) if row is None else self._changed(shard, row, last=last)
-            if change is None or stray is not None or change.epoch > epoch:  # a later run has written the row
+            row = each.row
+            change = each.change(partial(self._read_until, shard), 1.0 if last else REFRESH_INTERVAL)
+            if change is None or each.stray is not None or change.epoch > epoch:  # a later run has written the row
                 return wrote
             wrote = True
-            change = change.written_in(epoch, self._identity(shard.stream), self._fetcher(shard), self._clock.time())
-            outcome: Outcome | EarlierWrite
-            if row is None:
-                outcome = await self._table.create_if_absent(change)
-            else:
-                outcome = await self._table.apply(row, lambda _, change=change: change)  # type: ignore[misc]
-            if isinstance(outcome, Success):
-                self._rows[shard] = outcome.lease
-                self._written_at[shard] = self._clock.monotonic()
-                self._finished.pop(shard, None)
+            stream, fetcher, now = self._identity(shard.stream), self._fetcher(shard), self._clock.time()
+            change = replace(change, epoch=epoch, stream=stream, fetcher=fetcher, written=now)
+            outcome = await (self._table.create(change) if row is None else self._table.update(row, change))
+            if isinstance(outcome, Lease):
+                each.wrote(outcome, self._clock.monotonic())
                 return True
-            current = outcome.lease if isinstance(outcome, EarlierWrite) else outcome.current
-            if current is None:
-                del self._rows[shard]
-            else:
-                self._check_owner(current)
-                self._keep(shard, current)
+            self._check_owner(outcome.current)
+            each.found(outcome.current, stream)
         return wrote
 
-    def _keep(self, shard: ShardKey, row: Lease) -> None:
-        """Remember a row of the table: among the rows, or among the strays if it is of another stream."""
-        stray = row.is_of_another(self._identity(shard.stream))
-        known, other = (self._strays, self._rows) if stray else (self._rows, self._strays)
-        known[shard] = row
-        other.pop(shard, None)
-
-    async def _drop_stray(self, shard: ShardKey, row: Lease) -> None:
-        """Delete the row of another stream. If the shard is read, it gets a new row later."""
-        outcome = await self._table.delete(row)
-        self._strays.pop(shard, None)
-        if isinstance(outcome, Conflict) and outcome.current is not None:
-            self._keep(shard, outcome.current)
-
-    def _created(self, shard: ShardKey) -> Lease | None:
-        """Make the row of a shard that has none; None if nothing is known about it."""
-        noted, info = self._noted.get(shard), self._wanted.get(shard) or self._finished.get(shard)
-        if info is None:
-            return None
-        row = Lease.new(self._keys.encode(shard), info)
-        # The first position noted for a shard may be the end of its first micro-batch; records lie before it.
-        if noted is not None and (
-            noted.is_news_to(row) or (noted.record is not None and noted.position == row.position)
-        ):
-            row = noted.stored_in(row)
-        return self._seen(shard, row)
-
-    def _changed(self, shard: ShardKey, row: Lease, *, last: bool) -> Lease | None:
-        """Return a shard's row with its pending changes; None if there are none."""
-        noted, info = self._noted.get(shard), self._wanted.get(shard)
-        complete = row if info is None else row.completed(info)
-        if noted is not None and noted.is_news_to(row):
-            return self._seen(shard, noted.stored_in(complete))
-        if complete != row or self._is_outdated(shard, row, 1.0 if last else REFRESH_INTERVAL):
-            return self._seen(shard, complete.renewed())
-        return None
-
-    def _is_outdated(self, shard: ShardKey, row: Lease, seconds: float) -> bool:
-        """Whether the row's `read_until` is behind by `seconds` or more."""
-        until = self._read_until(shard, row.position) if row.position is not None else None
-        return until is not None and until - (row.read_until or 0.0) >= seconds
-
-    def _seen(self, shard: ShardKey, row: Lease) -> Lease:
-        return row if row.position is None else row.seen(self._read_until(shard, row.position))
-
-    def _check_owner(self, row: Lease) -> None:
+    def _check_owner(self, row: Lease | None) -> None:
         """Raise an error if a shard's row has an owner: a KCL application, which ignores the run's lease."""
-        if row.owner is not None:
+        if row is not None and row.owner is not None:
             raise LeaseLostError(
                 f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application reads with "
                 f"{self._table.label}, too. Nothing was lost; stop it, or give this query an application of its own"
@@ -380,42 +289,44 @@ class Checkpoints:
 
     # -- periodic work
 
-    def _clean_soon(self) -> None:
-        self._cleanup_at = self._cleanup_at or self._clock.monotonic() + CLEANUP_INTERVAL
+    def _refresh(self) -> None:
+        """Write the rows of idle shards that have been read on for long."""
+        for shard, each in self._shards.items():
+            if each.wanted and each.is_outdated(partial(self._read_until, shard), REFRESH_INTERVAL):
+                self._enqueue(shard)
 
-    async def _tidy(self, now: float) -> None:
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_INTERVAL
-            for shard in self._wanted:
-                if (row := self._rows.get(shard)) is not None and self._is_outdated(shard, row, REFRESH_INTERVAL):
-                    self._enqueue(shard)
-        if self._cleanup_at is not None and now >= self._cleanup_at:
-            await self._clean(now)
+    def _clean_soon(self) -> None:
+        self._cleanup_at = min(self._cleanup_at, self._clock.monotonic() + CLEANUP_INTERVAL)
 
     async def _clean(self, now: float) -> None:
         """Finish and delete the rows of parents that were read to their end, except those of `want`."""
-        self._cleanup_at = now + CLEANUP_INTERVAL if self._rows.keys() - self._wanted.keys() else None
-        rows = {row.key: row for shard, row in self._rows.items() if row.epoch <= (self._epoch(shard.stream) or -1)}
-        wanted = {self._keys.encode(shard) for shard in self._wanted}
+        by_key = {each.key: shard for shard, each in self._shards.items()}
+        rows = {
+            key: row
+            for key, shard in by_key.items()
+            if (row := self._shards[shard].row) is not None and row.epoch <= (self._epoch(shard.stream) or -1)
+        }
+        wanted = {each.key for each in self._shards.values() if each.wanted}
         left = rows.keys() - wanted
+        self._cleanup_at = now + CLEANUP_INTERVAL if by_key.keys() - wanted else inf
         for row, children in passed_parents(rows, left, wanted):
-            shard = self._keys.decode(row.key)
-            assert shard is not None
-            if (noted := self._noted.get(shard)) is None or not noted.position.is_end:
+            pending = self._shards[by_key[row.key]].pending
+            if pending is None or not pending.position.is_end:
                 logger.info("checkpoint %s finished: its shard was read to its end in an earlier run", row.key)
-                self.finish(shard, children)
+                self.finish(by_key[row.key], children)
         try:
             for row in finished_parents(rows, left):
                 outcome = await self._table.delete(row)
-                shard = self._keys.decode(row.key)
-                assert shard is not None
+                shard = by_key[row.key]
+                each = self._shards[shard]
                 if isinstance(outcome, Conflict) and outcome.current is not None:
-                    self._rows[shard] = outcome.current
-                else:
-                    logger.info(
-                        "checkpoint %s deleted: its shard was read to its end, and its children have begun", row.key
-                    )
-                    for known in (self._rows, self._noted, self._written_at):
-                        known.pop(shard, None)
+                    each.found(outcome.current, self._identity(shard.stream))
+                    continue
+                logger.info(
+                    "checkpoint %s deleted: its shard was read to its end, and its children have begun", row.key
+                )
+                each.row = each.pending = None
+                if not each.wanted:
+                    del self._shards[shard]
         except TableUnavailableError as error:
             logger.warning("rows of finished shards stay for now: %s", error)

@@ -1,27 +1,20 @@
 """Detects expired leases: the counter did not change for the lease timeout, or the owner's process has provably ended.
 
-No wall clock is used, and no time is in the table: an observer measures on its own monotonic clock how long there was no change (KCL's
-rule). Pure, except for its arguments.
+No time is in the table: an observer measures on its own monotonic clock how long there was no change (KCL's rule). Pure, except for its
+arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kinesis_efo.leases.row import Lease
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """When one row was seen to change.
-
-    Attributes:
-        lease: The row as it was seen last.
-        owner_since: When it was first seen with its present owner, seconds.
-        changed_at: When its owner or counter was last seen to change, seconds.
-        gone: Whether the row is not in the table any more.
-    """
+    """A row as it was seen last: since when it has its owner, when owner or counter changed, and whether it is gone from the table."""
 
     lease: Lease
     owner_since: float
@@ -30,10 +23,10 @@ class Heartbeat:
 
 
 class Observer:
-    """Remembers the rows of earlier scans and detects those that stopped changing.
+    """Remembers the rows of earlier scans and detects those that stopped changing. All times are monotonic, in seconds.
 
     Args:
-        lease_timeout: Seconds without change after which a lease counts as expired.
+        lease_timeout: Time without change after which a lease counts as expired.
         gone: Returns whether an owner has ended for certain; called once per owner and scan.
     """
 
@@ -44,23 +37,15 @@ class Observer:
         self._heartbeats: dict[str, Heartbeat] = {}
 
     def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Heartbeat]:
-        """Note a scan.
+        """Note all rows of a scan that was complete at a time; returns all heartbeats, by lease key.
 
         A row that is seen for the first time counts as renewed now. A row with an owner that is not in the table any more is remembered
         until it would have expired: if it was deleted by hand, its owner may not know yet.
-
-        Args:
-            leases: All rows.
-            now: Monotonic time at which the scan was complete, seconds.
-
-        Returns:
-            All heartbeats, by lease key.
         """
-        self._ended = frozenset(
-            filter(self._gone, {lease.owner for lease in leases.values() if lease.owner is not None})
-        )
+        owners = {lease.owner for lease in leases.values() if lease.owner is not None}
+        self._ended = frozenset(filter(self._gone, owners))
         kept = {
-            key: Heartbeat(old.lease, old.owner_since, old.changed_at, gone=True)
+            key: replace(old, gone=True)
             for key, old in self._heartbeats.items()
             if key not in leases and old.lease.owner is not None and not self.quiet(old, now)
         }
@@ -75,19 +60,16 @@ class Observer:
         moved = old.gone or old.lease.counter != lease.counter
         return Heartbeat(lease, old.owner_since, now if moved else old.changed_at)
 
-    def quiet(self, heartbeat: Heartbeat, now: float, times: float = 1) -> bool:
-        """Whether neither owner nor counter has changed for `times` the lease timeout, or the owner has ended."""
-        return now - heartbeat.changed_at >= times * self._timeout or heartbeat.lease.owner in self._ended
+    def quiet(self, heartbeat: Heartbeat, now: float) -> bool:
+        """Whether neither owner nor counter has changed for the lease timeout, or the owner has ended."""
+        return now - heartbeat.changed_at >= self._timeout or heartbeat.lease.owner in self._ended
 
-    def expires_in(self, heartbeat: Heartbeat, now: float) -> float:
-        """Return the seconds until a row has been quiet for the lease timeout; 0 if it has."""
-        return 0.0 if self.quiet(heartbeat, now) else heartbeat.changed_at + self._timeout - now
+    def expires_at(self, heartbeat: Heartbeat) -> float:
+        """Return when a row will have been quiet for the lease timeout."""
+        return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:
-        """Whether the owner was watched for a whole timeout and renews its lease.
-
-        A renewal is due every third of the timeout; after two thirds without one, the owner may be dead.
-        """
+        """Whether the owner was watched for a whole timeout, and renewed its lease in the last two thirds of it, where two are due."""
         return (
             now - heartbeat.owner_since >= self._timeout
             and heartbeat.changed_at > heartbeat.owner_since

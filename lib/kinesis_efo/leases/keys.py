@@ -14,13 +14,10 @@ RUN_PREFIX: Final = "#run:"
 
 
 class LeaseKeys:
-    """Converts between the shards of one application and the keys of their rows.
+    """Converts between the shards of one application and the keys of their rows. It maps logical stream names to names in Kinesis.
 
     A shard's row has the key `<stream name>:<shard id>`. Two other forms are read: the shard id alone, which a KCL writes if its
     application reads one stream, and KCL's `<account>:<stream>:<epoch>:<shard id>`.
-
-    Args:
-        streams: Logical stream name to the stream's name in Kinesis, for all streams of the application.
 
     >>> keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
     >>> keys.encode(ShardKey("orders", "shardId-000000000000"))
@@ -39,11 +36,7 @@ class LeaseKeys:
         self._only = next(iter(streams)) if len(streams) == 1 else None
 
     def encode(self, shard: ShardKey) -> str:
-        """Return the key of a shard's row.
-
-        Raises:
-            ValueError: The application does not read that stream.
-        """
+        """Return the key of a shard's row. Raises ValueError if the application does not read the shard's stream."""
         if shard.stream not in self._names:
             raise ValueError(f"{shard.stream!r} is not a stream of this application: {', '.join(sorted(self._names))}")
         return f"{shard.stream}:{shard.shard}"

@@ -1,24 +1,25 @@
-"""Notes for later runs in a run's rows: whether Kinesis distributes a stream's records itself, and the marks of checkpoints.
+"""Notes for later runs in a run's rows: whether Kinesis distributes a stream's records itself, and the furthest marks of checkpoints.
 
-They are written with the renewals of the lease and its release.
+They are written with the renewals of the lease and its release. A later start detects by the marks that a checkpoint went back.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.leases.reached import CheckpointMark, noted
+from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 
+KEPT: Final = 16
+"""Most checkpoints in one row: about 40 bytes each, of the 1 KB that a write is billed by. The entry of a deleted checkpoint stays until
+newer ones take its place."""
+
 
 class RunNotes:
-    """The notes of one run. Streams are named by their logical names.
-
-    Args:
-        clock: Time.
-    """
+    """The notes of one run. Streams are named by their logical names."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -54,3 +55,18 @@ class RunNotes:
         for mark, at in list(self._planned.values()):
             marks = noted(marks, mark, at)
         return replace(row, distributed=row.distributed or stream in self._distributed, marks=marks)
+
+
+def noted(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[CheckpointMark, ...]:
+    """Add a checkpoint's mark, noted at a time in epoch milliseconds, if it is further than its former one; the newest first."""
+    before = furthest(known, mark.checkpoint)
+    if before is not None and before.mark.moved >= mark.moved:
+        return known
+    others = (each for each in known if each.mark.checkpoint != mark.checkpoint)
+    newest = sorted((CheckpointMark(mark, at), *others), key=lambda each: each.at, reverse=True)
+    return tuple(newest[:KEPT])
+
+
+def furthest(known: tuple[CheckpointMark, ...], checkpoint: str) -> CheckpointMark | None:
+    """Return the mark of a checkpoint; None if it is not known."""
+    return next((each for each in known if each.mark.checkpoint == checkpoint), None)

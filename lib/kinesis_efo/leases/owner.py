@@ -46,12 +46,7 @@ def readable(owner: str) -> str:
 
 
 def provably_gone(owner: str, proc: Path = _PROC) -> bool:
-    """Whether an owner's process has certainly ended. False unless it ran on this machine and in this container.
-
-    Args:
-        owner: From `owner_id`, of any process. False for owners of another form.
-        proc: The directory `/proc`.
-    """
+    """Whether an owner's process has certainly ended. False unless it ran on this machine and in this container."""
     if (process := _of_this_machine(owner)) is None:
         return False
     try:
@@ -66,12 +61,7 @@ def provably_gone(owner: str, proc: Path = _PROC) -> bool:
 
 
 def of_this_program(owner: str, proc: Path = _PROC) -> bool:
-    """Whether an owner's process belongs to the same Spark program as this process: both have the same parent, Spark's JVM.
-
-    Args:
-        owner: From `owner_id`, of any process.
-        proc: The directory `/proc`.
-    """
+    """Whether an owner's process belongs to the same Spark program as this process: both have the same parent, Spark's JVM."""
     if (process := _of_this_machine(owner)) is None:
         return False
     if process.pid == str(os.getpid()):
@@ -83,12 +73,10 @@ def of_this_program(owner: str, proc: Path = _PROC) -> bool:
 
 def _of_this_machine(owner: str) -> _OwnerProcess | None:
     """Return an owner's process if it ran on this machine and in this container; None if it did not, or if that is not known."""
-    process = _process(owner)
+    process, here = _process(owner), _own(os.getpid())
     if process is None or UNKNOWN in process:
         return None
-    here = _own(os.getpid())
-    same = (process.host, process.boot, process.namespace) == (here.host, here.boot, here.namespace)
-    return process if same else None
+    return process if (process.host, process.boot, process.namespace) == here[:3] else None
 
 
 def _process(owner: str) -> _OwnerProcess | None:

@@ -15,31 +15,23 @@ from random import Random
 
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError
+from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.run_lag import Lag
-from kinesis_efo.leases.store import Conflict, EarlierWrite, LeaseStore, Outcome, Success
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a lease lasts. All in seconds.
-
-    Attributes:
-        lease_timeout: A lease that is not renewed for this long is free.
-        patience: How long taking a lease is retried while the table cannot be used (`subscribe.retryTimeout`).
-    """
+    """How long a lease lasts that is not renewed, and how long the table may be out of use (`subscribe.retryTimeout`); in seconds."""
 
     lease_timeout: float
     patience: float = 600.0
 
     @property
     def renewal(self) -> float:
-        """Time between two renewals of one lease: a third of the timeout, so that two may fail.
-
-        At most 10 s, because each renewal also writes the run's lag.
-        """
+        """Time between two renewals: a third of the timeout, so that two may fail; at most 10 s, because they also write the lag."""
         return min(self.lease_timeout / 3, 10.0)
 
 
@@ -54,15 +46,13 @@ class RenewalEnd(Enum):
 class Renewal:
     """Renews one lease until it is lost, or has to be released.
 
-    Args:
-        store: The lease table.
-        lease: The row with which the lease was taken.
-        sent_at: Monotonic time before that write was sent, seconds.
-        timing: How long the lease lasts.
-        clock: Time.
-        random: Spreads renewals.
-        lag: Returns the run's lag; called for each renewal.
-        noting: Adds notes to the row; called for each write.
+    It was taken by a write that was sent after `sent_at`, a monotonic time in seconds. Each renewal asks for the run's lag, and each write
+    lets `noting` add notes to the row.
+
+    Attributes:
+        lease: The row as it was written last.
+        lost_to: The owner that took the lease, if known.
+        trouble: The error of the last write, if it failed.
     """
 
     def __init__(
@@ -125,34 +115,26 @@ class Renewal:
     async def keep(self) -> RenewalEnd:
         """Renew until the lease is lost or should be released. Does not release it."""
         try:
-            return await self._keep()
+            pause = self._timing.renewal * self._random.uniform(0.5, 1)  # so that leases taken together spread out
+            while True:
+                await self._pause(pause)
+                if not self.valid:  # checked before each write: the process may have been suspended past the deadline
+                    return RenewalEnd.UNREACHABLE
+                if self._leaving.is_set():
+                    return RenewalEnd.LEAVING
+                match await self._write(lambda lease: lease.renewed(self._lag()), self.deadline):
+                    case None:
+                        pause = self._retry_pause()
+                    case Conflict(current):
+                        self.lost_to = current.owner if current else None
+                        return RenewalEnd.LOST
+                    case Lease():
+                        pause = self._sent_at + self._timing.renewal - self._clock.monotonic()
         finally:
             self._keeping = False
 
-    async def _keep(self) -> RenewalEnd:
-        pause = self._timing.renewal * self._random.uniform(0.5, 1)  # so that leases taken together spread out
-        while True:
-            await self._pause(pause)
-            if not self.valid:  # checked before each write: the process may have been suspended past the deadline
-                return RenewalEnd.UNREACHABLE
-            if self._leaving.is_set():
-                return RenewalEnd.LEAVING
-            outcome = await self._write(self._renewed, self.deadline)
-            if isinstance(outcome, Conflict) and outcome.current is None:
-                outcome = await self._recreate()
-            match outcome:
-                case None:
-                    pause = self._retry_pause()
-                case EarlierWrite():
-                    pause = 0.0
-                case Conflict(current):
-                    self.lost_to = current.owner if current else None
-                    return RenewalEnd.LOST
-                case Success():
-                    pause = self._sent_at + self._timing.renewal - self._clock.monotonic()
-
     async def _pause(self, seconds: float) -> None:
-        due = self._clock.monotonic() + max(0.0, min(seconds, self.deadline - self._clock.monotonic()))
+        due = min(self._clock.monotonic() + max(0.0, seconds), self.deadline)
         await within(self._clock, due - self._clock.monotonic(), self._leaving.wait())
         self._note_time(due)
 
@@ -161,17 +143,14 @@ class Renewal:
         self._stopped = max(self._stopped, self._clock.monotonic() - due)
 
     async def release(self) -> bool:
-        """Free the row; retried for up to one lease timeout.
+        """Free the row; retried for up to one lease timeout. Returns whether it is free now.
 
         The deadline does not matter: the lease is not used any more, and the write is refused if another run has it.
-
-        Returns:
-            Whether the row is free now.
         """
         give_up_at = self._clock.monotonic() + self._timing.lease_timeout
         while self._clock.monotonic() < give_up_at:
-            match await self._write(self._released, give_up_at):
-                case Success():
+            match await self._write(Lease.released, give_up_at):
+                case Lease():
                     return True
                 case Conflict(current):
                     return current is None or current.owner is None
@@ -179,47 +158,38 @@ class Renewal:
                     await self._clock.sleep(self._retry_pause())
         return False
 
-    def _renewed(self, lease: Lease) -> Lease:
-        return self._noting(lease.renewed(self._lag()))
+    async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | None:
+        """Change the row; None if that failed for now or took too long. A row that was deleted by hand is written again, with its owner."""
+        while True:
+            after = self._noting(change(self.lease))
+            outcome = await self._send(self._store.update(self.lease, after), give_up_at)
+            if outcome == Conflict(None) and after.owner is not None:
+                outcome = await self._send(self._store.create(after), give_up_at)
+                if isinstance(outcome, Lease):
+                    logger.warning("lease %s: its row was deleted from %s; written again", after.key, self._store.label)
+            current = outcome.current if isinstance(outcome, Conflict) else None
+            if current is None or (current.owner, current.counter) != (self.lease.owner, self.lease.counter + 1):
+                return outcome
+            # An earlier write had succeeded, but its response was lost. It is not known when it was sent, so the deadline stays.
+            self.lease = current
+            if self._clock.monotonic() >= give_up_at:
+                return None
 
-    def _released(self, lease: Lease) -> Lease:
-        return self._noting(lease.released())
-
-    async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | EarlierWrite | None:
-        return await self._send(lambda: self._store.apply(self.lease, change), give_up_at)
-
-    async def _recreate(self) -> Outcome | EarlierWrite | None:
-        """Write the row again after it was deleted by hand."""
-        lease = self._renewed(self.lease)
-        outcome = await self._send(lambda: self._store.create_if_absent(lease), self.deadline)
-        if isinstance(outcome, Success):
-            logger.warning("lease %s: its row was deleted from %s; written again", self.lease.key, self._store.label)
-        return outcome
-
-    async def _send(
-        self, request: Callable[[], Awaitable[Outcome | EarlierWrite]], give_up_at: float
-    ) -> Outcome | EarlierWrite | None:
+    async def _send(self, write: Awaitable[Outcome], give_up_at: float) -> Outcome | None:
         """Send one write; None if it failed for now or took too long."""
-
-        async def sent() -> tuple[float, Outcome | EarlierWrite]:
-            return self._clock.monotonic(), await request()
-
+        sent_at = self._clock.monotonic()
         try:
-            answer = await within(self._clock, give_up_at - self._clock.monotonic(), sent())
+            outcome = await within(self._clock, give_up_at - sent_at, write)
         except LeaseError as error:
             self.trouble = error
             return None
         finally:
             self._note_time(give_up_at)
-        if answer is None:
-            self._unanswered += 1
-            return None
-        sent_at, outcome = answer
-        if isinstance(outcome, Success):
-            self.lease, self._sent_at, self.trouble = outcome.lease, sent_at, None
+        if isinstance(outcome, Lease):
+            self.lease, self._sent_at, self.trouble = outcome, sent_at, None
             self._stopped, self._unanswered = 0.0, 0
-        elif isinstance(outcome, EarlierWrite):
-            self.lease = outcome.lease  # the deadline stays, because it is not known when this was sent
+        elif outcome is None:
+            self._unanswered += 1
         return outcome
 
     def _retry_pause(self) -> float:

@@ -1,49 +1,41 @@
 """One row of the lease table as a value: its changes, and its form in DynamoDB.
 
-A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`).
-Attribute names and types are those of KCL's `DynamoDBLeaseSerializer`, so that rows of a KCL application can be read. Only this library
-has `epoch`, `endpoint`, `continuation`, `checkpointTimestamp`, `readUntil` (epoch milliseconds), `streamArn`, `streamCreated` (epoch
-seconds), `writtenAt` (epoch milliseconds), `status`, `marks` and `lag`.
+A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`). Attribute names
+and types are those of KCL's `DynamoDBLeaseSerializer`, so that rows of a KCL application can be read, with some that only this library has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeAlias
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.leases import attributes
+from kinesis_efo.leases.attributes import CheckpointMark, Lag
 from kinesis_efo.leases.keys import RUN_PREFIX
-from kinesis_efo.leases.reached import CheckpointMark
-from kinesis_efo.leases.run_lag import Lag
 from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Position, PositionKind
 
 Item: TypeAlias = dict[str, dict[str, Any]]
 """Attributes in DynamoDB's typed form, such as `{"leaseKey": {"S": "shardId-000000000000"}}`."""
 
 OBSOLETE: Final = (
-    "checkpointOwner",
-    "pendingCheckpoint",
-    "pendingCheckpointSubSequenceNumber",
-    "pendingCheckpointState",
-)
+    "checkpointOwner", "pendingCheckpoint", "pendingCheckpointSubSequenceNumber", "pendingCheckpointState"
+)  # fmt: skip
 """Attributes that a KCL leaves in a shard's row after a hand-over or a two-phase checkpoint. A run removes them."""
 
+_TEXTS: Final = {
+    "owner": "leaseOwner", "starting_hash_key": "startingHashKey", "ending_hash_key": "endingHashKey",
+    "endpoint": "endpoint", "fetcher": "fetcher", "status": "status",
+}  # fmt: skip
+_SETS: Final = {"parents": "parentShardId", "children": "childShardIds"}
 _OURS: Final = frozenset({"epoch", "endpoint", "continuation", "checkpointTimestamp", "readUntil", "streamArn"})
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """The contents of a new row for a shard's checkpoint.
-
-    Attributes:
-        start: Checkpoint of a new row.
-        parents: Shard ids of the parents.
-        starting_hash_key: First partition-key hash of the shard, decimal.
-        ending_hash_key: Last partition-key hash of the shard, decimal.
-    """
+    """The contents of a new row for a shard's checkpoint: its start, the parents' shard ids, and the partition-key hashes, decimal."""
 
     start: Position = TRIM_HORIZON
     parents: frozenset[str] = frozenset()
@@ -58,30 +50,18 @@ class LeaseInfo:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A row of the lease table: a run's lease on a stream, or the checkpoint of a shard.
+    """A row of the lease table: a run's lease on a stream, or the checkpoint of a shard. `docs/lease-table.md` has all attributes.
 
     Attributes:
-        key: Lease key; see `LeaseKeys`.
-        counter: Fencing token: one more with every write.
+        counter: One more with every write, which tells writers that another one was first.
         owner: The owner; None if there is none. Of the shards' rows, only those of a KCL application have owners.
         checkpoint: The last record that was read, if its number is known, or the start position; None if a KCL application stored no
             position: it wrote `LATEST`, or `AT_TIMESTAMP` with the time only in its configuration.
         sub: Sub-sequence number within an aggregated record, the last one if all of it was read; 0 for a plain record.
         continuation: Sequence number up to which the shard was read. It may be higher than the last record's: Kinesis sends such numbers
             for idle shards, too. None in rows of a KCL application, whose checkpoint may be inside of an aggregate.
-        owner_switches: Changes of owner since the last checkpoint.
-        parents: Shard ids of the parents.
-        children: Shard ids of the children, once known.
-        starting_hash_key: First partition-key hash, decimal.
-        ending_hash_key: Last partition-key hash, decimal.
         epoch: Grows with every run that takes the lease. In a shard's row, the epoch of the run that wrote it.
-        endpoint: The address at which the owner serves data.
         stream: The stream that was read; None in rows of a KCL application, and in rows that were moved by hand.
-        fetcher: The fetcher of the shard when its row was written, as `<number> on <host>`; None if there was only one.
-        distributed: Whether a run noted that Kinesis distributes the stream's records itself, now or in the past; in rows of runs.
-        marks: The marks of the checkpoints with which the stream was read; in rows of runs.
-        lag: The run's lag at its last renewal; None in shards' rows, and before the first renewal.
-        status: Address and token with which tools can read the run's status, and nothing else. None in shards' rows.
         written: When a run wrote a shard's row, epoch seconds by its own clock; None if not known.
         also: Attributes with texts that only rows for a KCL application have.
         ours: Whether this library certainly wrote the row, rather than a KCL application.
@@ -95,8 +75,8 @@ class Lease:
     checkpoint: Position | None = TRIM_HORIZON
     sub: int = 0
     owner_switches: int = 0
-    parents: frozenset[str] = field(default=frozenset())
-    children: frozenset[str] = field(default=frozenset())
+    parents: frozenset[str] = frozenset()
+    children: frozenset[str] = frozenset()
     starting_hash_key: str | None = None
     ending_hash_key: str | None = None
     epoch: int = 0
@@ -116,16 +96,8 @@ class Lease:
     @classmethod
     def new(cls, key: str, info: LeaseInfo) -> Self:
         """Make a row for a shard that has none yet, without an owner."""
-        position, sub, continuation = attributes.stored(info.start)
-        return cls(
-            key,
-            checkpoint=position,
-            sub=sub,
-            continuation=continuation,
-            parents=info.parents,
-            starting_hash_key=info.starting_hash_key,
-            ending_hash_key=info.ending_hash_key,
-        )
+        checkpoint, sub, continuation = attributes.stored(info.start)
+        return cls(key, checkpoint=checkpoint, sub=sub, continuation=continuation).completed(info)
 
     def completed(self, info: LeaseInfo) -> Self:
         """Return the row with the shard's parents and hash keys added, which a KCL application needs."""
@@ -147,26 +119,18 @@ class Lease:
     def checkpointed(
         self, position: Position, children: Collection[str] = (), record: LastRecord | None = None
     ) -> Self:
-        """Return the row with a position and without an owner.
+        """Return the row with a position up to which everything is done, and without an owner.
 
-        Args:
-            position: Everything up to here is done.
-            children: Shard ids of the children, if the shard has ended.
-            record: The last record up to there; None if there was none since the row was written, or it is not known.
+        The children are those of a shard that has ended. The record is the last one up to there; None if there was none since the row was
+        written, or it is not known.
         """
         checkpoint, sub, continuation = attributes.stored(position)
         if continuation is not None and record is not None:
             checkpoint, sub = Position.after(record.number), record.sub
         elif continuation is not None and self.checkpoint is not None:
             checkpoint, sub = self.checkpoint, self.sub
-        return replace(
-            self.released(),
-            checkpoint=checkpoint,
-            sub=sub,
-            continuation=continuation,
-            owner_switches=0,
-            children=self.children | frozenset(children),
-        )
+        row = replace(self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation)
+        return replace(row, owner_switches=0, children=self.children | frozenset(children))
 
     def moved(self, position: Position) -> Self:
         """Return the row after it was moved by hand, forwards or back."""
@@ -174,16 +138,6 @@ class Lease:
         return replace(
             self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation, read_until=None, stream=None
         )
-
-    def written_in(
-        self, epoch: int, stream: StreamIdentity | None, fetcher: str | None = None, now: float | None = None
-    ) -> Self:
-        """Return the row with the facts about the run that writes it: epoch, stream, fetcher, and time in epoch seconds."""
-        return replace(self, epoch=epoch, stream=stream, fetcher=fetcher, written=now)
-
-    def seen(self, read_until: float | None) -> Self:
-        """Return the row with `read_until`, unless None."""
-        return self if read_until is None else replace(self, read_until=read_until)
 
     def released(self) -> Self:
         """Return the row after its owner released the lease."""
@@ -227,8 +181,8 @@ class Lease:
     @property
     def record(self) -> int | None:
         """Number of the last record that was read; None if it is not known, or there was none."""
-        known = self.checkpoint is not None and self.checkpoint.kind is PositionKind.AFTER
-        return self.checkpoint.value if known and self.checkpoint is not None else None
+        checkpoint = self.checkpoint
+        return checkpoint.value if checkpoint is not None and checkpoint.kind is PositionKind.AFTER else None
 
     @property
     def has_begun(self) -> bool:
@@ -237,78 +191,76 @@ class Lease:
 
     def to_item(self) -> Item:
         """Convert the row to DynamoDB attributes."""
-        item: Item = {"leaseKey": {"S": self.key}, "leaseCounter": {"N": str(self.counter)}}
-        if not self.is_run:
-            item["checkpoint"] = {"S": attributes.checkpoint_text(self.checkpoint)}
-            item["checkpointSubSequenceNumber"] = {"N": str(self.sub)}
-            item["ownerSwitchesSinceCheckpoint"] = {"N": str(self.owner_switches)}
-        if self.epoch:
-            item["epoch"] = {"N": str(self.epoch)}
-        if self.checkpoint is not None and self.checkpoint.kind is PositionKind.AT_TIMESTAMP:
-            item["checkpointTimestamp"] = {"N": str(self.checkpoint.value)}
-        if self.continuation is not None:
-            item["continuation"] = {"S": str(self.continuation)}
-        if self.read_until is not None:
-            item["readUntil"] = {"N": str(round(self.read_until * 1000))}
-        if self.written is not None:
-            item["writtenAt"] = {"N": str(round(self.written * 1000))}
+        at, until, written = self.checkpoint, self.read_until, self.written
+        numbers = {
+            "leaseCounter": self.counter,
+            "epoch": self.epoch or None,
+            "checkpointTimestamp": at.value if at is not None and at.kind is PositionKind.AT_TIMESTAMP else None,
+            "readUntil": None if until is None else round(until * 1000),
+            "writtenAt": None if written is None else round(written * 1000),
+        }
+        texts = {name: getattr(self, each) for each, name in _TEXTS.items()} | dict(self.also)
+        texts |= {"leaseKey": self.key, "continuation": None if self.continuation is None else str(self.continuation)}
+        if self.distributed:
+            texts["distribution"] = Distribution.AUTO.value
         if self.stream is not None:
-            item |= attributes.of_stream(self.stream)
+            texts["streamArn"], numbers["streamCreated"] = self.stream.arn, self.stream.created
+        if not self.is_run:
+            numbers |= {"checkpointSubSequenceNumber": self.sub, "ownerSwitchesSinceCheckpoint": self.owner_switches}
+            record = self.record
+            texts["checkpoint"] = "LATEST" if at is None else at.kind.value if record is None else str(record)
+        item: Item = {name: {"N": str(number)} for name, number in numbers.items() if number is not None}
+        item |= {name: {"S": text} for name, text in texts.items() if text is not None}
         if self.lag is not None:
             item |= attributes.of_lag(self.lag)
         if self.marks:
             item |= attributes.of_marks(self.marks)
-        for name, text in (
-            ("leaseOwner", self.owner),
-            ("startingHashKey", self.starting_hash_key),
-            ("endingHashKey", self.ending_hash_key),
-            ("endpoint", self.endpoint),
-            ("fetcher", self.fetcher),
-            ("status", self.status),
-            ("distribution", Distribution.AUTO.value if self.distributed else None),
-            *self.also,
-        ):
-            if text is not None:
-                item[name] = {"S": text}
-        for name, shards in (("parentShardId", self.parents), ("childShardIds", self.children)):
-            if shards:  # DynamoDB has no empty sets
-                item[name] = {"SS": sorted(shards)}
+        # DynamoDB has no empty sets.
+        item |= {name: {"SS": sorted(shards)} for each, name in _SETS.items() if (shards := getattr(self, each))}
         return item
 
     @classmethod
     def from_item(cls, item: Mapping[str, Mapping[str, Any]]) -> Self | None:
-        """Read a row of this library or of a KCL.
-
-        Returns:
-            The lease; None for other rows (KCL 3.5 keeps its leader, workers and streams in the same table and marks them with
-            `entityType`).
+        """Read a row of this library or of a KCL; None for other rows (KCL 3.5 marks those of its leader and workers by `entityType`).
 
         Raises:
             ValueError: An attribute has the wrong type or value; the message names row and attribute.
         """
         if attributes.read(item, "entityType", "S", "LEASE") != "LEASE":
             return None
+        named: dict[str, Any] = {each: attributes.read(item, name, "S", None) for each, name in _TEXTS.items()}
+        named |= {each: frozenset(attributes.read(item, name, "SS", ())) for each, name in _SETS.items()}
         return cls(
             key=attributes.read(item, "leaseKey", "S"),
             counter=attributes.number(item, "leaseCounter"),
-            owner=attributes.read(item, "leaseOwner", "S", None),
             checkpoint=attributes.read_checkpoint(item),
             sub=attributes.number(item, "checkpointSubSequenceNumber", 0),
             owner_switches=attributes.number(item, "ownerSwitchesSinceCheckpoint", 0),
-            parents=frozenset(attributes.read(item, "parentShardId", "SS", ())),
-            children=frozenset(attributes.read(item, "childShardIds", "SS", ())),
-            starting_hash_key=attributes.read(item, "startingHashKey", "S", None),
-            ending_hash_key=attributes.read(item, "endingHashKey", "S", None),
             epoch=attributes.number(item, "epoch", 0),
-            endpoint=attributes.read(item, "endpoint", "S", None),
-            fetcher=attributes.read(item, "fetcher", "S", None),
-            status=attributes.read(item, "status", "S", None),
             distributed=attributes.read(item, "distribution", "S", None) == Distribution.AUTO.value,
-            written=attributes.number(item, "writtenAt") / 1000 if "writtenAt" in item else None,
+            written=attributes.seconds(item, "writtenAt"),
             ours=not _OURS.isdisjoint(item),
-            read_until=attributes.number(item, "readUntil") / 1000 if "readUntil" in item else None,
+            read_until=attributes.seconds(item, "readUntil"),
             continuation=attributes.read_continuation(item),
             stream=attributes.read_stream(item),
             lag=attributes.read_lag(item),
             marks=attributes.read_marks(item),
+            **named,
         )
+
+
+def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
+    """Describe checkpoints among a stream's rows that are certainly of another stream than the present one; None if there are none.
+
+    Shards of every stream have the same ids, so their rows have the same keys.
+    """
+    found = sorted((row for row in rows if row.is_of_another(present)), key=lambda row: row.key)
+    if not found:
+        return None
+    first, more = found[0], len(found) - 1
+    assert first.stream is not None
+    created_again = first.stream.arn == present.arn
+    return (
+        f"checkpoint {first.key}{f' (and {more} more)' if more else ''} is of another stream: {first.stream}. The stream is now {present}: "
+        + ("it was deleted and created again since" if created_again else "the application read another one before")
+    )

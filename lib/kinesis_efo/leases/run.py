@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.errors import (
-    AlreadyRunningError,
-    KinesisEfoError,
-    LeaseError,
-    LeaseLostError,
-    LeaseTableError,
-    TableUnavailableError,
-)
-from kinesis_efo.leases.decision import Free, Rival, decide
-from kinesis_efo.leases.expiry import Heartbeat, Observer
+from kinesis_efo.errors import LeaseError, LeaseTableError, TableUnavailableError
+from kinesis_efo.failure import Failure
+from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.expiry import Observer
 from kinesis_efo.leases.keys import LeaseKeys, run_key
-from kinesis_efo.leases.listener import LeaseListener, SilentListener
 from kinesis_efo.leases.notes import RunNotes
-from kinesis_efo.leases.owner import of_this_program, provably_gone, readable
+from kinesis_efo.leases.owner import of_this_program, provably_gone
 from kinesis_efo.leases.renewal import Renewal, RenewalEnd, Timing
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
+from kinesis_efo.leases.search import Free, Search
+from kinesis_efo.leases.store import Conflict, LeaseStore
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
 
@@ -38,12 +33,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LeaseStats:
-    """Statistics of a run's leases, for metrics: plain numbers, read from other threads.
+    """How often this run took a lease, lost one to another run, or gave one up because no renewal succeeded in time.
 
-    Attributes:
-        taken: Leases that this run took.
-        lost_to_others: Leases that another run took.
-        not_renewed: Leases given up because no renewal succeeded in time.
+    Other threads read the numbers, for metrics.
     """
 
     taken: int = 0
@@ -51,8 +43,43 @@ class LeaseStats:
     not_renewed: int = 0
 
 
+class LeaseListener:
+    """Reads streams while their leases are held. It is called in the event loop of the lease. This one reads nothing.
+
+    Attributes:
+        failure: Holds the error that ends the run.
+    """
+
+    def __init__(self) -> None:
+        self.failure = Failure()
+
+    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        """Start reading a stream, because its lease is held now; `rows` are the present rows of its shards, by lease key."""
+
+    def lease_lost(self, stream: str, owner: str | None) -> None:
+        """Stop reading a stream before returning, because its lease was lost: to an owner, or because it was not renewed in time."""
+
+    def lag(self, stream: str) -> Lag | None:
+        """Return how far the reader is behind. Called before each renewal, so it must return at once."""
+
+
+class _Holder(NamedTuple):
+    """A run, as the rows of its leases name it."""
+
+    owner: str
+    endpoint: str = ""
+    status: str | None = None
+
+
+class _Outage(NamedTuple):
+    """A time in which the lease table cannot be used."""
+
+    since: float
+    error: LeaseError
+
+
 class RunLease:
-    """Holds the lease on each stream that a run reads. One per run, on one asyncio loop.
+    """Holds the lease on each stream that a run reads. One per run, on one asyncio loop. Streams are named by their logical names.
 
     Args:
         table: The lease table.
@@ -86,50 +113,29 @@ class RunLease:
         self.stats = LeaseStats()
         self.notes = RunNotes(clock)
         self._table = table
-        self._me = owner
-        self._keys = keys
-        self._endpoint = ""
-        self._status: str | None = None
-        self._listener: LeaseListener = SilentListener()
-        self._clock = clock
         self._timing = timing
+        self._clock = clock
         self._random = random
-        self._subject = f"application {application}" if application else table.label
-        self._is_sibling = is_sibling
-        self._observer = Observer(timing.lease_timeout, gone)
-        self._wanted: frozenset[str] = frozenset()
-        self._further: frozenset[str] = frozenset()
-        self._refused: dict[str, LeaseError] = {}
+        subject = f"application {application}" if application else table.label
+        self._search = Search(keys, Observer(timing.lease_timeout, gone), owner, subject, is_sibling)
+        self._holder = _Holder(owner)
+        self._listener = LeaseListener()
         self._renewals: dict[str, Renewal] = {}
-        self._epochs: dict[str, int] = {}
-        self._tending: set[asyncio.Task[None]] = set()
-        self._loop_task: asyncio.Task[None] | None = None
+        self._outage: _Outage | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
-        self._trouble: LeaseError | None = None
-        self._troubled_since: float | None = None
         self._stopping = False
 
     def want(self, streams: Collection[str]) -> None:
-        """Take the leases on these streams as soon as possible, and hold them until `stop`.
-
-        Args:
-            streams: Logical names.
-        """
-        if self._wanted != frozenset(streams):
-            self._wanted = frozenset(streams)
-            self._wake.set()
+        """Take the leases on these streams as soon as possible, and hold them until `stop`."""
+        self._search.wanted = frozenset(streams)
+        self._wake.set()
 
     def extend(self, streams: Collection[str]) -> None:
-        """Take the leases on further streams, too. If one cannot be taken, the run does not end; `wait_held` raises the reason.
-
-        Args:
-            streams: Logical names.
-        """
-        for stream in streams:
-            self._refused.pop(stream, None)
-        self._further |= frozenset(streams) - self._wanted
-        self.want(self._wanted | frozenset(streams))
+        """Take the leases on further streams, too. If one cannot be taken, the run does not end; `wait_held` raises the reason."""
+        self._search.extend(streams)
+        self._wake.set()
 
     @property
     def held(self) -> frozenset[str]:
@@ -140,7 +146,7 @@ class RunLease:
     @property
     def wanted(self) -> frozenset[str]:
         """Streams whose lease should be held."""
-        return self._wanted
+        return self._search.wanted
 
     def is_held(self, stream: str) -> bool:
         """Whether a lease is held now. Reads the clock, so it is right even after the process was suspended."""
@@ -149,24 +155,14 @@ class RunLease:
 
     def seconds(self, stream: str) -> float:
         """Return how much longer a lease is certainly held, in seconds; 0 if it is not held."""
-        renewal = self._renewals.get(stream)
-        return max(0.0, renewal.deadline - self._clock.monotonic()) if renewal is not None and renewal.held else 0.0
+        return max(0.0, self._renewals[stream].deadline - self._clock.monotonic()) if self.is_held(stream) else 0.0
 
     def epoch(self, stream: str) -> int | None:
         """Return the epoch with which the lease on a stream was taken; None while it is not held."""
-        return self._epochs[stream] if self.is_held(stream) else None
-
-    @property
-    def failure(self) -> KinesisEfoError | None:
-        """The error that ended the run; None if there is none."""
-        return self._listener.failure.error
+        return self._renewals[stream].lease.epoch if self.is_held(stream) else None
 
     async def wait_held(self, streams: Collection[str], at_most: float | None = None) -> None:
-        """Wait until the leases on these streams are held.
-
-        Args:
-            streams: Logical names, given to `want` or `extend` before.
-            at_most: Longest wait, seconds.
+        """Wait until the leases on streams that were given to `want` or `extend` are held, for at most so many seconds.
 
         Raises:
             AlreadyRunningError: Another run holds one of them, and was seen to renew it during `lease_timeout`.
@@ -177,17 +173,18 @@ class RunLease:
         give_up_at = None if at_most is None else self._clock.monotonic() + at_most
         while True:
             self._listener.failure.raise_if_set()
-            for stream in sorted(self._refused.keys() & streams):
-                raise self._refused[stream]
+            for stream in sorted(self._search.refused.keys() & streams):
+                raise self._search.refused[stream]
             missing = sorted(stream for stream in streams if not self.is_held(stream))
             if not missing:
                 return
             now = self._clock.monotonic()
             if give_up_at is not None and now >= give_up_at:
-                reason = f": {self._trouble}" if self._trouble else ""
+                error = self._outage.error if self._outage else None
                 raise TableUnavailableError(
-                    f"{self._subject}: the lease on stream {', '.join(missing)} is not held after {at_most:g} s{reason}"
-                ) from self._trouble
+                    f"{self._search.subject}: the lease on stream {', '.join(missing)} is not held after {at_most:g} s"
+                    + (f": {error}" if error else "")
+                ) from error
             self._news.clear()
             pause = self._timing.renewal if give_up_at is None else give_up_at - now
             await within(self._clock, pause, self._news.wait())
@@ -195,213 +192,131 @@ class RunLease:
     # -- start and stop
 
     async def start(self, listener: LeaseListener, endpoint: str, status: str | None = None) -> None:
-        """Check the table and start.
-
-        Args:
-            listener: Reads the streams, and is told when leases are taken or lost.
-            endpoint: Address at which this run serves data, written into the rows for other processes.
-            status: Address and token with which tools can read this run's status, also written into the rows.
+        """Check the table and start. The endpoint and the status are written into the rows; see `Lease`.
 
         Raises:
             LeaseTableError: The table is missing, is not a lease table, or access to it is refused.
             TableUnavailableError: It could not be reached for `Timing.patience`.
         """
-        self._listener, self._endpoint, self._status = listener, endpoint, status
+        self._listener = listener
+        self._holder = _Holder(self._holder.owner, endpoint, status)
         listener.failure.on_set(self._news.set)
         settings = RetrySettings(timeout=self._timing.patience)
         patience = Patience(settings, self._clock, self._random.random)
         await patience.call(f"DescribeTable of {self._table.label}", self._table.check)
-        self._loop_task = asyncio.create_task(self._run(), name=f"leases of {self._me}")
+        self._tasks.add(asyncio.create_task(self._run(), name=f"leases of {self._holder.owner}"))
 
     async def stop(self, at_most: float = 5.0) -> None:
-        """Release all leases.
-
-        Args:
-            at_most: Seconds after which leases that could not be released are left to expire.
-        """
-        give_up_at = self._clock.monotonic() + at_most
+        """Release all leases. Those that could not be released after `at_most` seconds are left to expire."""
         self._stopping = True
         self._wake.set()
         for renewal in self._renewals.values():
             renewal.leave()
-        if self._loop_task is not None:
-            # Not cancelled at once: a lease that is just being taken would not be released.
-            await within(self._clock, at_most, asyncio.wait((self._loop_task,)))
-            self._loop_task.cancel()
-            await asyncio.gather(self._loop_task, return_exceptions=True)
-        tending = set(self._tending)
-        if tending:
-            await within(self._clock, give_up_at - self._clock.monotonic(), asyncio.wait(tending))
+        # Nothing is cancelled before: a lease that is just being taken would not be released.
+        if self._tasks:
+            await within(self._clock, at_most, self._ended())
         for stream in self._renewals:
             logger.warning("the lease on stream %s was not released in time: it is left to expire", stream)
-        for task in tending:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*tending, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._renewals.clear()
 
-    # -- the loop
+    async def _ended(self) -> None:
+        while left := [task for task in self._tasks if not task.done()]:
+            await asyncio.wait(left)
+
+    # -- taking
 
     async def _run(self) -> None:
         try:
             while not self._stopping:
                 self._wake.clear()
-                pause = await self._step() if self._missing else self._timing.renewal
-                self._news.set()
-                await within(self._clock, pause, self._wake.wait())
+                await within(self._clock, await self._step(), self._wake.wait())
         except Exception as error:
             self._fail(error)
 
-    @property
-    def _missing(self) -> list[str]:
-        return [] if self._stopping else sorted(self._wanted - self._renewals.keys())
-
     async def _step(self) -> float:
-        """Scan once and take the free leases.
-
-        Returns:
-            Seconds until the next step is due.
-        """
+        """Scan once if a lease is missing, and take the free ones; returns the seconds until the next step is due."""
+        timeout = self._timing.lease_timeout
+        if self.wanted <= self._renewals.keys():
+            return self._timing.renewal
         try:
-            scan = await within(self._clock, self._timing.lease_timeout, self._table.scan())
+            scan = await within(self._clock, timeout, self._table.scan())
             if scan is None:
-                raise TableUnavailableError(f"{self._table.label}: no answer for {self._timing.lease_timeout:g} s")
-            self._check_readable(scan)
-            return await self._take_missing(scan)
+                raise TableUnavailableError(f"{self._table.label}: no answer for {timeout:g} s")
+            if self._stopping:
+                return 0.0
+            free, expires_at = self._search.choose(scan, self._renewals.keys(), self._clock.monotonic())
+            self._news.set()
+            # No attempt takes longer than a lease. If one times out but its write arrives later, the row has our owner and is taken again.
+            attempts = [within(self._clock, timeout, self._take(stream, found)) for stream, found in free.items()]
+            results = await asyncio.gather(*attempts, return_exceptions=True)
+            errors = [each for each in results if isinstance(each, BaseException)]
+            for error in sorted(errors, key=lambda each: isinstance(each, TableUnavailableError)):  # others first
+                raise error
         except TableUnavailableError as error:
             return self._unavailable(error)
+        self._outage = None
+        # Scan again at once if one was taken: more leases may be free now. Else when the first one expires.
+        return 0.0 if True in results else min(timeout / 10, expires_at - self._clock.monotonic())
 
     def _unavailable(self, error: TableUnavailableError) -> float:
-        now = self._clock.monotonic()
-        if self._trouble is None or self._troubled_since is None:
-            self._troubled_since = now
+        if self._outage is None:
             logger.warning("%s", error)
-        self._trouble = error
-        if now - self._troubled_since >= self._timing.patience:
+        since = self._clock.monotonic() if self._outage is None else self._outage.since
+        self._outage = _Outage(since, error)
+        seconds = self._clock.monotonic() - since
+        if seconds >= self._timing.patience:
             raise TableUnavailableError(
-                f"{self._subject}: the lease table could not be used for {now - self._troubled_since:.0f} s, given up: {error}. Nothing was "
+                f"{self._search.subject}: the lease table could not be used for {seconds:.0f} s, given up: {error}. Nothing was "
                 "lost: start the query again; kinesis-efo option 'subscribe.retryTimeout' lets it wait longer"
             ) from error
         return self._timing.renewal / 3 * self._random.uniform(0.5, 1)
 
-    def _check_readable(self, scan: Scan) -> None:
-        for key in sorted(scan.unreadable):
-            named = ":" in key or key.startswith("shardId-")
-            if named and (stream := self._keys.stream(key)) in self._wanted:
-                error = LeaseTableError(f"{scan.unreadable[key]}; correct or delete the row")
-                if stream not in self._further:
-                    raise error
-                self._refuse(stream, error)
-
-    async def _take_missing(self, scan: Scan) -> float:
-        now = self._clock.monotonic()
-        heartbeats: dict[str, dict[str, Heartbeat]] = {}
-        for key, seen in self._observer.observe(scan.leases, now).items():
-            if (stream := self._keys.stream(key)) is not None:
-                heartbeats.setdefault(stream, {})[key] = seen
-        missing = self._missing
-        found = {
-            stream: decide(run_key(stream), heartbeats.get(stream, {}), self._observer, now, me=self._me)
-            for stream in missing
-        }
-        for stream in self._further & found.keys():
-            each = found[stream]
-            if isinstance(each, Rival) and self._observer.proven_alive(each.seen, now):
-                self._refuse(stream, self._already_running(each.seen, now))
-                missing.remove(stream)
-                del found[stream]
-        rivals = [each.seen for each in found.values() if isinstance(each, Rival)]
-        alive = [seen for seen in rivals if self._observer.proven_alive(seen, now)]
-        if alive:
-            raise self._already_running(alive[0], now)
-        if not self._renewals:
-            # Take the first stream alone: if runs start at the same moment, each would hold some streams, and none all.
-            missing = missing[:1] if not rivals else []
-        free = {stream: each for stream in missing if isinstance(each := found[stream], Free)}
-        for stream, each in free.items():
-            self._check_continued(stream, each)
-        attempts = [self._take(stream, each, heartbeats.get(stream, {})) for stream, each in free.items()]
-        # No attempt takes longer than a lease. If one times out but its write arrives later, the row has our owner and is taken again.
-        results = await asyncio.gather(
-            *(within(self._clock, self._timing.lease_timeout, attempt) for attempt in attempts), return_exceptions=True
-        )
-        trouble = [error for error in results if isinstance(error, TableUnavailableError)]
-        for error in results:
-            if isinstance(error, BaseException) and not isinstance(error, TableUnavailableError):
-                raise error
-        if trouble:
-            raise trouble[0]
-        self._trouble = None
-        if any(result is True for result in results):
-            return 0.0  # scan again at once: more leases may be free now
-        # Wake up when the first of them expires.
-        expiring = [left for seen in rivals if (left := self._observer.expires_in(seen, self._clock.monotonic()))]
-        return min([self._timing.lease_timeout / 10, *expiring])
-
-    def _refuse(self, stream: str, error: LeaseError) -> None:
-        """Give up a stream of `extend`. Only the callers that wait for it get the error."""
-        logger.warning("%s", error)
-        self._further -= {stream}
-        self._wanted -= {stream}
-        self._refused[stream] = error
-        self._news.set()
-
-    def _check_continued(self, stream: str, free: Free) -> None:
-        """Raise an error if another run has held the lease while this run was cut off from the table."""
-        epoch = self._epochs.get(stream)
-        if epoch is not None and free.row is not None and free.row.owner != self._me and free.row.epoch > epoch:
-            raise LeaseLostError(
-                f"{self._subject}: another run held the lease on stream {stream} while this one could not renew it, "
-                "and has ended since. Nothing was lost: start this query again, and run one query per application"
-            )
-
-    async def _take(self, stream: str, free: Free, seen: Mapping[str, Heartbeat]) -> bool:
-        write: Awaitable[Outcome]
-        if free.row is None:
-            row = Lease(run_key(stream), checkpoint=None).taken(self._me, self._endpoint, free.epoch, self._status)
-            write = self._table.create_if_absent(row)
-        else:
-            write = self._table.take(free.row, self._me, self._endpoint, free.epoch, self._status)
+    async def _take(self, stream: str, free: Free) -> bool:
+        """Take one lease; returns whether to scan again at once."""
+        owner, endpoint, status = self._holder
+        before = free.row or Lease(run_key(stream), checkpoint=None)
+        after = before.taken(owner, endpoint, free.epoch, status)
         sent_at = self._clock.monotonic()
-        outcome = await write
+        outcome = await (self._table.create(after) if free.row is None else self._table.update(before, after))
         if isinstance(outcome, Conflict):
-            return outcome.current is not None and outcome.current.owner == self._me  # an earlier take arrived late
+            return outcome.current is not None and outcome.current.owner == owner  # an earlier take arrived late
         if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
-            rows = {key: each.lease for key, each in seen.items() if not each.gone and not each.lease.is_run}
-            self._begin(stream, outcome.lease, sent_at, rows)
+            self.stats.taken += 1
+            self.notes.found(stream, outcome)
+            self._search.took(stream, outcome.epoch)
+            logger.info("lease %s taken by %s, epoch %d", outcome.key, owner, outcome.epoch)
+            lag, noting = partial(self._listener.lag, stream), partial(self.notes.stored_in, stream)
+            renewal = Renewal(self._table, outcome, sent_at, self._timing, self._clock, self._random, lag, noting)
+            self._renewals[stream] = renewal
+            task = asyncio.create_task(self._tend(stream, renewal), name=f"lease on {stream}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            if self._stopping:  # while the write was under way
+                renewal.leave()
+            else:
+                self._listener.lease_taken(stream, free.shards)
+                self._news.set()
         return True
 
-    def _begin(self, stream: str, lease: Lease, sent_at: float, rows: Mapping[str, Lease]) -> None:
-        lag = partial(self._listener.lag, stream)
-        self.notes.found(stream, lease)
-        noting = partial(self.notes.stored_in, stream)
-        renewal = Renewal(self._table, lease, sent_at, self._timing, self._clock, self._random, lag, noting)
-        self._renewals[stream], self._epochs[stream] = renewal, lease.epoch
-        self._further -= {stream}
-        self.stats.taken += 1
-        logger.info("lease %s taken by %s, epoch %d", lease.key, self._me, lease.epoch)
-        task = asyncio.create_task(self._tend(stream, renewal), name=f"lease {lease.key}")
-        self._tending.add(task)
-        task.add_done_callback(self._tending.discard)
-        if self._stopping:  # while the write was under way
-            renewal.leave()
-        else:
-            self._listener.lease_taken(stream, rows)
-            self._news.set()
-
     async def _tend(self, stream: str, renewal: Renewal) -> None:
-        key = renewal.lease.key
+        lease = f"lease {renewal.lease.key}"
+        lost = f"{lease} of {self._holder.owner} lost"
         try:
             match await renewal.keep():
                 case RenewalEnd.LEAVING:
                     freed = await renewal.release()
-                    logger.info("lease %s %s by %s", key, "released" if freed else "left to expire", self._me)
+                    logger.info("%s %s by %s", lease, "released" if freed else "left to expire", self._holder.owner)
                 case RenewalEnd.LOST:
                     self.stats.lost_to_others += 1
-                    logger.warning("lease %s of %s lost to %s", key, self._me, renewal.lost_to or "nobody")
+                    logger.warning("%s to %s", lost, renewal.lost_to or "nobody")
                     self._listener.lease_lost(stream, renewal.lost_to)
                 case RenewalEnd.UNREACHABLE:
                     self.stats.not_renewed += 1
-                    logger.warning("lease %s of %s lost: not renewed in time: %s", key, self._me, renewal.why_late)
+                    logger.warning("%s: not renewed in time: %s", lost, renewal.why_late)
                     self._listener.lease_lost(stream, None)
                     if isinstance(renewal.trouble, LeaseTableError):
                         self._fail(renewal.trouble)
@@ -415,23 +330,9 @@ class RunLease:
             self._wake.set()
             self._news.set()
 
-    def _already_running(self, rival: Heartbeat, now: float) -> AlreadyRunningError:
-        owner = rival.lease.owner or ""
-        whose, remedy = readable(owner), "stop that query, or give this one an application of its own"
-        if self._is_sibling(owner):
-            whose = f"this Spark program itself, by another of its sources (process {whose})"
-            remedy = (
-                "sources of one program share a run if they can find each other: the driver's log says why these cannot, and sessions of "
-                "Spark Connect never do. Write to several tables from one query, with foreachBatch, or give this source an application of its own"
-            )
-        return AlreadyRunningError(
-            f"{self._subject}, stream {self._keys.stream(rival.lease.key)}, is already read by {whose}, "
-            f"last seen {now - rival.changed_at:.0f} s ago renewing lease {rival.lease.key}; {remedy}"
-        )
-
     def _fail(self, error: Exception) -> None:
         if not isinstance(error, LeaseError):
             logger.error("the run's lease failed", exc_info=error)
-            cause, error = error, LeaseError(f"{self._subject}: the run's lease failed: {error!r}")
+            cause, error = error, LeaseError(f"{self._search.subject}: the run's lease failed: {error!r}")
             error.__cause__ = cause
         self._listener.failure.set(error)

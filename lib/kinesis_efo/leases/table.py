@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError
@@ -11,51 +11,29 @@ from botocore.exceptions import BotoCoreError, ClientError
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe, is_foreign, skew_of
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.leases.row import OBSOLETE, Item, Lease
-from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan, Success
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
 
 _FOR_NOW: Final = (Cause.PASSING, Cause.IN_USE, Cause.CREDENTIALS_UNREACHABLE)
 """Transient causes. An unknown code is not one of them: the run ends with an error that names it."""
 
 
-class DynamoDbClient(Protocol):
-    """The methods of an aiobotocore DynamoDB client that are used."""
-
-    meta: Any
-
-    def describe_table(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
-    def scan(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
-    def put_item(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
-    def update_item(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
-    def delete_item(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
-
-
-def client_config(lease_timeout: float, in_flight: int = 32) -> AioConfig:
-    """Return the configuration of a client for the lease table.
-
-    Timeouts are short, because a response after the lease timeout is useless.
-
-    Args:
-        lease_timeout: Seconds after which a lease that is not renewed is free.
-        in_flight: Requests at the same time, at most.
-    """
+def client_config(lease_timeout: float) -> AioConfig:
+    """Return the configuration of a client. Timeouts are short, because a response after the lease timeout, in seconds, is useless."""
     return AioConfig(
         connect_timeout=lease_timeout / 6,
         read_timeout=lease_timeout / 6,
         retries={"mode": "standard", "total_max_attempts": 3},
-        max_pool_connections=in_flight + 2,
+        max_pool_connections=34,  # a run that stops has 32 writes under way
     )
 
 
 class LeaseTable(LeaseStore):
-    """The lease table of one application. It is declared as code and never created here.
+    """The lease table of one application, by name or ARN, with aiobotocore's DynamoDB client.
 
-    Args:
-        client: An aiobotocore DynamoDB client.
-        name: Name of the table, or its ARN.
-        declared_by: The manifest and the infrastructure that declare the table, for messages.
+    It is never created here; `declared_by` names the manifest and the infrastructure that declare it, for messages.
     """
 
-    def __init__(self, client: DynamoDbClient, name: str, *, declared_by: str) -> None:
+    def __init__(self, client: Any, name: str, *, declared_by: str) -> None:
         self._client = client
         self._name = name
         self._declared_by = declared_by
@@ -64,23 +42,13 @@ class LeaseTable(LeaseStore):
     def label(self) -> str:
         return f"lease table {self._name} in {self._client.meta.region_name}"
 
-    async def check(self) -> None:
-        await self.checked_arn()
-
-    async def checked_arn(self) -> str:
-        """Check that the table exists, is ACTIVE and has the partition key `leaseKey` (S) and no sort key; returns its ARN.
-
-        Raises:
-            LeaseTableError: It does not; the message names the table, its region and what declares it.
-            TableUnavailableError: DynamoDB cannot be reached for now, or the table is still being created.
-        """
+    async def check(self) -> str:
         answer = await self._call("DescribeTable", self._client.describe_table(TableName=self._name))
         table = answer["Table"]
         status = table.get("TableStatus")
-        if status in ("CREATING", "UPDATING"):
-            if status == "CREATING":
-                raise TableUnavailableError(f"{self.label} is still being created; wait until it is ACTIVE")
-        elif status != "ACTIVE":
+        if status == "CREATING":
+            raise TableUnavailableError(f"{self.label} is still being created; wait until it is ACTIVE")
+        if status not in ("ACTIVE", "UPDATING"):
             raise LeaseTableError(f"{self.label} is {status}, expected ACTIVE; {self._remedy}")
         types = {each["AttributeName"]: each["AttributeType"] for each in table["AttributeDefinitions"]}
         keys = [f"{each['KeyType']} {each['AttributeName']} ({types[each['AttributeName']]})"
@@ -101,59 +69,35 @@ class LeaseTable(LeaseStore):
             for item in page["Items"]:
                 key = item["leaseKey"]["S"]
                 try:
-                    if (lease := Lease.from_item(item)) is not None:
+                    if (lease := self._lease(item)) is not None:
                         leases[key] = lease
-                except ValueError as error:
-                    unreadable[key] = f"{error} in {self.label}"
+                except LeaseTableError as error:
+                    unreadable[key] = str(error)
             if "LastEvaluatedKey" not in page:
                 return Scan(leases, unreadable)
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
-    async def _put(self, lease: Lease) -> Outcome:
-        answer = await self._write(
-            "PutItem",
-            self._client.put_item(
-                TableName=self._name,
-                Item=lease.to_item(),
-                ConditionExpression="attribute_not_exists(leaseKey)",
-                ReturnValuesOnConditionCheckFailure="ALL_OLD",
-            ),
-        )
-        return answer if isinstance(answer, Conflict) else Success(lease)
+    async def create(self, lease: Lease) -> Outcome:
+        request = {"Item": lease.to_item(), "ConditionExpression": "attribute_not_exists(leaseKey)"}
+        return await self._write("PutItem", self._client.put_item, lease, **request)
 
-    async def _update(self, before: Lease, after: Lease) -> Outcome:
-        answer = await self._write(
-            "UpdateItem",
-            self._client.update_item(
-                TableName=self._name,
-                Key={"leaseKey": {"S": before.key}},
-                ReturnValues="ALL_NEW",
-                ReturnValuesOnConditionCheckFailure="ALL_OLD",
-                **_update_request(before, after),
-            ),
-        )
-        return answer if isinstance(answer, Conflict) else Success(self._lease(answer["Attributes"]) or after)
+    async def update(self, before: Lease, after: Lease) -> Outcome:
+        request = _update_request(before, after)
+        return await self._write("UpdateItem", self._client.update_item, after, ReturnValues="ALL_NEW", **request)
 
-    async def _remove(self, before: Lease) -> Outcome:
-        condition, values = _fence(before)
-        answer = await self._write(
-            "DeleteItem",
-            self._client.delete_item(
-                TableName=self._name,
-                Key={"leaseKey": {"S": before.key}},
-                ConditionExpression=condition,
-                ExpressionAttributeValues=values,
-                ReturnValuesOnConditionCheckFailure="ALL_OLD",
-            ),
-        )
-        return answer if isinstance(answer, Conflict) else Success(before)
+    async def delete(self, seen: Lease) -> Outcome:
+        return await self._write("DeleteItem", self._client.delete_item, seen, **_fenced(seen))
 
-    async def _write(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any] | Conflict:
+    async def _write(
+        self, action: str, send: Callable[..., Awaitable[dict[str, Any]]], lease: Lease, **request: Any
+    ) -> Outcome:
+        request |= {"TableName": self._name, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         try:
-            return await self._call(action, call)
+            answer = await self._call(action, send(**request))
         except ClientError as error:  # a failed condition; all other errors were translated
             item = error.response.get("Item")
             return Conflict(self._lease(item) if item else None)
+        return (self._lease(answer["Attributes"]) if "Attributes" in answer else None) or lease
 
     def _lease(self, item: Item) -> Lease | None:
         try:
@@ -180,17 +124,18 @@ class LeaseTable(LeaseStore):
     def _fatal(self, action: str, cause: Cause, error: Exception) -> LeaseTableError:
         if cause is Cause.MISSING:
             return LeaseTableError(f"{self.label} does not exist; {self._remedy}")
+        meta = self._client.meta
         if cause is Cause.DENIED:
+            by_name = f"arn:{meta.partition}:dynamodb:{meta.region_name}:*:table/{self._name}"
             return LeaseTableError(
-                f"not allowed: dynamodb:{action} on {self._arn_pattern} ({self.label}): {describe(error)}; "
-                "attach the runtime policy of the application to the role that runs the query"
+                f"not allowed: dynamodb:{action} on {self._name if self._name.startswith('arn:') else by_name} ({self.label}): "
+                f"{describe(error)}; attach the runtime policy of the application to the role that runs the query"
             )
-        endpoint = self._client.meta.endpoint_url
         if cause in (Cause.NO_CREDENTIALS, Cause.EXPIRED):
             remedy = "check the AWS credentials of the process"
-        elif "dynamodb" not in endpoint:
+        elif "dynamodb" not in meta.endpoint_url:
             remedy = (
-                f"it was sent to {endpoint}, because kinesis-efo option 'endpointUrl' or AWS_ENDPOINT_URL is for every service: if that "
+                f"it was sent to {meta.endpoint_url}, because kinesis-efo option 'endpointUrl' or AWS_ENDPOINT_URL is for every service: if that "
                 "is Kinesis' endpoint only, set AWS_ENDPOINT_URL_KINESIS in its place"
             )
         elif cause is Cause.UNRECOGNIZED:
@@ -200,22 +145,21 @@ class LeaseTable(LeaseStore):
         return LeaseTableError(f"{self.label}: {action} failed: {describe(error)}; {remedy}")
 
     @property
-    def _arn_pattern(self) -> str:
-        if self._name.startswith("arn:"):
-            return self._name
-        meta = self._client.meta
-        return f"arn:{meta.partition}:dynamodb:{meta.region_name}:*:table/{self._name}"
-
-    @property
     def _remedy(self) -> str:
         return f"it is declared by {self._declared_by}, and a query never creates it: deploy that first"
 
 
-def _fence(before: Lease) -> tuple[str, Item]:
-    values: Item = {":counter": {"N": str(before.counter)}}
-    if before.owner is None:
-        return "leaseCounter = :counter AND attribute_not_exists(leaseOwner)", values
-    return "leaseCounter = :counter AND leaseOwner = :owner", {**values, ":owner": {"S": before.owner}}
+def _fenced(seen: Lease) -> dict[str, Any]:
+    """Make the request for a row, on condition that it still has the owner and the counter with which it was seen."""
+    values: Item = {":counter": {"N": str(seen.counter)}}
+    owned = "attribute_not_exists(leaseOwner)"
+    if seen.owner is not None:
+        owned, values[":owner"] = "leaseOwner = :owner", {"S": seen.owner}
+    return {
+        "Key": {"leaseKey": {"S": seen.key}},
+        "ConditionExpression": f"leaseCounter = :counter AND {owned}",
+        "ExpressionAttributeValues": values,
+    }
 
 
 def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
@@ -226,15 +170,11 @@ def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
     if not after.is_run:
         gone += [name for name in OBSOLETE if name not in gone]
     # Placeholders for all names: some, such as "endpoint", may become reserved words.
-    names = {f"#n{i}": name for i, name in enumerate([*changed, *gone])}
-    short = {name: placeholder for placeholder, name in names.items()}
+    short = {name: f"#n{i}" for i, name in enumerate([*changed, *gone])}
     expression = "SET " + ", ".join(f"{short[name]} = :v{i}" for i, name in enumerate(changed))
     if gone:
         expression += " REMOVE " + ", ".join(short[name] for name in gone)
-    condition, values = _fence(before)
-    return {
-        "UpdateExpression": expression,
-        "ConditionExpression": condition,
-        "ExpressionAttributeNames": names,
-        "ExpressionAttributeValues": {**values, **{f":v{i}": new[name] for i, name in enumerate(changed)}},
-    }
+    request = _fenced(before)
+    request["ExpressionAttributeValues"] |= {f":v{i}": new[name] for i, name in enumerate(changed)}
+    names = {placeholder: name for name, placeholder in short.items()}
+    return {**request, "UpdateExpression": expression, "ExpressionAttributeNames": names}

@@ -15,14 +15,7 @@ from kinesis_efo.leases.store import LeaseStore, Scan
 
 @dataclass(frozen=True, slots=True)
 class WatchResult:
-    """The result of watching a lease table.
-
-    Attributes:
-        scan: The last scan.
-        live: Keys of leases that were seen to be renewed.
-        moved: Keys of leases whose checkpoint was seen to move.
-        seconds: Duration of the watch.
-    """
+    """The last scan, the keys of leases that were seen to be renewed or whose checkpoint moved, and the duration of the watch."""
 
     scan: Scan
     live: frozenset[str]
@@ -45,9 +38,7 @@ async def watch(
     of_interest: Callable[[Lease], bool] = lambda _lease: True,
     waiting: Callable[[], None] = lambda: None,
 ) -> WatchResult:
-    """Watch until every owned lease was renewed, or the time is over.
-
-    Live owners renew every third of the lease timeout, so this usually ends early.
+    """Watch until every owned lease was renewed, or the time is over. Live owners renew every third of the lease timeout.
 
     Args:
         table: The leases.
@@ -63,29 +54,19 @@ async def watch(
     first = scan = await table.scan()
     live: set[str] = set()
     while True:
-        undecided = [
-            key
-            for key, lease in scan.leases.items()
-            if lease.owner is not None and of_interest(lease) and key not in live
-        ]
+        owned = {key: lease for key, lease in scan.leases.items() if lease.owner is not None}
         left = began + at_most - clock.monotonic()
-        if not undecided or left <= 0:
+        if left <= 0 or not any(key not in live and of_interest(lease) for key, lease in owned.items()):
             break
         if scan is first:
             waiting()
         await clock.sleep(min(left, at_most / 10))
-        before, scan = scan, await table.scan()
+        before, scan = scan.leases, await table.scan()
         live |= {
             key
             for key, lease in scan.leases.items()
-            if lease.owner is not None
-            and (old := before.leases.get(key)) is not None
-            and (old.owner, old.counter) != (lease.owner, lease.counter)
+            if key in before and (before[key].owner, before[key].counter) != (lease.owner, lease.counter)
         }
-    owned = {key for key, lease in scan.leases.items() if lease.owner is not None}
-    moved = {
-        key
-        for key, lease in scan.leases.items()
-        if (old := first.leases.get(key)) is not None and old.reached != lease.reached
-    }
-    return WatchResult(scan, frozenset(live & owned), frozenset(moved), clock.monotonic() - began)
+    both = scan.leases.keys() & first.leases.keys()
+    moved = frozenset(key for key in both if scan.leases[key].reached != first.leases[key].reached)
+    return WatchResult(scan, frozenset(live & owned.keys()), moved, clock.monotonic() - began)

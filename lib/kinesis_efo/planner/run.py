@@ -12,17 +12,16 @@ from msgspec.structs import replace
 
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
-from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.status import QueryStatus, ShardStatus
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.leases.checkpoints import Checkpoints, Pace
+from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.checkpoints import Checkpoints
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.leases.run import RunLease
-from kinesis_efo.leases.run_lag import Lag
+from kinesis_efo.leases.run import LeaseListener, RunLease
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.planner.processed import Processed
 from kinesis_efo.planner.query_fetching import QueryFetching
@@ -101,7 +100,7 @@ class Planning(Protocol):
         """Stop the tasks that it has started. The run's failure ends waiting calls."""
 
 
-class Run:
+class Run(LeaseListener):
     """One run. It reads a stream as long as it holds the stream's lease.
 
     Args:
@@ -110,7 +109,7 @@ class Run:
         leases: The run's lease on each stream; not started yet.
         table: Where checkpoints are written.
         lease_keys: Maps rows to shards.
-        pace: How often checkpoints are written.
+        checkpoint_rate: Most checkpoints written a second.
         patience: Seconds to wait for a lease that is needed to go on.
         clock: Time.
 
@@ -127,11 +126,11 @@ class Run:
         leases: RunLease,
         table: LeaseStore,
         lease_keys: LeaseKeys,
-        pace: Pace,
+        checkpoint_rate: float,
         patience: float,
         clock: Clock,
     ) -> None:
-        self.failure = Failure()
+        super().__init__()
         self.queries: list[Planning] = []
         self.continued: Final[set[str]] = set()
         self.streams: Final = streams
@@ -149,7 +148,7 @@ class Run:
             lease_keys,
             leases.epoch,
             streams.identity,
-            pace,
+            checkpoint_rate,
             clock,
             read_until=fetching.read_until,
             failure=self.failure,

@@ -33,7 +33,6 @@ T = TypeVar("T")
 _STOP_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 1.0
 _KEPT_LINES: Final = 1_000
-_LEASE_REQUESTS: Final = 32
 
 
 class RunThread:
@@ -151,7 +150,7 @@ class RunThread:
         clients = AsyncClients(options.aws, manifest.region)
         await self._wait_for_credentials(clients)
         enter = self._stack.enter_async_context
-        dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout, _LEASE_REQUESTS)))
+        dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout)))
         table = LeaseTable(dynamo, manifest.lease_table, declared_by=manifest.declared_by)
         budget = Budget(options.buffer_bytes, now=clock.monotonic)
         open_stream = await stream_opener(self._stack, clients, manifest.source, options, budget, clock, setup.limits)

@@ -10,8 +10,8 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamReplacedError
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.row import strays
 from kinesis_efo.leases.store import LeaseStore, Scan
-from kinesis_efo.leases.strays import strays
 from kinesis_efo.options import Bounds, Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, PositionKind, ShardKey
 

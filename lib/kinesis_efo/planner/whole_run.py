@@ -31,7 +31,6 @@ from kinesis_efo.fetcher.work import WhereRequest
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import owner_id
 from kinesis_efo.leases.renewal import Timing
@@ -160,8 +159,8 @@ class WholeRun:
         else:
             self.fetcher = Fetcher(streams, budget, settings, clock)
             fetching = LocalFetching(self.fetcher, clock, together=options.hold_together)
-        pace = Pace(options.checkpoint_rate)
-        self.run: Final = Run(streams, fetching, self._leases, table, keys, pace, options.patience, clock)
+        rate, patience = options.checkpoint_rate, options.patience
+        self.run: Final = Run(streams, fetching, self._leases, table, keys, rate, patience, clock)
         # Hide a failed run at once, so that no query joins it.
         self.run.failure.on_set(lambda: self._streams_changed({}))
         self.service: Final = self._serve(fetching)

@@ -11,8 +11,8 @@ import typer
 
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError, UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified
+from kinesis_efo.leases.row import strays
 from kinesis_efo.leases.store import Scan
-from kinesis_efo.leases.strays import strays
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.commands.leases import Export, ExportKcl, ImportKcl

@@ -15,9 +15,8 @@ from rich.console import Group
 from kinesis_efo.errors import UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.owner import readable
-from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.leases.row import Lease, LeaseInfo, strays
 from kinesis_efo.leases.store import Scan
-from kinesis_efo.leases.strays import strays
 from kinesis_efo.options.readers import refusal, timestamp_meant
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 from kinesis_efo.units import NotMillisecondsError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.leases.store import Conflict, LeaseStore, Success
+from kinesis_efo.leases.store import Conflict, LeaseStore
 from kinesis_efo.positions import Position, ShardKey
 
 _ATTEMPTS = 5
@@ -171,15 +171,12 @@ async def _apply(table: LeaseStore, edit: Edit, force: bool) -> bool:
         if before is None:
             if after is None:
                 return True
-            outcome = await table.create_if_absent(replace(after, counter=0))
+            outcome = await table.create(replace(after, counter=0))
         elif after is None:
             outcome = await table.delete(before)
         else:
-            wanted = replace(after, counter=before.counter + 1)
-            answer = await table.apply(before, lambda _, wanted=wanted: wanted)  # type: ignore[misc]
-            # EarlierWrite here is a renewal by the owner, not a write of this process.
-            outcome = answer if isinstance(answer, Success | Conflict) else Conflict(answer.lease)
-        if isinstance(outcome, Success):
+            outcome = await table.update(before, replace(after, counter=before.counter + 1))
+        if not isinstance(outcome, Conflict):
             return True
         before = outcome.current
     return before is None and after is None

@@ -153,7 +153,7 @@ async def _table(clients: Clients, wanted: Search) -> str:
         "--key-schema AttributeName=leaseKey,KeyType=HASH --billing-mode PAY_PER_REQUEST",
     ):
         await dynamodb.describe_table(TableName=wanted.lease_table)
-    return await LeaseTable(dynamodb, wanted.lease_table, declared_by=declared_by).checked_arn()
+    return await LeaseTable(dynamodb, wanted.lease_table, declared_by=declared_by).check()
 
 
 async def _stream(clients: Clients, stream: StreamSpec, wanted: Search) -> StreamRef | Finding:

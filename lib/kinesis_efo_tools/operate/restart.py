@@ -14,8 +14,7 @@ from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Topology
 from kinesis_efo.leases.ahead import CAUSES, LEFT_OUT, gone_back, is_ahead
 from kinesis_efo.leases.keys import LeaseKeys, run_key
-from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.strays import strays
+from kinesis_efo.leases.row import Lease, strays
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.planner.stream_set import StreamSet

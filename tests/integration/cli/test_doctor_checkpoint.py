@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases import Lease, run_key
-from kinesis_efo.leases.reached import CheckpointMark
+from kinesis_efo.leases.attributes import CheckpointMark
+from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from tests.integration.cli.conftest import Result
@@ -162,7 +164,7 @@ def test_a_stream_that_was_created_again(run: Run, world: Callable[..., World], 
     w = world()
     here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}})
     arn = w.consumers["orders"].partition("/consumer/")[0]
-    row = Lease(f"orders:{FIRST}").moved(Position.after(7)).written_in(1, StreamIdentity(arn, 1_600_000_000))
+    row = replace(Lease(f"orders:{FIRST}").moved(Position.after(7)), stream=StreamIdentity(arn, 1_600_000_000))
     w.dynamodb.put_item(TableName=w.lease_table, Item=row.to_item())
     status, detail, fix = said(run, w, here)["restart of orders"]
     assert status == "failed"

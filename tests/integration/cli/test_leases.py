@@ -16,7 +16,9 @@ from aws_kinesis_agg.aggregator import RecordAggregator
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.leases import Lag, Lease, run_key
+from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import Position
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_manifest import Refusing

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.leases import Lease
+from kinesis_efo.leases.row import Lease
 from tests.support.world import World, wait_until
 
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")

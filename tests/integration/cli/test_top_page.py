@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
-from kinesis_efo.leases import Lease, run_key
+from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.row import Lease
 from kinesis_efo_tools.cli.top.server import Page
 from kinesis_efo_tools.operate.following import Observation
 from kinesis_efo_tools.operate.pulse import Pulse

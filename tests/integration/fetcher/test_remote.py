@@ -19,7 +19,7 @@ from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.kinesis.records import decode
-from kinesis_efo.leases import Lease
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import ShardRange
 from kinesis_efo_tools.operate.live import ask
 from tests.support.cutting_proxy import CuttingProxy

@@ -12,8 +12,9 @@ import pytest
 
 from kinesis_efo.aws import with_shared_loader
 from kinesis_efo.errors import LeaseTableError
-from kinesis_efo.leases import Lease, LeaseInfo, LeaseStore, LeaseTable, client_config
-from kinesis_efo.leases.row import Item
+from kinesis_efo.leases.row import Item, Lease, LeaseInfo
+from kinesis_efo.leases.store import LeaseStore
+from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo_local import LocalAws
 from tests.support.lease_contract import LeaseStoreContract, Scenario
 
@@ -92,7 +93,7 @@ class TestLeaseTable(LeaseStoreContract):
 
             client = self.client
             keys = {f"shardId-{i:012d}" for i in range(10)}
-            await asyncio.gather(*(store.create_if_absent(Lease.new(key, LeaseInfo())) for key in keys))
+            await asyncio.gather(*(store.create(Lease.new(key, LeaseInfo())) for key in keys))
             scan = await LeaseTable(SmallPages(), self.name, declared_by=DECLARED_BY).scan()  # type: ignore[arg-type]
             assert scan.leases.keys() == keys
             assert pages >= 4

@@ -17,20 +17,13 @@ from moto.server import ThreadedMotoServer
 from kinesis_efo.aws import with_shared_loader
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
-from kinesis_efo.leases import (
-    Conflict,
-    EarlierWrite,
-    Lease,
-    LeaseInfo,
-    LeaseKeys,
-    LeaseTable,
-    RunLease,
-    SilentListener,
-    Success,
-    Timing,
-    client_config,
-    owner_id,
-)
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.owner import owner_id
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.leases.run import LeaseListener, RunLease
+from kinesis_efo.leases.store import Conflict
+from kinesis_efo.leases.table import LeaseTable, client_config
 
 KEY = "shardId-000000000000"
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -148,9 +141,9 @@ def moto() -> Any:
 
 
 async def owned(table: LeaseTable) -> Lease:
-    outcome = await table.create_if_absent(Lease.new(KEY, LeaseInfo()).taken("a", "", 1))
-    assert isinstance(outcome, Success)
-    return outcome.lease
+    outcome = await table.create(Lease.new(KEY, LeaseInfo()).taken("a", "", 1))
+    assert not isinstance(outcome, Conflict)
+    return outcome
 
 
 @with_table
@@ -159,8 +152,8 @@ async def test_a_missing_permission_names_action_and_table(table: LeaseTable, pr
     for call, action in (
         (lambda: table.scan(), "Scan"),
         (lambda: table.check(), "DescribeTable"),
-        (lambda: table.apply(held, Lease.renewed), "UpdateItem"),
-        (lambda: table.create_if_absent(held), "PutItem"),
+        (lambda: table.update(held, held.renewed()), "UpdateItem"),
+        (lambda: table.create(held), "PutItem"),
         (lambda: table.delete(held), "DeleteItem"),
     ):
         proxy.faults = [refusal(400, "AccessDeniedException", f"not authorized to perform: dynamodb:{action}")]
@@ -200,10 +193,10 @@ async def test_throttling_is_borne_by_the_sdk_and_reported_as_passing_when_it_la
     held = await owned(table)
     throttled = refusal(400, "ProvisionedThroughputExceededException", "slow down")
     proxy.faults = [throttled, throttled]
-    assert isinstance(await table.apply(held, Lease.renewed), Success)
+    assert isinstance(await table.update(held, held.renewed()), Lease)
     proxy.faults = [throttled] * 3
     with pytest.raises(TableUnavailableError, match=r"UpdateItem failed for now: .*slow down"):
-        await table.apply(held, Lease.renewed)
+        await table.update(held, held.renewed())
     assert proxy.faults == []
 
 
@@ -244,12 +237,12 @@ async def test_the_sdk_repeats_a_write_whose_answer_was_lost_and_it_is_not_mista
 ) -> None:
     held = await owned(table)
     proxy.drop_answers = 1
-    outcome = await table.apply(held, Lease.renewed)
-    assert outcome == EarlierWrite(held.renewed())
+    outcome = await table.update(held, held.renewed())
+    assert outcome == Conflict(held.renewed())
     assert proxy.seen.count("UpdateItem") == 2
     seen = held.renewed()
     proxy.drop_answers = 1
-    assert await table.take(seen, "b", "", 2) == Conflict(seen.taken("b", "", 2))
+    assert await table.update(seen, seen.taken("b", "", 2)) == Conflict(seen.taken("b", "", 2))
     proxy.drop_answers = 1
     assert await table.delete(seen.taken("b", "", 2)) == Conflict(None)
 
@@ -261,7 +254,7 @@ async def test_a_run_gets_through_lost_answers_throttling_and_silence(
 ) -> None:
     lost: list[tuple[str, str | None]] = []
 
-    class Listener(SilentListener):
+    class Listener(LeaseListener):
         def lease_lost(self, stream: str, owner: str | None) -> None:
             lost.append((stream, owner))
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import kinesis_efo
-from kinesis_efo.leases import Lease
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.private_directory import notes_directory
 from kinesis_efo_tools.operate.live import ask
 from tests.support import arriving

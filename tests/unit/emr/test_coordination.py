@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.store import Success
+from kinesis_efo.leases.store import Conflict
 from kinesis_efo_tools.emr.coordination import living_owners, until_free
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.virtual_time import LoopClock, run
@@ -16,17 +16,17 @@ TIMEOUT = 10.0
 
 
 async def _owned(store: MemoryLeaseStore, shard: str, owner: str) -> Lease:
-    outcome = await store.create_if_absent(Lease(shard).taken(owner, "grpc://host:1", 1))
-    assert isinstance(outcome, Success)
-    return outcome.lease
+    outcome = await store.create(Lease(shard).taken(owner, "grpc://host:1", 1))
+    assert not isinstance(outcome, Conflict)
+    return outcome
 
 
 async def _renews(store: MemoryLeaseStore, lease: Lease) -> None:
     while True:
         await asyncio.sleep(TIMEOUT / 3)
-        outcome = await store.apply(lease, Lease.renewed)
-        assert isinstance(outcome, Success)
-        lease = outcome.lease
+        outcome = await store.update(lease, lease.renewed())
+        assert not isinstance(outcome, Conflict)
+        lease = outcome
 
 
 async def _look(store: MemoryLeaseStore, *, every: bool = False) -> tuple[list[str], float]:
@@ -40,7 +40,7 @@ def test_leases_that_nobody_holds_take_no_time() -> None:
     async def main() -> None:
         store = MemoryLeaseStore()
         assert await _look(store) == ([], 0)
-        await store.create_if_absent(Lease("shardId-000000000000"))
+        await store.create(Lease("shardId-000000000000"))
         assert await _look(store) == ([], 0)
 
     run(main())
@@ -84,7 +84,7 @@ def test_whoever_takes_a_lease_meanwhile_is_alive() -> None:
 
         async def take() -> None:
             await asyncio.sleep(4)
-            await store.take(lease, "successor", "grpc://host:2", 2)
+            await store.update(lease, lease.taken("successor", "grpc://host:2", 2))
 
         taking = asyncio.create_task(take())
         assert (await _look(store))[0] == ["successor"]

@@ -28,8 +28,9 @@ from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases import LeaseKeys, RunLease, Timing, run_key
-from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.metrics import Kind
 from kinesis_efo.metrics import catalog as metrics
@@ -83,7 +84,7 @@ class Query:
         streams = Streams(self._streams)
         self.fetcher = Fetcher(streams, budget, FetcherSettings(fail_on_data_loss, patience=660.0), clock)
         fetching = LocalFetching(self.fetcher, clock)
-        self.run = Run(streams, fetching, self.leases, self.store, keys, Pace(), 660.0, clock)
+        self.run = Run(streams, fetching, self.leases, self.store, keys, 25.0, 660.0, clock)
         self.planner = Planning(self.run, ends)
 
     async def __aenter__(self) -> Query:

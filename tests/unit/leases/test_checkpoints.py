@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.errors import LeaseLostError, LeaseTableError
 from kinesis_efo.failure import Failure
-from kinesis_efo.leases import Checkpoints, Lease, LeaseInfo, LeaseKeys, Pace
+from kinesis_efo.leases.checkpoints import Checkpoints
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
@@ -35,7 +37,7 @@ def infos(names: str, **about: frozenset[str]) -> dict[ShardKey, LeaseInfo]:
 class Run:
     """The checkpoints of one run."""
 
-    def __init__(self, store: MemoryLeaseStore, epoch: int | None = 1, pace: Pace = Pace()) -> None:  # noqa: B008
+    def __init__(self, store: MemoryLeaseStore, epoch: int | None = 1, rate: float = 25.0) -> None:
         self.epoch = epoch
         self.network = Network(store, Random(7))
         self.identity = STREAM
@@ -46,7 +48,7 @@ class Run:
             KEYS,
             lambda _stream: self.epoch,
             lambda _stream: self.identity,
-            pace,
+            rate,
             LoopClock(),
             read_until=lambda key, position: self.known.get((key, position)),
             failure=self.failure,
@@ -63,8 +65,8 @@ class Fixture:
         self.store = MemoryLeaseStore()
         self.runs: list[Run] = []
 
-    def run(self, epoch: int | None = 1, pace: Pace = Pace()) -> Run:  # noqa: B008
-        self.runs.append(Run(self.store, epoch, pace))
+    def run(self, epoch: int | None = 1, rate: float = 25.0) -> Run:
+        self.runs.append(Run(self.store, epoch, rate))
         return self.runs[-1]
 
     def row(self, name: str) -> Lease:
@@ -254,7 +256,7 @@ async def test_what_did_not_change_is_not_written(f: Fixture) -> None:
 
 @scenario
 async def test_writes_keep_to_the_rate_and_every_shard_has_its_turn(f: Fixture) -> None:
-    checkpoints = await f.run(pace=Pace(rate=25.0)).begin()
+    checkpoints = await f.run(rate=25.0).begin()
     names = [f"{number:04}" for number in range(1000)]
     shards = [shard(name) for name in names]
     checkpoints.want({key: LeaseInfo() for key in shards})
@@ -542,7 +544,7 @@ async def test_a_finished_shard_is_marked_and_deleted_once_its_children_have_beg
     await asyncio.sleep(130)
     assert sorted(f.store.items) == ["s:c", "s:d"]
     await asyncio.sleep(600)
-    assert run.network.requests["remove"] == 1, "a row that is gone is not deleted again with each cleanup"
+    assert run.network.requests["delete"] == 1, "a row that is gone is not deleted again with each cleanup"
 
 
 @scenario
@@ -647,7 +649,7 @@ def test_a_checkpoint_never_goes_back_and_the_last_one_is_written(data: st.DataO
 def test_any_rate_works(rate: float) -> None:
     async def main() -> None:
         store = MemoryLeaseStore()
-        each = Run(store, pace=Pace(rate=rate))
+        each = Run(store, rate=rate)
         checkpoints = await each.begin()
         checkpoints.want(infos("pqr"))
         await asyncio.sleep(4)
@@ -739,7 +741,7 @@ async def test_the_rows_of_a_stream_are_those_that_were_found_last(f: Fixture) -
     checkpoints.want({keys.decode(key): LeaseInfo() for key in rows})  # type: ignore[misc]
     checkpoints.note(ShardKey("t", "p"), Position.after(80))
     await asyncio.sleep(20)
-    assert run.network.requests == {"put": 1, "update": 1}, "one was not there, and one was known"
+    assert run.network.requests == {"create": 1, "update": 1}, "one was not there, and one was known"
 
 
 @scenario

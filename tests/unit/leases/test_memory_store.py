@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from kinesis_efo.leases import LeaseStore
 from kinesis_efo.leases.row import Item
+from kinesis_efo.leases.store import LeaseStore
 from tests.support.lease_contract import LeaseStoreContract, Scenario
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.virtual_time import run

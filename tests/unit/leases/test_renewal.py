@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import TableUnavailableError
-from kinesis_efo.leases import Lease, Timing
-from kinesis_efo.leases.renewal import Renewal, RenewalEnd
-from kinesis_efo.leases.run_lag import Lag
-from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan, Success
+from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.renewal import Renewal, RenewalEnd, Timing
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
 from tests.support.virtual_time import LoopClock, run
 
 TIMING = Timing(30.0)
@@ -53,18 +53,19 @@ class ScriptedStore(LeaseStore):
         self.clock = LoopClock()
         self.began = self.clock.monotonic()
 
-    async def check(self) -> None: ...
+    async def check(self) -> str:
+        return "arn"
 
     async def scan(self) -> Scan:
         return Scan()
 
-    async def _put(self, lease: Lease) -> Outcome:
-        return await self._answer("put", lease, lease)
+    async def create(self, lease: Lease) -> Outcome:
+        return await self._answer("create", lease, lease)
 
-    async def _update(self, before: Lease, after: Lease) -> Outcome:
+    async def update(self, before: Lease, after: Lease) -> Outcome:
         return await self._answer("update", before, after)
 
-    async def _remove(self, before: Lease) -> Outcome:
+    async def delete(self, seen: Lease) -> Outcome:
         raise NotImplementedError
 
     async def _answer(self, operation: str, before: Lease, after: Lease) -> Outcome:
@@ -74,7 +75,7 @@ class ScriptedStore(LeaseStore):
             await asyncio.sleep(answer)
         if isinstance(answer, Exception):
             raise answer
-        return Success(after) if answer is None or isinstance(answer, float) else answer
+        return after if answer is None or isinstance(answer, float) else answer
 
     @property
     def times(self) -> list[float]:
@@ -224,7 +225,7 @@ async def test_a_row_that_was_deleted_is_written_again(caplog: pytest.LogCapture
     kept = renewal(store)
     with caplog.at_level(logging.WARNING):
         assert await kept_for(15, kept) is RenewalEnd.LEAVING
-    assert [write.operation for write in store.writes] == ["update", "put"]
+    assert [write.operation for write in store.writes] == ["update", "create"]
     assert caplog.messages == ["lease #run:orders: its row was deleted from lease table leases; written again"]
     assert kept.deadline == store.began + 40
 
@@ -239,6 +240,15 @@ async def test_a_row_that_was_deleted_and_written_by_another_run_is_lost(caplog:
     kept = renewal(ScriptedStore(Conflict(None), Conflict(None)))
     assert await kept.keep() is RenewalEnd.LOST
     assert kept.lost_to is None
+
+
+@virtual
+async def test_a_row_that_was_written_again_by_a_call_whose_answer_was_lost_is_not_taken_for_anothers() -> None:
+    store = ScriptedStore(Conflict(None), Conflict(OURS.renewed()))
+    kept = renewal(store)
+    assert await kept_for(15, kept) is RenewalEnd.LEAVING
+    assert [write.operation for write in store.writes] == ["update", "create", "update"]
+    assert kept.lease == OURS.renewed().renewed()
 
 
 @virtual

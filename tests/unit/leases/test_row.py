@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.leases import Lag, Lease, LeaseInfo, LeaseKeys, run_key
+from kinesis_efo.leases.attributes import CheckpointMark, Lag
+from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.notes import RunNotes
-from kinesis_efo.leases.reached import CheckpointMark
+from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 
@@ -344,7 +345,7 @@ def test_a_run_notes_the_checkpoints_of_all_its_queries() -> None:
 
 
 def test_when_a_row_was_written_is_stored_to_the_millisecond() -> None:
-    row = Lease("orders:shardId-1").written_in(3, None, now=1_700_000_000.1234)
+    row = Lease("orders:shardId-1", epoch=3, written=1_700_000_000.1234)
     assert row.to_item()["writtenAt"] == {"N": "1700000000123"}
     read = Lease.from_item(row.to_item())
     assert read is not None

@@ -16,14 +16,17 @@ import pytest
 
 from kinesis_efo.errors import (
     AlreadyRunningError,
+    KinesisEfoError,
     LeaseError,
     LeaseLostError,
     LeaseTableError,
     TableUnavailableError,
 )
-from kinesis_efo.leases import Lag, LeaseKeys, LeaseListener, RunLease, SilentListener, Timing, run_key
+from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.run import LeaseStats
+from kinesis_efo.leases.run import LeaseListener, LeaseStats, RunLease
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import Position
@@ -34,7 +37,7 @@ TIMEOUT = 10.0
 KEYS = LeaseKeys({name: f"dev-{name}" for name in "pqrs"})
 
 
-class Listener(SilentListener):
+class Listener(LeaseListener):
     """Writes down what a run's lease tells."""
 
     def __init__(self, fixture: Fixture, name: str) -> None:
@@ -59,6 +62,7 @@ class Fixture:
         self.events: list[tuple[str, str, str | None]] = []
         self.rows_found: dict[str, Mapping[str, Lease]] = {}
         self.leases: list[RunLease] = []
+        self.listeners: dict[RunLease, LeaseListener] = {}
         self.ended: set[str] = set()
         self.siblings: set[str] = set()
 
@@ -76,9 +80,13 @@ class Fixture:
             is_sibling=self.siblings.__contains__,
         )
         self.leases.append(lease)
-        await lease.start(listener or Listener(self, name), f"grpc://{name}")
+        self.listeners[lease] = listener = listener or Listener(self, name)
+        await lease.start(listener, f"grpc://{name}")
         lease.want(streams)
         return lease
+
+    def failure(self, lease: RunLease) -> KinesisEfoError | None:
+        return self.listeners[lease].failure.error
 
     def row(self, stream: str = "p") -> Lease:
         return self.store.lease(run_key(stream))
@@ -210,7 +218,7 @@ async def test_a_second_run_is_refused_and_the_first_goes_on_undisturbed(f: Fixt
     assert (first.held, second.held) == ({"p", "q"}, set())
     assert run_key("r") not in f.store.items, "it takes nothing next to the first"
     assert f.losses == []
-    assert [type(lease.failure) for lease in f.leases] == [NoneType, AlreadyRunningError]
+    assert [type(f.failure(lease)) for lease in f.leases] == [NoneType, AlreadyRunningError]
 
 
 @scenario
@@ -261,7 +269,7 @@ async def test_a_further_stream_that_another_run_has_is_refused_to_who_needs_it_
     await first.wait_held("pr")
     await asyncio.sleep(3 * TIMEOUT)
     assert (first.held, second.held, f.losses) == ({"p", "r"}, {"q"}, [])
-    assert first.failure is None
+    assert f.failure(first) is None
     with pytest.raises(AlreadyRunningError):
         await first.wait_held("q")
     # Somebody asks for it later, when it is free.
@@ -281,8 +289,8 @@ async def test_a_further_stream_is_like_any_other_once_its_lease_was_held(f: Fix
     second = await f.begin("b", "q")
     await second.wait_held("q")
     f.networks["a"].running.set()
-    await until(lambda: first.failure is not None, 3 * TIMEOUT)
-    assert isinstance(first.failure, AlreadyRunningError | LeaseLostError)
+    await until(lambda: f.failure(first) is not None, 3 * TIMEOUT)
+    assert isinstance(f.failure(first), AlreadyRunningError | LeaseLostError)
 
 
 @scenario
@@ -293,9 +301,9 @@ async def test_a_further_stream_is_like_any_other_once_the_run_itself_wants_it(f
     first.extend("q")
     with pytest.raises(AlreadyRunningError):
         await first.wait_held("q")
-    assert first.failure is None
+    assert f.failure(first) is None
     first.want("pq")
-    await until(lambda: isinstance(first.failure, AlreadyRunningError), TIMEOUT)
+    await until(lambda: isinstance(f.failure(first), AlreadyRunningError), TIMEOUT)
 
 
 @scenario
@@ -308,7 +316,7 @@ async def test_a_row_of_a_further_stream_that_cannot_be_read_is_refused_to_who_n
         await lease.wait_held("q")
     await asyncio.sleep(3 * TIMEOUT)
     assert lease.held == {"p"}
-    assert lease.failure is None
+    assert f.failure(lease) is None
 
 
 @scenario
@@ -479,7 +487,7 @@ async def test_an_unreachable_table_costs_the_leases_at_the_deadline_and_they_co
     await asyncio.sleep(60 - TIMEOUT)
     f.networks["a"].throttled = False
     await until(lambda: lease.held == {"p", "q"}, 3)
-    assert lease.failure is None
+    assert f.failure(lease) is None
     assert lease.stats == LeaseStats(taken=4, not_renewed=2)
 
 
@@ -512,7 +520,7 @@ async def test_a_table_that_stays_unreachable_ends_the_run_with_its_last_error(f
     await lease.wait_held("p")
     f.networks["a"].throttled = True
     await asyncio.sleep(Timing(TIMEOUT).patience - 1)
-    assert lease.failure is None
+    assert f.failure(lease) is None
     with pytest.raises(
         TableUnavailableError,
         match=r"^application lake: .* not be used for 60\d s, given up: .*throttled\. .*'subscribe.retryTimeout' lets it",
@@ -562,7 +570,7 @@ async def test_a_process_that_was_stopped_knows_before_it_does_anything(f: Fixtu
     """SIGSTOP: the loop does not run and time passes; on waking up the clock is asked first."""
     written_before_loss: list[int] = []
 
-    class Counting(SilentListener):
+    class Counting(LeaseListener):
         def lease_lost(self, stream: str, owner: str | None) -> None:
             written_before_loss.append(len(f.store.writes) - writes)
 
@@ -675,7 +683,7 @@ async def test_a_take_whose_answer_was_lost_does_not_stretch_the_lease(f: Fixtur
     """The row says that it is ours, but its time runs from when that write arrived, not from when we asked again."""
     lease = await f.begin()
     network = f.networks["a"]
-    network.lose_answers, network.lossy, network.patience = 1.0, frozenset({"put"}), TIMEOUT / 2
+    network.lose_answers, network.lossy, network.patience = 1.0, frozenset({"create"}), TIMEOUT / 2
     lease.want("p")
     await until(lambda: run_key("p") in f.store.items, 1)
     created_at, counter = now(), f.row().counter
@@ -707,8 +715,8 @@ async def test_a_table_that_refuses_us_ends_the_run_when_its_lease_runs_out(f: F
     lease = await f.begin(streams="p")
     await lease.wait_held("p")
     f.networks["a"].error = LeaseTableError("not allowed: dynamodb:UpdateItem")
-    await until(lambda: lease.failure is not None, TIMEOUT + 0.5)
-    assert "not allowed" in str(lease.failure)
+    await until(lambda: f.failure(lease) is not None, TIMEOUT + 0.5)
+    assert "not allowed" in str(f.failure(lease))
     assert ("a", "p", None) in f.events
     with pytest.raises(LeaseTableError, match="not allowed"):
         await lease.wait_held("p")
@@ -723,7 +731,7 @@ async def test_a_refusal_that_passes_is_borne(f: Fixture) -> None:
     f.networks["a"].error = None
     await asyncio.sleep(TIMEOUT * 2)
     assert lease.is_held("p")
-    assert lease.failure is None
+    assert f.failure(lease) is None
 
 
 @scenario
@@ -737,7 +745,7 @@ async def test_a_broken_row_of_a_stream_that_is_read_is_an_error_and_another_is_
         match="lease row 'q:shardId-1' has no attribute 'leaseCounter' in lease table memory; correct or delete the row",
     ):
         await lease.wait_held("q")
-    assert isinstance(lease.failure, LeaseTableError), "the run ends, unlike for a further stream"
+    assert isinstance(f.failure(lease), LeaseTableError), "the run ends, unlike for a further stream"
 
 
 @scenario
@@ -753,7 +761,7 @@ async def test_waiting_has_an_end_and_says_what_was_in_the_way(f: Fixture) -> No
 
 @scenario
 async def test_an_error_in_the_listener_ends_the_run_visibly(f: Fixture) -> None:
-    class Failing(SilentListener):
+    class Failing(LeaseListener):
         def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
             raise KeyError(stream)
 
@@ -815,13 +823,13 @@ async def test_a_lease_that_is_taken_while_stopping_is_released_though_another_w
     lease = await f.begin(streams="p")
     await lease.wait_held("p")
     network = f.networks["a"]
-    put = network._put
+    put = network.create
 
     async def slow(row: Lease) -> object:
         await asyncio.sleep(1000 if row.key == run_key("r") else 0.5)
         return await put(row)
 
-    network._put = slow  # type: ignore[method-assign, assignment]
+    network.create = slow  # type: ignore[method-assign, assignment]
     lease.want("pqr")
     await until(lambda: network.requests["scan"] == 2 and not network.in_flight, 1)
     await lease.stop(at_most=3)
@@ -933,7 +941,7 @@ async def test_troubles_that_lie_apart_are_not_one(f: Fixture) -> None:
         f.networks["a"].throttled = False
         await lease.wait_held("p", at_most=30)
         await asyncio.sleep(Timing(TIMEOUT).patience)
-    assert lease.failure is None
+    assert f.failure(lease) is None
 
 
 @scenario
@@ -944,11 +952,11 @@ async def test_a_lease_that_cannot_be_written_says_why_it_is_not_held(f: Fixture
         raise TableUnavailableError("lease table memory: writes are throttled")
 
     network = f.networks["a"]
-    put, network._put = network._put, throttled  # type: ignore[method-assign, assignment]
+    put, network.create = network.create, throttled  # type: ignore[method-assign, assignment]
     lease.want("p")
     with pytest.raises(TableUnavailableError, match=r"is not held after 5 s: .*writes are throttled"):
         await lease.wait_held("p", at_most=5)
-    network._put = put  # type: ignore[method-assign]
+    network.create = put  # type: ignore[method-assign]
     await lease.wait_held("p", at_most=5)
     f.networks["a"].cut = True
     with pytest.raises(TableUnavailableError, match=r"is not held after 1 s$"):
@@ -963,14 +971,14 @@ def test_a_row_that_an_earlier_write_of_ours_made_is_taken_at_once(owner: str, s
     async def main(f: Fixture) -> None:
         lease = await f.begin()
         network = f.networks["a"]
-        put = network._put
+        put = network.create
 
         async def late(row: Lease) -> object:
             if row.key not in f.store.items:
                 f.store.items[row.key] = replace(row, owner=owner).to_item()
             return await put(row)
 
-        network._put = late  # type: ignore[method-assign, assignment]
+        network.create = late  # type: ignore[method-assign, assignment]
         lease.want("p")
         if soon:
             assert await until(lambda: lease.held == {"p"}, 5) < 0.2
@@ -988,18 +996,18 @@ async def test_a_row_that_is_deleted_just_before_it_is_taken_is_written_with_the
     f.store.items |= {row.key: row.to_item() for row in rows}
     lease = await f.begin()
     network = f.networks["a"]
-    update = network._update
+    update = network.update
 
     async def late(before: Lease, after: Lease) -> object:
-        network._update = update  # type: ignore[method-assign]
+        network.update = update  # type: ignore[method-assign]
         del f.store.items[before.key]
         return await update(before, after)
 
-    network._update = late  # type: ignore[method-assign, assignment]
+    network.update = late  # type: ignore[method-assign, assignment]
     lease.want("p")
     await until(lambda: lease.is_held("p"), TIMEOUT / 5)
     assert (lease.epoch("p"), f.row().owner) == (4, "a")
-    assert lease.failure is None
+    assert f.failure(lease) is None
 
 
 @scenario
@@ -1016,13 +1024,13 @@ async def test_a_lease_that_is_taken_is_told_while_another_is_still_being_taken(
     lease = await f.begin(streams="p")
     await lease.wait_held("p")
     network = f.networks["a"]
-    put = network._put
+    put = network.create
 
     async def slow(row: Lease) -> object:
         await asyncio.sleep(5 if row.key == run_key("r") else 0)
         return await put(row)
 
-    network._put = slow  # type: ignore[method-assign, assignment]
+    network.create = slow  # type: ignore[method-assign, assignment]
     lease.want("pqr")
     start = now()
     await lease.wait_held("q")
@@ -1036,13 +1044,13 @@ async def test_a_refusal_is_told_while_another_lease_is_still_being_taken(f: Fix
     lease = await f.begin(streams="p")
     await lease.wait_held("p")
     network = f.networks["a"]
-    put = network._put
+    put = network.create
 
     async def slow(row: Lease) -> object:
         await asyncio.sleep(5)
         return await put(row)
 
-    network._put = slow  # type: ignore[method-assign, assignment]
+    network.create = slow  # type: ignore[method-assign, assignment]
     f.store.items["q:shardId-1"] = {"leaseKey": {"S": "q:shardId-1"}}
     lease.extend("qr")
     start = now()
@@ -1061,6 +1069,7 @@ async def test_an_error_in_a_listener_that_is_told_of_a_loss_ends_the_run_visibl
     lease = await f.begin(streams="p", listener=Broken(f, "a"))
     await lease.wait_held("p")
     f.store.items[run_key("p")] = replace(f.row(), owner="b", counter=99).to_item()
-    await until(lambda: lease.failure is not None, TIMEOUT)
-    assert isinstance(lease.failure, LeaseError)
-    assert isinstance(lease.failure.__cause__, KeyError)
+    await until(lambda: f.failure(lease) is not None, TIMEOUT)
+    failure = f.failure(lease)
+    assert isinstance(failure, LeaseError)
+    assert isinstance(failure.__cause__, KeyError)

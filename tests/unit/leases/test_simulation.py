@@ -14,8 +14,11 @@ from random import Random
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases import Checkpoints, LeaseInfo, LeaseKeys, Pace, RunLease, SilentListener, Timing
-from kinesis_efo.leases.row import Item, Lease
+from kinesis_efo.leases.checkpoints import Checkpoints
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.row import Item, Lease, LeaseInfo
+from kinesis_efo.leases.run import LeaseListener, RunLease
 from kinesis_efo.positions import Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
@@ -37,7 +40,7 @@ class FreezableClock(LoopClock):
         await self._network.running.wait()
 
 
-class Process(SilentListener):
+class Process(LeaseListener):
     """A run with its own way to the table. Has the world checked with every lease taken."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -54,7 +57,7 @@ class Process(SilentListener):
             KEYS,
             self.lease.epoch,
             StreamIdentity,
-            Pace(),
+            25.0,
             clock,
             read_until=lambda _shard, _position: None,
             failure=self.failure,
@@ -158,7 +161,7 @@ class World:
 
     async def begin_again(self) -> None:
         """A query that failed ends, and is started again."""
-        for process in [each for each in self.processes if each.lease.failure and not each.dead]:
+        for process in [each for each in self.processes if each.failure.error and not each.dead]:
             process.dead = True
             await process.stop()
             await self.begin()
@@ -171,7 +174,7 @@ class World:
             await process.stop()
         for _ in range(4):
             await asyncio.sleep(40)
-            if survivor.lease.failure:  # by one of the others, before it stopped
+            if survivor.failure.error:  # by one of the others, before it stopped
                 survivor.dead = True
                 await survivor.stop()
                 survivor = await self.begin()
@@ -220,7 +223,7 @@ def test_one_run_after_the_other(seed: int) -> None:
         rows = [world.store.lease(KEYS.encode(shard)) for shard in SHARDS]
         assert all(row.position is not None and row.position.reaches(Position.after(last - 1)) for row in rows)
         assert {row.owner for row in map(world.store.lease, world.store.items)} == {None}
-        assert survivor.lease.failure is None
+        assert survivor.failure.error is None
 
     run(main())
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases import Lease
-from kinesis_efo.leases.strays import strays
+from kinesis_efo.leases.row import Lease, strays
 from kinesis_efo.positions import Position
 
 ARN, OTHER = (

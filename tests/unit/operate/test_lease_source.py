@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.leases import LeaseKeys
+from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo_tools.operate.lease_source import require_one_form
 
 KEYS = LeaseKeys({"orders": "dev-orders"})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus
-from kinesis_efo.leases import Lease, run_key
+from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import Position
 from kinesis_efo_tools.operate.live import RunReplies, brought_up_to_date
 

@@ -24,8 +24,9 @@ from kinesis_efo.fetcher.work import Report, ReportReply, WhereRequest, Work, Wo
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases import LeaseKeys, RunLease, Timing
-from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.planner.cluster import Cluster
@@ -141,7 +142,7 @@ class Run:
             clock,
             gone=lambda address: self.is_gone(address),
         )
-        self.inner = PlannedRun(streams, self.cluster, self.leases, self.network, keys, Pace(), 60.0, clock)
+        self.inner = PlannedRun(streams, self.cluster, self.leases, self.network, keys, 25.0, 60.0, clock)
         self.planner = Query(self.inner)
         self.places = fetchers
         self.takeovers = takeovers

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.notes import RunNotes
-from kinesis_efo.leases.reached import CheckpointMark
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.planner.query import Query
@@ -34,7 +33,7 @@ def query(notes: RunNotes | None = None) -> tuple[Run, Query]:
     )
     leases: Any = SimpleNamespace(epoch=lambda _stream: 1, notes=notes or RunNotes(LoopClock()))
     keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
-    made = Run(streams, fetching, leases, MemoryLeaseStore(), keys, Pace(25), 600, LoopClock())
+    made = Run(streams, fetching, leases, MemoryLeaseStore(), keys, 25.0, 600, LoopClock())
     return made, Query(made)
 
 

@@ -25,9 +25,11 @@ from kinesis_efo.fetcher.progress import ShardProgress
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases import Lease, LeaseKeys, RunLease, Timing, run_key
-from kinesis_efo.leases.checkpoints import Checkpoints, Pace
-from kinesis_efo.leases.row import LeaseInfo
+from kinesis_efo.leases.checkpoints import Checkpoints
+from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.planner.query import Query
@@ -135,7 +137,7 @@ class Centre:
         self.streams = Streams({"orders": self.access})
         keys = LeaseKeys({"orders": "dev-orders"})
         self.leases = RunLease(self.network, "me", keys, Timing(10.0), clock, Random(1), application="lake")
-        self.run = Run(self.streams, self.fetching, self.leases, self.network, keys, Pace(), PATIENCE, clock)
+        self.run = Run(self.streams, self.fetching, self.leases, self.network, keys, 25.0, PATIENCE, clock)
         self.query = Query(self.run, ends)
 
     async def __aenter__(self) -> Centre:
@@ -344,7 +346,7 @@ def test_the_rows_of_earlier_runs_are_read_when_the_lease_is_taken() -> None:
         kept = store.lease(key).checkpoint
         assert kept is not None
         assert kept.value == 50, "a checkpoint never steps back"
-        assert centre.network.requests["put"] == 1, (
+        assert centre.network.requests["create"] == 1, (
             "the run's own; who had not read the rows would try to create this one"
         )
 

@@ -23,8 +23,9 @@ from kinesis_efo.kinesis.polling import PollingTransport, apart_pace, polling_li
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases import LeaseKeys, RunLease, Timing
-from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.planner.cluster import Apart, Cluster
@@ -96,7 +97,7 @@ class Program:
                 together=together,
             )
             self.cluster.home = HOME
-        self.run = Run(streams, self.fetching, leases, self.store, keys, Pace(), 660.0, clock)
+        self.run = Run(streams, self.fetching, leases, self.store, keys, 25.0, 660.0, clock)
         self._names = 0
 
     async def __aenter__(self) -> Program:

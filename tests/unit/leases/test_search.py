@@ -8,9 +8,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinesis_efo.leases import Lease, run_key
-from kinesis_efo.leases.decision import Free, Rival, decide
-from kinesis_efo.leases.expiry import Observer
+from kinesis_efo.leases.expiry import Heartbeat, Observer
+from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.search import Free, Search
 from kinesis_efo.positions import Position
 
 TIMEOUT = 10.0
@@ -25,12 +26,13 @@ def rows(*leases: Lease) -> dict[str, Lease]:
     return {each.key: each for each in leases}
 
 
-def decision(seen: Mapping[float, dict[str, Lease]], ended: str = "") -> Free | Rival:
+def decision(seen: Mapping[float, dict[str, Lease]], ended: str = "") -> Free | Heartbeat:
     """What `me` decides after having seen the rows of the stream at several times."""
     observer = Observer(TIMEOUT, ended.__eq__)
     for now, leases in seen.items():
         heartbeats = observer.observe(leases, now)
-    return decide(KEY, heartbeats, observer, now, me="me")
+    search = Search(LeaseKeys({"orders": "dev-orders"}), observer, "me", "lake", lambda _: False)
+    return search.decide("orders", heartbeats, now)
 
 
 class TestExpiry:
@@ -40,14 +42,12 @@ class TestExpiry:
             heartbeats = observer.observe(rows(seen) if seen else {}, now)
         return observer.quiet(heartbeats["k"], now), observer.proven_alive(heartbeats["k"], now)
 
-    def test_what_is_left_until_it_expires(self) -> None:
-        observer = Observer(TIMEOUT, "ended".__eq__)
-        leases = rows(lease("k", "x"), lease("e", "ended"))
+    def test_when_it_expires(self) -> None:
+        observer = Observer(TIMEOUT)
+        leases = rows(lease("k", "x"))
         observer.observe(leases, 100)
         seen = observer.observe(leases, 104)
-        assert observer.expires_in(seen["k"], 104) == 6
-        assert observer.expires_in(seen["k"], 110) == 0
-        assert observer.expires_in(seen["e"], 104) == 0
+        assert observer.expires_at(seen["k"]) == 110
 
     def test_first_sight_counts_as_renewed(self) -> None:
         assert self.sight((1e6, lease("k", "x", counter=1))) == (False, False)
@@ -99,51 +99,51 @@ class TestExpiry:
 
 class TestTheLeaseOnAStream:
     def test_is_free_where_there_is_no_row(self) -> None:
-        assert decision({0: {}}) == Free(None, 1)
+        assert decision({0: {}}) == Free(None, 1, {})
 
     def test_is_free_where_its_row_has_no_owner(self) -> None:
         row = lease(counter=7, epoch=3)
-        assert decision({0: rows(row)}) == Free(row, 4)
+        assert decision({0: rows(row)}) == Free(row, 4, {})
 
     def test_is_free_where_its_row_names_us(self) -> None:
         row = lease(owner="me", epoch=3)
-        assert decision({0: rows(row)}) == Free(row, 4)
+        assert decision({0: rows(row)}) == Free(row, 4, {})
 
     def test_is_free_once_its_owner_was_silent_for_the_timeout(self) -> None:
         row = lease(owner="x", epoch=3)
-        assert isinstance(decision({0: rows(row), 9.9: rows(row)}), Rival)
-        assert decision({0: rows(row), 10: rows(row)}) == Free(row, 4)
+        assert isinstance(decision({0: rows(row), 9.9: rows(row)}), Heartbeat)
+        assert decision({0: rows(row), 10: rows(row)}) == Free(row, 4, {})
 
     def test_is_free_at_once_where_its_owner_has_ended(self) -> None:
         row = lease(owner="x")
-        assert decision({0: rows(row)}, ended="x") == Free(row, 1)
+        assert decision({0: rows(row)}, ended="x") == Free(row, 1, {})
 
     def test_is_not_free_while_its_owner_renews(self) -> None:
         found = decision({t: rows(lease(owner="x", counter=t)) for t in range(0, 50, 5)})
-        assert isinstance(found, Rival)
-        assert found.seen.lease.owner == "x"
+        assert isinstance(found, Heartbeat)
+        assert found.lease.owner == "x"
 
     def test_is_not_free_while_a_shard_has_an_owner(self) -> None:
         """A KCL application holds the leases of shards and knows nothing of the run's row."""
         shard = Lease("shardId-000000000000", 1, "kcl", Position.after(5))
-        assert isinstance(decision({0: rows(shard)}), Rival)
-        assert decision({0: rows(shard), 10: rows(shard)}) == Free(None, 1)
+        assert isinstance(decision({0: rows(shard)}), Heartbeat)
+        assert decision({0: rows(shard), 10: rows(shard)}) == Free(None, 1, rows(shard))
 
     def test_is_taken_with_an_epoch_above_that_of_every_row(self) -> None:
         """Also where somebody has deleted the run's row: its checkpoints remember the epoch."""
         shards = [Lease(f"orders:{number}", epoch=number) for number in range(4)]
-        assert decision({0: rows(*shards)}) == Free(None, 4)
+        assert decision({0: rows(*shards)}) == Free(None, 4, rows(*shards))
 
     def test_of_a_row_deleted_by_hand_is_free_only_after_its_owner_would_have_noticed(self) -> None:
         row = lease(owner="x", epoch=2)
-        assert isinstance(decision({0: rows(row), 5: {}}), Rival)
-        assert decision({0: rows(row), 10: {}}) == Free(None, 1)
+        assert isinstance(decision({0: rows(row), 5: {}}), Heartbeat)
+        assert decision({0: rows(row), 10: {}}) == Free(None, 1, {})
 
     def test_names_the_rival_that_changed_last(self) -> None:
         old, new = lease("orders:a", "x"), [lease("orders:b", "y", counter=n) for n in range(2)]
         found = decision({0: rows(old, new[0]), 5: rows(old, new[1])})
-        assert isinstance(found, Rival)
-        assert found.seen.lease.owner == "y"
+        assert isinstance(found, Heartbeat)
+        assert found.lease.owner == "y"
 
 
 owners = st.sampled_from([None, "me", "p1", "q"])
@@ -175,8 +175,8 @@ def histories(draw: st.DrawFn) -> list[tuple[float, dict[str, Lease]]]:
 def test_nothing_is_taken_while_any_owner_renews(history: list[tuple[float, dict[str, Lease]]]) -> None:
     found = decision(dict(history))
     now, leases = history[-1]
-    if isinstance(found, Rival):
-        assert found.seen.lease.owner not in (None, "me")
+    if isinstance(found, Heartbeat):
+        assert found.lease.owner not in (None, "me")
         return
     assert found.row == leases.get(KEY)
     assert all(each.epoch < found.epoch for each in leases.values())

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from kinesis_efo.leases import Lease
-from kinesis_efo.leases.cleanup import finished_parents
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.shard_rows import finished_parents
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 
 BEGUN = Position.after(5)

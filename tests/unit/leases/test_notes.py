@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import run_key
-from kinesis_efo.leases.reached import KEPT, CheckpointMark, furthest, noted
+from kinesis_efo.leases.notes import KEPT, furthest, noted
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 
@@ -51,3 +52,8 @@ def test_a_full_set_of_marks_is_small_beside_the_kilobyte_that_a_write_is_billed
     # DynamoDB counts names, values (a number: a byte for two digits, and one) and a byte for each entry.
     size = sum(8 + 3 + (len("moved") + 6 + 1) + (len("at") + 8 + 1) for _ in marks)
     assert size < 600
+
+
+def test_a_mark_that_is_noted_again_keeps_the_time_at_which_it_was_new() -> None:
+    known = noted((), Mark("7c1f", 3), 10)
+    assert noted(known, Mark("7c1f", 3), 20) == known

@@ -1,0 +1,146 @@
+"""Decides which of the leases that a run wants it may take, from scans of the table. Pure, except for the questions about owners."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError
+from kinesis_efo.leases.expiry import Heartbeat, Observer
+from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.store import Scan
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The lease on a stream can be taken: its row, if there is one, with a new epoch, and the rows of the stream's shards by lease key.
+
+    The epoch is higher than that of every row of the stream.
+    """
+
+    row: Lease | None
+    epoch: int
+    shards: Mapping[str, Lease]
+
+
+class Search:
+    """Looks for the leases that a run wants.
+
+    Attributes:
+        subject: The application, for messages.
+        wanted: The streams whose lease should be held.
+        refused: The reason for each stream of `extend` that was given up.
+    """
+
+    def __init__(
+        self, keys: LeaseKeys, observer: Observer, me: str, subject: str, is_sibling: Callable[[str], bool]
+    ) -> None:
+        self.wanted: frozenset[str] = frozenset()
+        self.refused: dict[str, LeaseError] = {}
+        self._further: frozenset[str] = frozenset()
+        self._epochs: dict[str, int] = {}
+        self._keys = keys
+        self._observer = observer
+        self._me = me
+        self.subject = subject
+        self._is_sibling = is_sibling
+
+    def extend(self, streams: Collection[str]) -> None:
+        """Look for further leases. If one cannot be taken, only who asks for it gets the error."""
+        for stream in streams:
+            self.refused.pop(stream, None)
+        self._further |= frozenset(streams) - self.wanted
+        self.wanted |= frozenset(streams)
+
+    def took(self, stream: str, epoch: int) -> None:
+        """Note that the run has taken a lease."""
+        self._epochs[stream] = epoch
+        self._further -= {stream}
+
+    def choose(self, scan: Scan, held: Collection[str], now: float) -> tuple[dict[str, Free], float]:
+        """Choose the leases to take, besides those that are held, from a scan that was complete at a monotonic time, in seconds.
+
+        Returns:
+            The leases to take, by stream; and the time at which the first one expires that another run seems to have.
+
+        Raises:
+            AlreadyRunningError: Another run holds one, and was seen to renew it.
+            LeaseLostError: Another run has held one since this run lost it.
+            LeaseTableError: A row cannot be read.
+        """
+        for key in sorted(scan.unreadable):
+            named = ":" in key or key.startswith("shardId-")
+            if named and (stream := self._keys.stream(key)) in self.wanted:
+                self._refuse(stream, LeaseTableError(f"{scan.unreadable[key]}; correct or delete the row"))
+        rows: dict[str, dict[str, Heartbeat]] = {}
+        for key, seen in self._observer.observe(scan.leases, now).items():
+            if (stream := self._keys.stream(key)) is not None:
+                rows.setdefault(stream, {})[key] = seen
+        free: dict[str, Free] = {}
+        expiring: list[float] = []
+        for stream in sorted(self.wanted.difference(held)):
+            match self.decide(stream, rows.get(stream, {}), now):
+                case Free() as found:
+                    self._check_continued(stream, found.row)
+                    free[stream] = found
+                case seen if self._observer.proven_alive(seen, now):
+                    self._refuse(stream, self._already_running(stream, seen, now))
+                case seen:
+                    expiring.append(self._observer.expires_at(seen))
+        if not held:
+            # Take the first stream alone: if runs start at the same moment, each would hold some streams, and none all.
+            free = dict([] if expiring else [*free.items()][:1])
+        return free, min(expiring, default=inf)
+
+    def decide(self, stream: str, rows: Mapping[str, Heartbeat], now: float) -> Free | Heartbeat:
+        """Return how to take a stream's lease, or the row of another run that may be alive: it has an owner and changed lately.
+
+        Rows of shards count, too, because a KCL application owns those. A row that this run owns was lost while the table was out of reach.
+        """
+        others = [seen for seen in rows.values() if seen.lease.owner not in (None, self._me)]
+        alive = [seen for seen in others if not self._observer.quiet(seen, now)]
+        if alive:
+            return max(alive, key=lambda seen: seen.changed_at)
+        present = {key: seen.lease for key, seen in rows.items() if not seen.gone}
+        shards = {key: lease for key, lease in present.items() if not lease.is_run}
+        return Free(
+            present.get(run_key(stream)), 1 + max((seen.lease.epoch for seen in rows.values()), default=0), shards
+        )
+
+    def _refuse(self, stream: str, error: LeaseError) -> None:
+        """Give up a stream of `extend`. For any other stream, raise the error: it ends the run."""
+        if stream not in self._further:
+            raise error
+        logger.warning("%s", error)
+        self._further -= {stream}
+        self.wanted -= {stream}
+        self.refused[stream] = error
+
+    def _check_continued(self, stream: str, row: Lease | None) -> None:
+        """Raise an error if another run has held the lease while this run was cut off from the table."""
+        epoch = self._epochs.get(stream)
+        if epoch is not None and row is not None and row.owner != self._me and row.epoch > epoch:
+            raise LeaseLostError(
+                f"{self.subject}: another run held the lease on stream {stream} while this one could not renew it, "
+                "and has ended since. Nothing was lost: start this query again, and run one query per application"
+            )
+
+    def _already_running(self, stream: str, rival: Heartbeat, now: float) -> AlreadyRunningError:
+        owner = rival.lease.owner or ""
+        whose, remedy = readable(owner), "stop that query, or give this one an application of its own"
+        if self._is_sibling(owner):
+            whose = f"this Spark program itself, by another of its sources (process {whose})"
+            remedy = (
+                "sources of one program share a run if they can find each other: the driver's log says why these cannot, and sessions of "
+                "Spark Connect never do. Write to several tables from one query, with foreachBatch, or give this source an application of its own"
+            )
+        return AlreadyRunningError(
+            f"{self.subject}, stream {stream}, is already read by {whose}, "
+            f"last seen {now - rival.changed_at:.0f} s ago renewing lease {rival.lease.key}; {remedy}"
+        )

@@ -1,0 +1,185 @@
+"""What the row of each shard should be, and which rows of ended shards can be deleted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.leases.keys import sibling
+from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.positions import SHARD_END, LastRecord, Position
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCheckpoint:
+    """A position to store with one of the next writes."""
+
+    position: Position
+    children: frozenset[str] = frozenset()
+    record: LastRecord | None = None
+
+    def is_news_to(self, row: Lease) -> bool:
+        """Whether storing it changes a row: positions move only forwards."""
+        return row.advances(self.position) or not self.children <= row.children
+
+    def stored_in(self, row: Lease) -> Lease:
+        """Return the row with this position."""
+        return row.checkpointed(self.position, self.children, self.record)
+
+
+@dataclass(slots=True)
+class ShardRow:
+    """The row of one shard: as it is in the table, and as it should be.
+
+    Attributes:
+        key: Its lease key.
+        row: The row in the table; None if there is none, or if it is not known.
+        stray: The row of another stream that the table has in its place.
+        wanted: Whether a query reads the shard now.
+        info: The contents of a new row; None if the shard needs no row.
+        pending: The position to store; it stays after it was stored.
+        written_at: Monotonic time of this run's last write, seconds; None before the first one.
+    """
+
+    key: str
+    row: Lease | None = None
+    stray: Lease | None = None
+    wanted: bool = False
+    info: LeaseInfo | None = None
+    pending: PendingCheckpoint | None = None
+    written_at: float | None = None
+
+    @property
+    def position(self) -> Position | None:
+        """The position in the row, or the one about to be written there; None if it has none."""
+        if self.pending is not None:
+            return self.pending.position
+        return self.row.position if self.row is not None else None
+
+    def found(self, row: Lease | None, stream: StreamIdentity) -> None:
+        """Set the row that is in the table. It is a stray if it is of another stream than the present one."""
+        is_stray = row is not None and row.is_of_another(stream)
+        self.row, self.stray = (None, row) if is_stray else (row, None)
+
+    def wrote(self, row: Lease, now: float) -> None:
+        """Set the row that this run has written."""
+        self.row, self.written_at = row, now
+        if not self.wanted:
+            self.info = None
+
+    def want(self, info: LeaseInfo) -> bool:
+        """A query reads the shard; returns whether that is news that the row lacks."""
+        is_news = not self.wanted or self.info is None or info.is_known != self.info.is_known
+        self.wanted, self.info = True, info
+        return is_news
+
+    def leave(self) -> None:
+        """No query reads the shard any more."""
+        self.wanted = False
+        # A shard may be read to its end before its row is created. It still needs one, or it would seem not to have been read.
+        if self.row is not None or self.pending is None or not self.pending.position.is_end:
+            self.info = None
+
+    def note(self, position: Position, record: LastRecord | None) -> bool:
+        """Note how far the shard is done; returns whether that is further than before."""
+        before = self.pending
+        if before is not None and (position == before.position or not position.reaches(before.position)):
+            return False
+        if record is None and before is not None:
+            record = before.record
+        self.pending = PendingCheckpoint(position, record=record)
+        return True
+
+    def change(self, read_until: Callable[[Position], float | None], outdated_by: float) -> Lease | None:
+        """Return the row as it should be; None if it is already, or if nothing is known about the shard.
+
+        If nothing else changes, it is written if the time up to which the shard was read is outdated by so many seconds.
+        """
+        row, pending = self.row, self.pending
+        if row is None:
+            if self.info is None:
+                return None
+            changed = Lease.new(self.key, self.info)
+            # The first position noted for a shard may be the end of its first micro-batch; records lie before it.
+            at_start = pending is not None and pending.record is not None and pending.position == changed.position
+            if pending is not None and (at_start or pending.is_news_to(changed)):
+                changed = pending.stored_in(changed)
+        else:
+            complete = row if self.info is None else row.completed(self.info)
+            if pending is not None and pending.is_news_to(row):
+                changed = pending.stored_in(complete)
+            elif complete != row or self.is_outdated(read_until, outdated_by):
+                changed = complete.renewed()
+            else:
+                return None
+        until = None if changed.position is None else read_until(changed.position)
+        return changed if until is None else replace(changed, read_until=until)
+
+    def is_outdated(self, read_until: Callable[[Position], float | None], seconds: float) -> bool:
+        """Whether the row's `read_until` is behind by `seconds` or more."""
+        row = self.row
+        until = None if row is None or row.position is None else read_until(row.position)
+        return row is not None and until is not None and until - (row.read_until or 0.0) >= seconds
+
+
+def passed_parents(
+    leases: Mapping[str, Lease], candidates: Collection[str], wanted: Collection[str]
+) -> list[tuple[Lease, frozenset[str]]]:
+    """Return rows of shards that were read to their end but whose checkpoint is earlier, with the ids of their children.
+
+    A crash after the children were planned, but before the parent's last checkpoint was written, leaves such a row. If a query reads the
+    child (its key is wanted) and not the parent (a candidate), the parent is done: an offset contains children only after their parents.
+    """
+    children: dict[str, set[str]] = {}
+    for key in wanted:
+        for parent in leases[key].parents if key in leases else ():
+            children.setdefault(sibling(key, parent), set()).add(key.rpartition(":")[2])
+    return [
+        (leases[key], frozenset(found))
+        for key, found in sorted(children.items())
+        if key in candidates and leases[key].checkpoint != SHARD_END
+    ]
+
+
+def finished_parents(leases: Mapping[str, Lease], candidates: Collection[str]) -> list[Lease]:
+    """Return those candidates among the rows that can be deleted.
+
+    KCL's rule: all children have rows with a checkpoint after the start, and the parents' rows are gone. The children are listed in
+    `childShardIds`; if a crash kept that from being written, they are complete if they cover the parent's hash range.
+    """
+    children: dict[str, list[Lease]] = {}
+    for lease in leases.values():
+        for parent in lease.parents:
+            children.setdefault(sibling(lease.key, parent), []).append(lease)
+    return [
+        lease
+        for key in sorted(candidates)
+        if (lease := leases[key])
+        and not any(sibling(key, parent) in leases for parent in lease.parents)
+        and (mine := children.get(key))
+        and all(child.has_begun for child in mine)
+        and (_listed(lease, mine) or _covered(lease, mine))
+    ]
+
+
+def _listed(parent: Lease, children: Collection[Lease]) -> bool:
+    keys = {child.key for child in children}
+    return bool(parent.children) and all(sibling(parent.key, child) in keys for child in parent.children)
+
+
+def _covered(parent: Lease, children: Collection[Lease]) -> bool:
+    """Whether the children's hash ranges cover the parent's without a gap."""
+    if parent.starting_hash_key is None or parent.ending_hash_key is None:
+        return False
+    ranges = sorted(
+        (int(child.starting_hash_key), int(child.ending_hash_key))
+        for child in children
+        if child.starting_hash_key is not None and child.ending_hash_key is not None
+    )
+    reached = int(parent.starting_hash_key)
+    for first, last in ranges:
+        if first > reached:
+            return False
+        reached = max(reached, last + 1)
+    return reached > int(parent.ending_hash_key)

@@ -17,7 +17,7 @@ from kinesis_efo.spark.reason import reason
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.spark40
 
 FAULTS = {
     "AmazonSSM.GetParameter": (400, "ThrottlingException"),

@@ -143,7 +143,7 @@ def test_sources_of_different_streams_of_an_application_are_read_at_once(
 @pytest.mark.parametrize(
     "shape",
     [
-        pytest.param("two sinks", marks=pytest.mark.spark),
+        pytest.param("two sinks", marks=pytest.mark.spark43),
         pytest.param("a join with itself", marks=pytest.mark.spark40),
         pytest.param("two loads", marks=pytest.mark.spark40),
     ],
@@ -302,7 +302,7 @@ def test_trigger_once_reads_all_that_is_there_whatever_the_limits_are(world: Mak
     assert len(rows.batches) == 1
 
 
-@pytest.mark.spark
+@pytest.mark.spark43
 def test_stopping_is_prompt_and_releases_the_leases(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 4}), Rows()
     w.put(numbered(40))

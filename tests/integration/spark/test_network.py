@@ -24,7 +24,7 @@ def listening(process: psutil.Process) -> set[str]:
     return {each.laddr.ip.removeprefix("::ffff:") for each in sockets}
 
 
-@pytest.mark.spark
+@pytest.mark.spark43
 def test_in_local_mode_nothing_but_loopback_is_bound(queries: Queries, world: MakeWorld) -> None:
     w = world({"orders": 2})
     w.put((f"k{n}", b"data") for n in range(100))

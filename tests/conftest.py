@@ -21,13 +21,14 @@ import pytest
 from hypothesis import settings
 
 from tests.support.class_archive import jvm_options
+from tests.support.examples import EXAMPLES
 from tests.support.missing import pytest_terminal_summary as pytest_terminal_summary
 
 settings.register_profile(
     "kinesis-efo",
     settings.get_profile("ci" if "CI" in os.environ else "default"),
     deadline=None,
-    max_examples=int(os.environ.get("KINESIS_EFO_EXAMPLES", "25")),
+    max_examples=EXAMPLES,
 )
 settings.load_profile("kinesis-efo")
 

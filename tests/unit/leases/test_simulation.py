@@ -226,7 +226,7 @@ def test_one_run_after_the_other(seed: int) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("seed", (100 + seed for seed in seeds(5)))
+@pytest.mark.parametrize("seed", [100 + seed for seed in seeds(5)])
 def test_runs_that_compete(seed: int) -> None:
     async def main() -> None:
         world = World(seed)

@@ -145,6 +145,7 @@ def plan_of(resources: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_no_check_fails_on_what_terraform_plans_and_what_is_planted_there_is_found_and_named(
     deploy: Deploy, tmp_path: Path
 ) -> None:

@@ -30,7 +30,15 @@ def apps(**changes: Any) -> dict[str, Any]:
     return {"lake": {"streams": ["orders"], **changes}}
 
 
-@pytest.mark.parametrize("path", [DIRECTORY / "dev.yaml", DIRECTORY / "prod.yaml", EXAMPLE], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        DIRECTORY / "dev.yaml",
+        pytest.param(DIRECTORY / "prod.yaml", marks=pytest.mark.long),
+        pytest.param(EXAMPLE, marks=pytest.mark.long),
+    ],
+    ids=lambda path: path.stem,
+)
 def test_a_complete_environment_is_applied_and_what_terraform_evaluates_is_right(path: Path, deploy: Deploy) -> None:
     environment = load_environment(path)
     terraform = deploy(environment)

@@ -40,7 +40,7 @@ def consumers(aws: LocalAws, stream: str) -> set[str]:
     return {each["ConsumerName"] for each in kinesis.list_stream_consumers(StreamARN=arn)["Consumers"]}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_application_of_a_protected_environment_is_retired_and_then_removed(
     aws: LocalAws, checkout: Checkout
 ) -> None:
@@ -84,7 +84,7 @@ def ledger_of(repository: Repository) -> str:
     return (repository.environments / f"{repository.name}.declared").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_failed_deployment_left_is_undone_by_reverting_its_commit(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("half")
     repository.commit(streams=ORDERS)
@@ -137,7 +137,7 @@ def test_what_was_stopped_before_it_was_recorded_is_planned_again(aws: LocalAws,
     assert planner.records.load(deployment_of(environment)) == Deployed("three", deployed.stack)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_change_by_hand_is_undone_by_a_plan_that_is_reviewed(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("repair")
     repository.commit(streams=ORDERS)

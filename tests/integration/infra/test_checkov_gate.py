@@ -239,6 +239,7 @@ def scanned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_checkov", asked)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("scanned_once")
 def test_a_team_has_resources_checks_and_excuses_of_its_own(tmp_path: Path) -> None:
     environment = write_environment(tmp_path)

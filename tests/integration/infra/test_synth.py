@@ -46,6 +46,8 @@ def test_a_synth_of_all_environments_is_fast_and_small(tmp_path: Path) -> None:
         )
         after = os.times()
         walls.append(after.children_user + after.children_system - before.children_user - before.children_system)
+        if walls[-1] < 10:
+            break
     code, megabytes, modules = json.loads(ran.stdout)
     assert code == 0
     assert min(walls) < 10, "seconds of CPU, Node's included"

@@ -56,6 +56,7 @@ def test_json_to_columns(world: Callable[..., World], tmp_path: Path, example: R
     assert all(row["approximateArrivalTimestamp"] for row in found.values())
 
 
+@pytest.mark.long
 def test_windowed_sums(world: Callable[..., World], tmp_path: Path, example: Run) -> None:
     w, output = world(), tmp_path / "out"
     w.put([order("ann", "1.50", "2027-01-31T12:00:10Z"), order("ann", "2.00", "2027-01-31T12:00:50Z")])

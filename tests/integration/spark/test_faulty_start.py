@@ -76,6 +76,7 @@ def faulty(endpoint: str) -> Iterator[tuple[str, dict[str, int]]]:
             thread.join()
 
 
+@pytest.mark.long
 def test_a_start_waits_until_aws_answers_and_a_killed_planner_is_explained(
     world: Callable[..., World], queries: Queries
 ) -> None:

@@ -86,6 +86,7 @@ def test_the_end_of_the_connection_alone_releases_the_leases_and_ends_the_proces
     assert spark.process.returncode not in (None, -signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 def test_many_signals_at_once_end_it_as_one_does(world: MakeWorld, play: Callable[..., PlayedSpark]) -> None:
     w, spark, end = read_one_record(world, play, "1s")
@@ -98,6 +99,7 @@ def test_many_signals_at_once_end_it_as_one_does(world: MakeWorld, play: Callabl
     assert spark.process.returncode not in (None, -signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 def test_a_signal_and_the_end_of_the_connection_at_once_release_the_leases(
     world: MakeWorld, play: Callable[..., PlayedSpark]

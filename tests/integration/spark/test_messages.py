@@ -64,6 +64,7 @@ def test_an_unknown_stream_is_told_at_load(spark: SparkSession, world: MakeWorld
     assert "kinesis-efo option 'streams' names 'order', but the manifest" in message
 
 
+@pytest.mark.long
 @pytest.mark.spark43
 def test_a_schema_of_the_users_own_is_refused(spark: SparkSession, world: MakeWorld, queries: Queries) -> None:
     reader = spark.readStream.format("kinesis-efo").options(**world().options)
@@ -101,6 +102,7 @@ def test_a_consumer_deleted_while_reading_is_the_querys_exception(world: MakeWor
     assert f"does not exist (any more); its ARN came from {w.manifest}" in message
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 def test_a_checkpoint_of_another_application_is_told(world: MakeWorld, queries: Queries) -> None:
     def mixed(df: DataFrame, batch: int) -> None:

@@ -102,6 +102,7 @@ def test_a_micro_batch_that_is_repeated_has_its_rows_and_the_query_goes_on(
     assert run.batches[last], "and the micro-batch itself has them"
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 def test_a_checkpoint_from_a_backup_is_known_by_its_own_mark(
     spark: SparkSession, aws: LocalAws, tmp_path: Path

@@ -84,7 +84,7 @@ quick: $(VENV)/.full
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(MYPY)
-	$(WITHOUT_JAVA) $(PYTHON) $(call TEST,logical) -m "not slow and not long" tests/unit
+	$(WITHOUT_JAVA) $(PYTHON) $(call TEST,logical) -q -m "not slow and not long" tests/unit
 
 demo: $(VENV)/.demo java
 	@$(RUN) $(PYTHON) -m demo $(DEMO_ARGS)

@@ -235,6 +235,7 @@ def test_a_change_by_hand_is_drift_and_so_is_a_consumer_that_no_plan_shows(aws: 
     assert "| 2 of 20 |" in body
 
 
+@pytest.mark.long
 def test_the_bundle_holds_what_the_plan_was_made_of(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("meta")
     repository.commit()
@@ -247,6 +248,7 @@ def test_the_bundle_holds_what_the_plan_was_made_of(aws: LocalAws, checkout: Che
         read_meta(tmp_path)
 
 
+@pytest.mark.long
 def test_the_lock_file_of_the_provider_is_the_committed_one_for_plans_and_deployments(
     aws: LocalAws, checkout: Checkout
 ) -> None:
@@ -287,6 +289,7 @@ def test_an_environment_does_not_go_on_with_the_state_of_one_in_another_account(
         planner.plan(deployment_of(repository.environment), "two", repository.plans)
 
 
+@pytest.mark.long
 def test_an_old_run_that_is_started_again_does_not_undo_what_came_after_it(
     aws: LocalAws,
     checkout: Checkout,
@@ -355,6 +358,7 @@ def commits(*messages: str) -> list[str]:
     return git("log", "--reverse", "--format=%H").split()
 
 
+@pytest.mark.long
 def test_no_secret_is_in_a_plan_that_is_handed_on(aws: LocalAws, checkout: Checkout) -> None:
     """Who reads the repository reads the artifact."""
     repository = checkout("secret")

@@ -146,6 +146,7 @@ def test_sigterm_ends_it_after_its_micro_batch_and_the_next_run_reads_what_is_th
     )
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 @pytest.mark.timeout(200)
 def test_a_failure_is_said_last_and_whole_and_in_the_exit_code(world: World, tmp_path: Path) -> None:

@@ -97,8 +97,7 @@ LONG = [pytest.mark.spark, pytest.mark.long]
     [
         pytest.param(stop_spark, marks=pytest.mark.spark43),
         pytest.param(stop_spark, marks=[pytest.mark.spark40, pytest.mark.long]),
-        pytest.param(kill_jvm, marks=pytest.mark.spark40),
-        pytest.param(kill_jvm, marks=[pytest.mark.spark43, pytest.mark.long]),
+        pytest.param(kill_jvm, marks=LONG),  # test_sharing.py kills one, too
         pytest.param(terminate_jvm, marks=LONG),
         pytest.param(terminate_group, marks=LONG),
         pytest.param(interrupt_group, marks=LONG),

@@ -20,7 +20,11 @@ PYTHON := $(VENV)/bin/python
 TEST = -m pytest -n $(1) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 # The theme warns of its end of life, in May 2027.
 SITE = NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
-MYPY = $(VENV)/bin/mypy lib jobs examples demo infra benchmarks packages/kinesis-efo-infra/kinesis_efo_infra
+define STYLE_AND_TYPES
+$(VENV)/bin/ruff check .
+$(VENV)/bin/ruff format --check .
+$(VENV)/bin/mypy lib jobs examples demo infra benchmarks packages/kinesis-efo-infra/kinesis_efo_infra
+endef
 WITHOUT_JAVA := env -u SPARK_HOME -u VIRTUAL_ENV -u KINESIS_EFO_CDK -u PYTHONDONTWRITEBYTECODE
 # Java is looked for when a recipe runs: it may have been installed just before.
 RUN := $(WITHOUT_JAVA) JAVA_HOME="$$(scripts/setup java-home)"
@@ -81,9 +85,7 @@ java ip faketime:
 	@scripts/setup $@
 
 quick: $(VENV)/.full
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(MYPY)
+	$(STYLE_AND_TYPES)
 	$(WITHOUT_JAVA) $(PYTHON) $(call TEST,logical) -q -m "not slow and not long" tests/unit
 
 demo: $(VENV)/.demo java
@@ -98,9 +100,7 @@ test: $(VENV)/.classes $(VENV)/.isolated $(VENV)/.core $(VENV40)/.classes | ip f
 	$(RUN) $(PYTHON) $(call TEST,3) $(TESTS_43) && exit $$spark40
 
 lint: $(VENV)/.full
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(MYPY)
+	$(STYLE_AND_TYPES)
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml

@@ -1,16 +1,18 @@
-# Five commands. Each sets up what it needs; a second run starts at once.
+# Six commands. Each sets up what it needs; a second run starts at once.
+#   make quick    ruff, mypy and the unit tests, in a minute or two; needs neither Java, Terraform, npm, Rust nor root
 #   make demo     local AWS, a real stream, the job killed half way, and the proof that nothing is lost or twice
 #   make test     the tests; those that need Spark on both supported versions
 #   make lint     ruff, mypy, import-linter; zizmor and the schema for workflows; the documentation as a site, without a warning
 #   make synth    the infrastructure as Terraform JSON, in cdktf.out
 #   make bench    the benchmarks, as one table; AGAINST=REV compares with the library of a commit or tag
+# What takes longer, before a merge or every night, is in scripts/ci.mk; the infrastructure's commands are in infra/Makefile.inc.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 
+# One environment has one PySpark, and one engine that synthesizes.
 VENV := .venv
 VENV40 := .venv-spark40
 VENV_CDKTN := .venv-cdktn
-VENV_PIPELINE := .venv-pipeline
 # The lock of checkov and its packages.
 CHECKOV := packages/kinesis-efo-infra/kinesis_efo_infra/gate/checkov/uv.lock
 LOCK := pyproject.toml packages/kinesis-efo-infra/pyproject.toml uv.lock scripts/setup
@@ -18,27 +20,35 @@ PYTHON := $(VENV)/bin/python
 TEST = -m pytest -n $(1) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 # The theme warns of its end of life, in May 2027.
 SITE = NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
+define STYLE_AND_TYPES
+$(VENV)/bin/ruff check .
+$(VENV)/bin/ruff format --check .
+$(VENV)/bin/mypy lib jobs examples demo infra benchmarks packages/kinesis-efo-infra/kinesis_efo_infra
+endef
+WITHOUT_JAVA := env -u SPARK_HOME -u VIRTUAL_ENV -u KINESIS_EFO_CDK -u PYTHONDONTWRITEBYTECODE
 # Java is looked for when a recipe runs: it may have been installed just before.
-RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u KINESIS_EFO_CDK -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
+RUN := $(WITHOUT_JAVA) JAVA_HOME="$$(scripts/setup java-home)"
 
 # A company's proxy has its certificate in the system's store, where uv does not look by itself.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
 endif
 
-.PHONY: help demo test long core sdk cluster upgrade lint synth bench soak seeds mutants docs site fuzz fuzz-core sanitize dist java ip faketime clean
+.PHONY: help quick demo test lint bench docs site core java ip faketime clean
 
 help:
-	@sed -n '2,6s/^# *//p' Makefile
+	@sed -n '2,7s/^# *//p' Makefile
 
 # The demo needs neither the infrastructure's packages nor the linters.
 $(VENV)/.demo: $(LOCK)
 	@scripts/setup venv $(VENV) --inexact --no-default-groups --group spark43 --extra local
 	@touch $@
 
+# uv takes out what its lock does not name: the native core, which comes back if it was there.
 $(VENV)/.full: $(LOCK)
 	@scripts/setup venv $(VENV) --all-extras
 	@touch $@ $(VENV)/.demo
+	@if [ -e $(VENV)/.core ]; then scripts/setup core $(VENV) && touch $(VENV)/.core; fi
 
 $(VENV40)/.full: $(LOCK)
 	@scripts/setup venv $(VENV40) --all-extras --no-default-groups --group test --group spark40
@@ -49,21 +59,9 @@ $(VENV)/.core: $(VENV)/.full $(wildcard $(addprefix packages/kinesis-efo-core/,C
 	@scripts/setup core $(VENV)
 	@touch $@
 
-# CDK Terrain in place of CDKTF: an environment has one engine. Its bindings are compiled when they are first used.
+# CDK Terrain in place of CDKTF. Its bindings are compiled when they are first used.
 $(VENV_CDKTN)/.full: $(LOCK)
 	@scripts/setup venv $(VENV_CDKTN) --no-compile-bytecode --no-default-groups --group cdktn --extra local
-	@touch $@
-
-# What holds the keys of AWS: packages with the hashes of the lock, and this checkout as it is. Nothing is built, and so none of the
-# packages' code is run, nor that of a build system.
-$(VENV_PIPELINE)/.full: $(LOCK) $(CHECKOV)
-	@scripts/setup venv $(VENV_PIPELINE) --no-default-groups --group pipeline --extra emr --no-build \
-	    --no-install-project --no-install-package kinesis-efo-infra
-	@for site in $(VENV_PIPELINE)/lib/python3*/site-packages; do \
-	    printf '%s\n' "$(CURDIR)/lib" "$(CURDIR)/packages/kinesis-efo-infra" > $$site/checkout.pth; done
-	@printf '%s\n' '#!$(CURDIR)/$(VENV_PIPELINE)/bin/python' 'from kinesis_efo_tools.cli import main' 'main()' > $(VENV_PIPELINE)/bin/kinesis-efo
-	@chmod +x $(VENV_PIPELINE)/bin/kinesis-efo
-	@$(VENV_PIPELINE)/bin/python -c "from kinesis_efo_infra.gate.locked_checkov import install; install()"
 	@touch $@
 
 # Spark's JVMs start three times as fast from an archive of its classes, and its Python processes twice as fast with bytecode.
@@ -83,14 +81,12 @@ core: $(VENV)/.full
 	@rm -f $(VENV)/.core
 	@$(MAKE) --no-print-directory $(VENV)/.core
 
-java:
-	@scripts/setup java
+java ip faketime:
+	@scripts/setup $@
 
-ip:
-	@scripts/setup ip
-
-faketime:
-	@scripts/setup faketime
+quick: $(VENV)/.full
+	$(STYLE_AND_TYPES)
+	$(WITHOUT_JAVA) $(PYTHON) $(call TEST,logical) -q -m "not slow and not long" tests/unit
 
 demo: $(VENV)/.demo java
 	@$(RUN) $(PYTHON) -m demo $(DEMO_ARGS)
@@ -103,38 +99,8 @@ test: $(VENV)/.classes $(VENV)/.isolated $(VENV)/.core $(VENV40)/.classes | ip f
 	$(RUN) $(VENV40)/bin/python $(call TEST,3) $(TESTS_40); spark40=$$?; \
 	$(RUN) $(PYTHON) $(call TEST,3) $(TESTS_43) && exit $$spark40
 
-# What takes too long for each change.
-long: $(VENV)/.classes $(VENV)/.isolated $(VENV)/.core $(VENV40)/.classes | ip
-	$(RUN) $(PYTHON) $(call TEST,2) -m "long and not spark40"
-	$(RUN) $(VENV40)/bin/python $(call TEST,2) -m "long and (spark or spark40)" $$(grep -rl --include='*.py' 'mark\.long\b' tests)
-
-# What speaks to AWS, with the oldest packages that pyproject.toml allows and with the newest, whatever uv.lock says.
-SDK_TESTS := tests/unit/test_aws.py tests/unit/http2 tests/integration/http2 tests/unit/kinesis tests/integration/kinesis \
-	tests/unit/producer tests/integration/producer tests/unit/leases tests/integration/leases
-sdk: sdk-lowest-direct sdk-highest
-sdk-%: $(VENV)/.full
-	@echo "setup: .venv-sdk-$*" >&2
-	@$(VENV)/bin/uv venv --quiet --clear --python $(PYTHON) .venv-sdk-$*
-	@$(VENV)/bin/uv pip compile --quiet --upgrade --python $(PYTHON) --resolution $* --extra emr --extra local pyproject.toml \
-		--output-file .venv-sdk-$*/versions.txt
-	@$(VENV)/bin/uv pip install --quiet --python .venv-sdk-$*/bin/python --constraint .venv-sdk-$*/versions.txt \
-		--group test --editable '.[emr,local]'
-	$(RUN) .venv-sdk-$*/bin/python $(call TEST,4) $(SDK_TESTS)
-
-# Every test that needs a cluster of hosts, one by one. Only root can make hosts; who is not root is told so.
-cluster: $(VENV)/.classes $(VENV40)/.classes | ip
-	KINESIS_EFO_TEST_EVERYTHING=1 $(RUN) $(PYTHON) -m pytest $(PYTEST_ARGS) tests/cluster -m "not spark40"
-	KINESIS_EFO_TEST_EVERYTHING=1 $(RUN) $(VENV40)/bin/python -m pytest $(PYTEST_ARGS) tests/cluster -m "spark or spark40"
-
-# A running job goes up, back to an earlier version that is really run, and up again. Needs the history of the repository.
-upgrade: $(VENV)/.full $(VENV40)/.full java
-	$(RUN) $(PYTHON) -m pytest $(PYTEST_ARGS) tests/upgrade
-	$(RUN) $(VENV40)/bin/python -m pytest $(PYTEST_ARGS) tests/upgrade
-
 lint: $(VENV)/.full
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy lib jobs examples demo infra benchmarks packages/kinesis-efo-infra/kinesis_efo_infra
+	$(STYLE_AND_TYPES)
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
@@ -142,21 +108,6 @@ lint: $(VENV)/.full
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
 	$(VENV)/bin/zizmor --offline --no-progress --quiet .github
 	$(SITE)
-
-# 30 minutes of faults, reshards and kills; SOAK_MINUTES= says otherwise.
-soak: $(VENV)/.full java
-	@$(RUN) $(PYTHON) -m tests.soak $(SOAK_ARGS)
-
-# 1,000 random scenarios in virtual time; SEEDS=1000:3000 says otherwise. A seed that fails is named.
-SEEDS := 0:1000
-seeds: $(VENV)/.full
-	KINESIS_EFO_SEEDS=$(SEEDS) $(RUN) $(PYTHON) -m pytest tests/chaos/test_seeds.py tests/chaos/test_seeds_find.py tests/chaos/test_seeds_program.py -q $(PYTEST_ARGS)
-
-# One-line faults in the modules of reading, and whether a test sees them. An hour or two for all; MUTANTS="kinesis/frames" for some,
-# MUTANTS="--since main" for the lines that changed. tests/mutants.toml lists those that survive. Without Rust more of them do:
-# nothing calls the native core then.
-mutants: $(VENV)/.core
-	@$(RUN) $(PYTHON) -m scripts.mutants $(MUTANTS)
 
 # AGAINST=v1.2.0, or any commit: that version and this checkout by turns, and whether this one is slower.
 bench: $(VENV)/.isolated $(VENV)/.core java
@@ -170,32 +121,7 @@ docs: $(VENV)/.full
 site: $(VENV)/.full
 	$(SITE)
 
-# Wheel and source distribution of the library, and of the constructs.
-dist: $(VENV)/.full
-	@rm -f dist/*.whl dist/*.tar.gz
-	$(PYTHON) -m hatchling build --directory dist
-	cd packages/kinesis-efo-infra && ../../$(PYTHON) -m hatchling build --directory ../../dist
-
-# About two minutes for each target; what breaks a promise is kept in tests/fuzz/corpus.
-fuzz: $(VENV)/.core
-	@scripts/setup venv $(VENV) --inexact --all-extras --group fuzz
-	$(RUN) $(PYTHON) -m tests.fuzz $(FUZZ_ARGS)
-
-# The same with the native core's code, and AddressSanitizer.
-fuzz-core: $(VENV)/.full
-	$(RUN) scripts/fuzz-core $(PYTHON) $(FUZZ_ARGS)
-
-# Whether the native core stays within its memory, whatever it is given.
-sanitize: $(VENV)/.full
-	$(RUN) scripts/sanitize $(PYTHON) -q $(PYTEST_ARGS) tests/unit/kinesis/test_core.py tests/unit/kinesis/test_core_events.py tests/fuzz
-
-# Targets of the infrastructure, `synth` among them.
--include infra/Makefile.inc
-
-ifeq ($(wildcard infra/Makefile.inc),)
-synth:
-	@echo "make synth waits for the infrastructure (infra/Makefile.inc): it is not part of this revision yet." >&2; exit 1
-endif
+include scripts/ci.mk infra/Makefile.inc
 
 clean:
 	rm -rf build dist cdktf.out spark-warehouse metastore_db derby.log .mypy_cache .ruff_cache .pytest_cache .hypothesis

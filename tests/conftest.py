@@ -1,6 +1,7 @@
 """What holds for all tests: how Hypothesis, Terraform and Spark's JVMs are set, and which tests run in one process.
 
-Hypothesis' examples are never timed, since the machines are noisy; in CI they are the same every time.
+Hypothesis' examples are never timed, since the machines are noisy. `make test` tries a few of each test, in CI the same every time;
+`make seeds` tries many: `KINESIS_EFO_EXAMPLES` says how many.
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ import pytest
 from hypothesis import settings
 
 from tests.support.class_archive import jvm_options
+from tests.support.examples import EXAMPLES
 from tests.support.missing import pytest_terminal_summary as pytest_terminal_summary
 
-settings.register_profile("kinesis-efo", settings.get_profile("ci" if "CI" in os.environ else "default"), deadline=None)
+settings.register_profile(
+    "kinesis-efo",
+    settings.get_profile("ci" if "CI" in os.environ else "default"),
+    deadline=None,
+    max_examples=EXAMPLES,
+)
 settings.load_profile("kinesis-efo")
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", jvm_options())

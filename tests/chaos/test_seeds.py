@@ -1,7 +1,7 @@
 """Random mixtures of everything that can go wrong, from seeds, in virtual time: what is written is read, once, in order per key,
 or the query fails with the error that the oracle expects, and goes on where it was once it is started again.
 
-Each scenario takes a simulated half minute of trouble and as long as it needs after it. CI plays 80 of them, `make seeds` 1,000:
+Each scenario takes a simulated half minute of trouble and as long as it needs after it. `make test` plays 26 of them, `make seeds` 1,250:
 `KINESIS_EFO_SEEDS` says which.
 """
 
@@ -13,7 +13,8 @@ import pytest
 
 from tests.emulator.scenario import Outcome, play
 
-FIRST, LAST = map(int, os.environ.get("KINESIS_EFO_SEEDS", "0:40").split(":"))
+FIRST, LAST = map(int, os.environ.get("KINESIS_EFO_SEEDS", "0:20").split(":"))
+MOVING = FIRST + (LAST - FIRST) // 4
 TOGETHER = 20
 pytestmark = pytest.mark.slow
 
@@ -27,15 +28,15 @@ def test_what_is_written_is_read_once_and_in_order_or_the_error_is_named(first: 
     assert sum(sum(outcome.moves.values()) for outcome in outcomes) > len(outcomes)
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + (LAST - FIRST) // 5, TOGETHER))
+@pytest.mark.parametrize("first", range(FIRST, MOVING, TOGETHER))
 def test_the_same_holds_for_a_query_that_moves_between_polling_and_subscribing(first: int) -> None:
-    outcomes = [play(seed, moves=True) for seed in range(first, first + TOGETHER)]
+    outcomes = [play(seed, moves=True) for seed in range(first, min(first + TOGETHER, MOVING))]
     assert sum(outcome.records for outcome in outcomes) > 100 * len(outcomes)
     assert sum(sum(outcome.faults.values()) for outcome in outcomes) > 5 * len(outcomes)
 
 
 def test_the_same_seed_plays_the_same_scenario() -> None:
-    assert [summary(play(seed)) for seed in (3, 34)] == [summary(play(seed)) for seed in (3, 34)]
+    assert summary(play(3)) == summary(play(3))
 
 
 def summary(outcome: Outcome) -> tuple[int, int, dict[str, int], list[str]]:

@@ -18,10 +18,10 @@ from kinesis_efo.planner import start
 from kinesis_efo.positions import Offset, Position, ShardRange
 from tests.emulator.scenario import play
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SEEDS = 200
-"""As many as CI plays."""
+"""Every night there are five times as many."""
 
 
 def believe_one_answer(patch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,9 @@ def write(world: World, random: Random, until: float, written: dict[str, int]) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(0, marks=pytest.mark.long), 1, 2, pytest.param(3, marks=pytest.mark.long)]
+)
 def test_real_sockets_lose_and_double_nothing(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     transport = ("http2", "http1")[seed % 2]

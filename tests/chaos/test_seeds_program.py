@@ -2,7 +2,7 @@
 frozen and stopped, the stream is resharded and answers wrongly, and another driver of the application comes and goes.
 
 Every query reads every record once and in order, nobody stands still for a minute with work to do, nobody reads without the lease, and
-a program has one run. CI plays a few, `make seeds` 1,000: `KINESIS_EFO_SEEDS` says which.
+a program has one run. `make test` plays a few, `make seeds` 1,000: `KINESIS_EFO_SEEDS` says which.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ def make_a_new_secret(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Program, "secret", lambda _, known: known or secrets.token_hex(8))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("without", "found_by"),
     [

@@ -176,6 +176,7 @@ def test_a_process_that_was_stopped_cannot_serve_checkpoint_or_delete_once_anoth
     assert trace.rows(w.lease_table) == w.leases()
 
 
+@pytest.mark.long
 def test_a_process_that_is_slow_to_deliver_keeps_its_leases(
     traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
 ) -> None:
@@ -195,6 +196,7 @@ def test_a_process_that_is_slow_to_deliver_keeps_its_leases(
     trace.check(TIMEOUT)
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_a_process_that_ends_or_dies(
     traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.spark.compat import SPARK_VERSION
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.cluster import AWS, HOSTS, Cluster
 from tests.support.driven import Driver
@@ -19,11 +18,10 @@ from tests.support.world import World, make_world
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A cluster is six JVMs: `make test` starts one of Spark 4.0, which clusters have, and leaves that of 4.3 to `make cluster`."""
-    if SPARK_VERSION >= (4, 1):
-        for item in items:
-            if "cluster" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.cluster)
+    """A cluster is six JVMs: `make cluster` starts one, and `make test` none."""
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cluster)
 
 
 @pytest.fixture(scope="session")

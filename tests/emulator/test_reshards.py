@@ -15,6 +15,7 @@ from kinesis_efo.positions import Position
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Query
 from tests.emulator.test_each_fault import virtual
+from tests.support.examples import seeds
 
 SMALL = {"max_event_records": 5}
 
@@ -54,7 +55,7 @@ async def test_a_child_is_split_before_its_parent_is_drained() -> None:
     assert len({row.shard for row in world.application.rows}) == 7
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(2))
 @virtual
 async def test_update_shard_count_from_4_to_16_to_2(seed: int) -> None:
     """Kinesis at most doubles or halves the number of shards at a time."""

@@ -146,6 +146,7 @@ def test_sigterm_ends_it_after_its_micro_batch_and_the_next_run_reads_what_is_th
     )
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 @pytest.mark.timeout(200)
 def test_a_failure_is_said_last_and_whole_and_in_the_exit_code(world: World, tmp_path: Path) -> None:
@@ -168,6 +169,7 @@ def test_a_failure_is_said_last_and_whole_and_in_the_exit_code(world: World, tmp
 
 
 @pytest.mark.spark43
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_a_consumer_that_is_deleted_is_said_once_and_nothing_else_much(world: World, tmp_path: Path) -> None:
     world.put(_payloads(0, 100))
@@ -186,6 +188,7 @@ def test_a_consumer_that_is_deleted_is_said_once_and_nothing_else_much(world: Wo
 
 
 @pytest.mark.spark43
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_an_output_that_is_ahead_of_its_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
     (tmp_path / "lake" / "_spark_metadata").mkdir(parents=True)

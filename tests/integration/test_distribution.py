@@ -248,7 +248,7 @@ def test_every_module_loads_with_what_the_wheel_asks_for(clean: Environment, wit
 
 
 @pytest.mark.spark43
-@pytest.mark.slow
+@pytest.mark.long
 def test_spark_finds_the_source(wheel: Path, tmp_path: Path) -> None:
     environment = Environment(tmp_path, wheel)
     environment.add("pyspark")

@@ -31,8 +31,8 @@ def _lines(path: Path) -> int:
         ("lines of the runtime", 35_390),
         ("modules of the runtime", 221),
         ("lines of lib", 53_850),
-        # 1,190 of them are the argument for exactness.
-        ("words of the pages", 41_180),
+        # 1,190 of them are the argument for exactness, 200 say where to begin and what the size is for.
+        ("words of the pages", 41_390),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

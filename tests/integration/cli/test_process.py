@@ -25,7 +25,13 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["doctor", "manifest check", "shards", "lag", "leases list"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "doctor",
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("manifest check", "shards", "lag", "leases list")),
+    ],
+)
 def test_good_and_bad_exit_codes(world: Callable[..., World], command: str) -> None:
     name, *sub = command.split()
     here = str(world().manifest)

@@ -74,7 +74,7 @@ def test_each_look_is_a_line_of_json(world: Callable[..., World]) -> None:
         assert wait_until(lambda: look()["trouble"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_several_queries_of_one_run_are_told_apart(run: Callable[..., Result], world: Callable[..., World]) -> None:
     here = world({"orders": 2})
     here.put([(str(number), b"x") for number in range(40)])
@@ -182,7 +182,7 @@ def test_the_page_is_for_browsers_on_this_machine(run: Callable[..., Result], wo
         assert (taken.code, f"--port {port}: the page cannot be served there" in taken.err) == (1, True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_browser_shows_the_page_and_that_its_server_has_gone(world: Callable[..., World], tmp_path: Path) -> None:
     here = world({"orders": 60})
     with reading(here, leaseTimeout="8s") as query:

@@ -90,7 +90,7 @@ def test_two_streams_are_read_together_and_children_after_their_parents(world: C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["efo", "polling"])
+@pytest.mark.parametrize("mode", ["efo", pytest.param("polling", marks=pytest.mark.long)])
 def test_shards_at_several_fetchers_are_read_together(world: Callable[..., World], mode: str) -> None:
     w = world({"orders": len(SIZES)})
     puts = backlog(w, SIZES)

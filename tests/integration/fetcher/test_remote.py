@@ -85,7 +85,7 @@ def numbered(count: int, first: int = 0) -> list[tuple[str, bytes]]:
     return [(f"key{number}", b"%08d" % number) for number in range(first, first + count)]
 
 
-@pytest.mark.parametrize("mode", ["efo", "polling"])
+@pytest.mark.parametrize("mode", ["efo", pytest.param("polling", marks=pytest.mark.long)])
 def test_two_fetchers_read_everything_once_and_leave_nothing(world: MakeWorld, mode: str) -> None:
     w = world({"orders": 4})
     w.put(numbered(200))
@@ -126,6 +126,7 @@ def test_what_a_killed_fetcher_had_is_read_on_by_the_other(world: MakeWorld) -> 
         assert len({row.data for row in query.until(300)}) == 300
 
 
+@pytest.mark.long
 def test_a_paused_fetcher_is_replaced_when_its_time_is_up_and_takes_nothing_back(world: MakeWorld) -> None:
     w = world({"orders": 4})
     w.put(numbered(100))

@@ -55,7 +55,7 @@ def test_both_engines_synthesize_the_same(both: tuple[Path, Stacks, Stacks]) -> 
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_one_engine_deployed_is_up_to_date_for_the_other_and_back(
     both: tuple[Path, Stacks, Stacks], provider: Mapping[str, str], tmp_path: Path
 ) -> None:

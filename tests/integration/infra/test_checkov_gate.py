@@ -145,6 +145,7 @@ def plan_of(resources: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_no_check_fails_on_what_terraform_plans_and_what_is_planted_there_is_found_and_named(
     deploy: Deploy, tmp_path: Path
 ) -> None:
@@ -238,6 +239,7 @@ def scanned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_checkov", asked)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("scanned_once")
 def test_a_team_has_resources_checks_and_excuses_of_its_own(tmp_path: Path) -> None:
     environment = write_environment(tmp_path)

@@ -22,6 +22,7 @@ THEIRS = {
 }
 
 
+@pytest.mark.long
 def test_it_is_forgotten_and_its_consumers_stay(deploy: Deploy) -> None:
     before = {
         "streams": {"orders": ORDERS, "clicks": {}},

@@ -74,6 +74,7 @@ def test_terraform_names_stay(stack: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_terraform_applies_it_and_the_library_reads_its_manifest(stack: Path, provider: Mapping[str, str]) -> None:
     terraform = Terraform(stack, provider)
     terraform.run("validate")
@@ -102,6 +103,7 @@ def test_terraform_applies_it_and_the_library_reads_its_manifest(stack: Path, pr
     assert shown["manifest"]["value"] == f"ssm://{parameter['name']}"
 
 
+@pytest.mark.long
 def test_terraform_refuses_a_consumer_on_a_stream_of_another_account(
     stack: Path, provider: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return copy
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_example_is_planned_and_recorded(
     page: Path, provider: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_stacks_are_applied_planned_again_changed_and_destroyed(
     assert said[3].endswith("0 to replace, 0 to destroy")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("stand_in")
 def test_a_second_plan_that_is_not_empty_is_an_error(
     declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +103,7 @@ def test_a_second_plan_that_is_not_empty_is_an_error(
         rehearse(tmp_path, "test", tmp_path / "scratch")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("stand_in")
 def test_what_is_left_in_the_end_is_an_error(declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     declare()

@@ -46,6 +46,8 @@ def test_a_synth_of_all_environments_is_fast_and_small(tmp_path: Path) -> None:
         )
         after = os.times()
         walls.append(after.children_user + after.children_system - before.children_user - before.children_system)
+        if walls[-1] < 10:
+            break
     code, megabytes, modules = json.loads(ran.stdout)
     assert code == 0
     assert min(walls) < 10, "seconds of CPU, Node's included"
@@ -103,7 +105,7 @@ def command_line(engine: str, tofu: tuple[Path, Path], tmp_path: Path) -> Run:
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_line_lists_and_synthesizes_offline(command_line: Run, engine: str, tmp_path: Path) -> None:
     settings = (ROOT / "cdktf.json").read_bytes()
     code, printed = command_line("synth")
@@ -118,7 +120,7 @@ def test_the_command_line_lists_and_synthesizes_offline(command_line: Run, engin
     assert (ROOT / "cdktf.json").read_bytes() == settings, "the project's id is committed"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_deployment_gets_as_far_as_the_credentials_with_the_binary_that_is_named(
     command_line: Run, tofu: tuple[Path, Path]
 ) -> None:

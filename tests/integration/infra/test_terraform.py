@@ -30,7 +30,15 @@ def apps(**changes: Any) -> dict[str, Any]:
     return {"lake": {"streams": ["orders"], **changes}}
 
 
-@pytest.mark.parametrize("path", [DIRECTORY / "dev.yaml", DIRECTORY / "prod.yaml", EXAMPLE], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        DIRECTORY / "dev.yaml",
+        pytest.param(DIRECTORY / "prod.yaml", marks=pytest.mark.long),
+        pytest.param(EXAMPLE, marks=pytest.mark.long),
+    ],
+    ids=lambda path: path.stem,
+)
 def test_a_complete_environment_is_applied_and_what_terraform_evaluates_is_right(path: Path, deploy: Deploy) -> None:
     environment = load_environment(path)
     terraform = deploy(environment)
@@ -115,6 +123,7 @@ def assert_jobs_can_be_submitted(environment: Environment, key: str, state: dict
             assert found.target == (job.target if job else None)
 
 
+@pytest.mark.long
 def test_adding_a_consumer_creates_it_and_replaces_nothing(deploy: Deploy) -> None:
     deploy(applications=apps()).apply()
     shared = {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}
@@ -131,6 +140,7 @@ def test_adding_a_consumer_creates_it_and_replaces_nothing(deploy: Deploy) -> No
     }, "a chart more, a key that the other account may use, and what Terraform reads again because of it"
 
 
+@pytest.mark.long
 def test_adding_a_consumer_to_an_adopted_stream_plans_exactly_one_creation(deploy: Deploy) -> None:
     stream = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
     quiet = {
@@ -148,6 +158,7 @@ def test_adding_a_consumer_to_an_adopted_stream_plans_exactly_one_creation(deplo
     assert all("delete" not in actions for actions in changes.values())
 
 
+@pytest.mark.long
 def test_removing_a_consumer_deletes_only_its_own_resources(deploy: Deploy) -> None:
     deploy(applications=apps() | {"pond": {"streams": ["orders"]}}).apply()
     changes = deploy(applications=apps()).changes()
@@ -155,6 +166,7 @@ def test_removing_a_consumer_deletes_only_its_own_resources(deploy: Deploy) -> N
     assert all("lake" not in address for address in changes)
 
 
+@pytest.mark.long
 def test_a_renamed_consumer_would_be_replaced_and_protection_refuses_it(deploy: Deploy, declare: Declare) -> None:
     deploy(applications=apps(name="lake", lease_table="leases")).apply()
     renamed = apps(name="pond", lease_table="leases")
@@ -164,6 +176,7 @@ def test_a_renamed_consumer_would_be_replaced_and_protection_refuses_it(deploy: 
     assert "aws_kinesis_stream_consumer.orders_lake" in message
 
 
+@pytest.mark.long
 def test_a_documented_move_replaces_nothing(deploy: Deploy) -> None:
     access = {"kind": "emr-ec2"}
     deploy(
@@ -178,6 +191,7 @@ def test_a_documented_move_replaces_nothing(deploy: Deploy) -> None:
     assert changes == {"aws_ssm_parameter.lake": ["update"], "aws_cloudwatch_dashboard.applications": ["update"]}
 
 
+@pytest.mark.long
 def test_whoever_scales_a_stream_finds_its_shards_left_alone(deploy: Deploy) -> None:
     def scaled(shards: int) -> dict[str, Any]:
         return {"streams": {"orders": {"mode": "provisioned", "shards": shards, "scaled_elsewhere": True}}}
@@ -213,6 +227,7 @@ def planted(stack: dict[str, Any], fault: str) -> None:
             )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

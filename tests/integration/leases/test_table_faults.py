@@ -247,7 +247,7 @@ async def test_the_sdk_repeats_a_write_whose_answer_was_lost_and_it_is_not_mista
     assert await table.delete(seen.taken("b", "", 2)) == Conflict(None)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @with_table
 async def test_a_run_gets_through_lost_answers_throttling_and_silence(
     table: LeaseTable, proxy: Proxy, client: Any

@@ -30,7 +30,7 @@ ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/flights"
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_the_command_ends_at_once_whoever_is_connected(tmp_path: Path, number: signal.Signals) -> None:
     ready_file = tmp_path / "ready.json"
     server = subprocess.Popen(

@@ -103,6 +103,7 @@ def test_first(local_aws):
     assert "1 passed" in said, said
 
 
+@pytest.mark.long
 @pytest.mark.spark43
 def test_spark_that_knows_nothing_of_the_local_aws_is_told_of(tmp_path: Path) -> None:
     said = run(

@@ -56,6 +56,7 @@ def addresses(state: dict[str, Any]) -> set[str]:
     return {f"{each['type']}.{each['name']}" for each in state["resources"] if each["mode"] == "managed"}
 
 
+@pytest.mark.long
 def test_the_first_time_the_state_moves_into_the_bucket_and_later_it_is_there(
     aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ class Interrupted(Terraform):
         super().init(reconfigure=reconfigure)
 
 
+@pytest.mark.long
 def test_it_goes_on_where_it_was_interrupted(
     aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +102,7 @@ def test_it_goes_on_where_it_was_interrupted(
     assert state_of(aws, environment)["resources"] == before["resources"]
 
 
+@pytest.mark.long
 def test_without_a_pipeline_the_state_bucket_alone_is_made(
     aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,6 +127,7 @@ def test_without_a_pipeline_the_state_bucket_alone_is_made(
     assert made < addresses(state_of(aws, later))
 
 
+@pytest.mark.long
 def test_a_bucket_that_somebody_made_by_hand_is_left_alone(
     aws: LocalAws, checkout: Checkout, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -138,6 +142,7 @@ def test_a_bucket_that_somebody_made_by_hand_is_left_alone(
     assert not aws.client("s3").list_objects_v2(Bucket=environment.state_bucket).get("Contents")
 
 
+@pytest.mark.long
 def test_an_environment_that_cannot_be_prepared_is_an_error(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("odd")
     s3, iam = aws.client("s3"), aws.client("iam")
@@ -146,6 +151,7 @@ def test_an_environment_that_cannot_be_prepared_is_an_error(aws: LocalAws, check
         apply_bootstrap(adopting, synthesize_bootstrap([adopting], tmp_path), s3, iam)
 
 
+@pytest.mark.long
 def test_the_rules_of_the_repository_are_looked_at_that_the_environment_files_are_in(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,6 +173,7 @@ def test_the_rules_of_the_repository_are_looked_at_that_the_environment_files_ar
     assert looked_at[0].is_relative_to(repository.directory)
 
 
+@pytest.mark.long
 def test_a_name_that_begins_like_that_of_another_pipeline_in_the_account_is_refused(
     aws: LocalAws, checkout: Checkout, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,6 +235,7 @@ def test_a_name_that_begins_like_that_of_another_pipeline_in_the_account_is_refu
             iam.delete_role(RoleName=role)
 
 
+@pytest.mark.long
 def test_the_one_provider_of_an_account_is_whose_tags_it_has(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     tags = [{"Key": "environment", "Value": "first"}, {"Key": "managed-by", "Value": "kinesis-efo-bootstrap"}]
     iam = aws.client("iam")

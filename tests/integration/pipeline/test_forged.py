@@ -64,6 +64,7 @@ def test_a_plan_of_more_than_the_reviewed_configuration_is_not_applied(
     assert not planner.is_deployed(deployment_of(environment))
 
 
+@pytest.mark.long
 def test_no_command_of_a_forged_plan_is_run(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("command")
     repository.commit()
@@ -81,6 +82,7 @@ def test_no_command_of_a_forged_plan_is_run(aws: LocalAws, checkout: Checkout, t
     assert not ran.exists()
 
 
+@pytest.mark.long
 def test_nothing_is_run_of_a_stack_that_is_handed_over_with_a_command_in_it(
     aws: LocalAws, checkout: Checkout, tmp_path: Path
 ) -> None:
@@ -110,6 +112,7 @@ def test_nothing_is_run_of_a_stack_that_is_handed_over_with_a_command_in_it(
     assert planner.is_deployed(deployment_of(environment))
 
 
+@pytest.mark.long
 def test_a_stack_keeps_its_state_and_takes_over_what_its_environment_says(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("elsewhere")
     repository.commit()
@@ -131,6 +134,7 @@ def test_a_stack_keeps_its_state_and_takes_over_what_its_environment_says(aws: L
             repository.planner(aws).plan(deployment_of(repository.environment), "one", repository.plans)
 
 
+@pytest.mark.long
 def test_an_approval_is_of_one_digest_that_was_scanned_where_it_was_made(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("approved")
     repository.commit()
@@ -146,6 +150,7 @@ def test_an_approval_is_of_one_digest_that_was_scanned_where_it_was_made(aws: Lo
     assert len(scanned) == 1, "checkov does not run beside the credentials that apply"
 
 
+@pytest.mark.long
 def test_what_is_scanned_without_keys_is_the_plan_that_was_approved(
     aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -179,6 +184,7 @@ def test_what_is_scanned_without_keys_is_the_plan_that_was_approved(
     ]
 
 
+@pytest.mark.long
 def test_another_program_has_another_digest_though_it_refers_to_the_same(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("forms")
     repository.commit()

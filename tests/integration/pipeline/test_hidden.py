@@ -75,6 +75,7 @@ HIDDEN: dict[str, Json] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("said", HIDDEN)
 def test_what_is_hidden_in_a_stack_is_not_planned(said: str, aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("hidden")

@@ -19,7 +19,7 @@ from tests.support.terraform.tofu import stand_in_tofu
 Checkout = Callable[[str], Repository]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_opentofu_applies_its_own_plans_and_none_of_terraform(
     aws: LocalAws, checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,7 +179,7 @@ def test_a_refusal_by_emr_is_an_error(emr: FakeEmr, environment: Environment) ->
         pause(emr, FakeCommands(emr))(environment, PLAN)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_reviewed_change_of_the_application_is_told_and_applied_between_two_runs_of_its_job(
     aws: LocalAws, emr: FakeEmr, checkout: Checkout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,7 +61,7 @@ def test_a_reviewed_plan_is_applied_once_and_then_counts_as_deployed(
     assert not repository.plans.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_plan_of_every_setting_there_is_has_its_bill_in_dollars_and_says_whose_prices_these_are(
     aws: LocalAws, checkout: Checkout
 ) -> None:
@@ -83,6 +83,7 @@ def test_the_plan_of_every_setting_there_is_has_its_bill_in_dollars_and_says_who
     assert whose in told[-1]
 
 
+@pytest.mark.long
 def test_a_plan_is_refused_when_something_else_was_applied_first(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("stale")
     repository.commit()
@@ -98,6 +99,7 @@ def test_a_plan_is_refused_when_something_else_was_applied_first(aws: LocalAws, 
         repository.planner(aws).apply(deployment_of(environment), ["two"], second)
 
 
+@pytest.mark.long
 def test_a_plan_is_applied_if_only_the_state_moved(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("moved")
     repository.commit()
@@ -117,6 +119,7 @@ def test_a_plan_is_applied_if_only_the_state_moved(aws: LocalAws, checkout: Chec
     assert before.serial == state["serial"]
 
 
+@pytest.mark.long
 def test_terraform_refuses_a_stale_plan_if_we_do_not(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("raced")
     repository.commit()
@@ -144,6 +147,7 @@ def test_terraform_refuses_a_stale_plan_if_we_do_not(aws: LocalAws, checkout: Ch
     assert repository.planner(aws).records.load(deployment_of(environment)).under_way == "two"
 
 
+@pytest.mark.long
 def test_a_plan_of_another_configuration_or_with_other_bytes_is_refused(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("other")
     repository.commit()
@@ -178,7 +182,7 @@ def test_a_finding_of_checkov_stops_the_plan(aws: LocalAws, checkout: Checkout) 
     assert strict.records.load(deployment_of(environment)) == Deployed()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_aws_would_refuse_half_way_is_refused_before_there_is_a_plan(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("shards")
     repository.commit()
@@ -197,7 +201,7 @@ def test_what_aws_would_refuse_half_way_is_refused_before_there_is_a_plan(aws: L
         planner.apply(deployment_of(repository.environment), ["two"], repository.plans)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_change_by_hand_is_drift_and_so_is_a_consumer_that_no_plan_shows(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("hand")
     repository.commit(account_id="123456789012")
@@ -231,6 +235,7 @@ def test_a_change_by_hand_is_drift_and_so_is_a_consumer_that_no_plan_shows(aws: 
     assert "| 2 of 20 |" in body
 
 
+@pytest.mark.long
 def test_the_bundle_holds_what_the_plan_was_made_of(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("meta")
     repository.commit()
@@ -243,6 +248,7 @@ def test_the_bundle_holds_what_the_plan_was_made_of(aws: LocalAws, checkout: Che
         read_meta(tmp_path)
 
 
+@pytest.mark.long
 def test_the_lock_file_of_the_provider_is_the_committed_one_for_plans_and_deployments(
     aws: LocalAws, checkout: Checkout
 ) -> None:
@@ -268,7 +274,7 @@ def test_the_lock_file_of_the_provider_is_the_committed_one_for_plans_and_deploy
         planner.plan(deployment_of(repository.environment), "two", repository.plans)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_environment_does_not_go_on_with_the_state_of_one_in_another_account(
     aws: LocalAws, checkout: Checkout
 ) -> None:
@@ -283,6 +289,7 @@ def test_an_environment_does_not_go_on_with_the_state_of_one_in_another_account(
         planner.plan(deployment_of(repository.environment), "two", repository.plans)
 
 
+@pytest.mark.long
 def test_an_old_run_that_is_started_again_does_not_undo_what_came_after_it(
     aws: LocalAws,
     checkout: Checkout,
@@ -351,6 +358,7 @@ def commits(*messages: str) -> list[str]:
     return git("log", "--reverse", "--format=%H").split()
 
 
+@pytest.mark.long
 def test_no_secret_is_in_a_plan_that_is_handed_on(aws: LocalAws, checkout: Checkout) -> None:
     """Who reads the repository reads the artifact."""
     repository = checkout("secret")

@@ -64,6 +64,7 @@ def plant(aws: LocalAws, key: str, text: str) -> None:
     aws.client("s3").put_object(Bucket="terraform-state", Key=key, Body=text.encode())
 
 
+@pytest.mark.long
 def test_a_provider_that_the_state_names_is_neither_installed_nor_run(
     aws: LocalAws, checkout: Checkout, ran: Path, tmp_path: Path
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_provider_that_the_state_names_is_neither_installed_nor_run(
     assert not ran.exists()
 
 
+@pytest.mark.long
 def test_a_provider_that_comes_into_the_state_after_the_look_at_it_is_not_run(
     aws: LocalAws, checkout: Checkout, ran: Path
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_provider_that_comes_into_the_state_after_the_look_at_it_is_not_run(
     assert not ran.exists()
 
 
+@pytest.mark.long
 def test_an_administrator_s_bootstrap_runs_no_provider_that_its_state_names(
     aws: LocalAws, checkout: Checkout, ran: Path
 ) -> None:
@@ -132,6 +135,7 @@ def test_an_administrator_s_bootstrap_runs_no_provider_that_its_state_names(
     assert not ran.exists()
 
 
+@pytest.mark.long
 def test_the_lock_file_that_is_written_lets_one_provider_run_and_no_other_bytes_of_its_name(
     aws: LocalAws, checkout: Checkout, ran: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ def consumers(aws: LocalAws, stream: str) -> set[str]:
     return {each["ConsumerName"] for each in kinesis.list_stream_consumers(StreamARN=arn)["Consumers"]}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_application_of_a_protected_environment_is_retired_and_then_removed(
     aws: LocalAws, checkout: Checkout
 ) -> None:
@@ -84,7 +84,7 @@ def ledger_of(repository: Repository) -> str:
     return (repository.environments / f"{repository.name}.declared").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_failed_deployment_left_is_undone_by_reverting_its_commit(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("half")
     repository.commit(streams=ORDERS)
@@ -116,6 +116,7 @@ def test_what_a_failed_deployment_left_is_undone_by_reverting_its_commit(aws: Lo
     assert look_for_drift(planner, deployment_of(environment), "one", repository.directory / "drift", {}) is None
 
 
+@pytest.mark.long
 def test_what_was_stopped_before_it_was_recorded_is_planned_again(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("stopped")
     repository.commit(streams=ORDERS)
@@ -137,7 +138,7 @@ def test_what_was_stopped_before_it_was_recorded_is_planned_again(aws: LocalAws,
     assert planner.records.load(deployment_of(environment)) == Deployed("three", deployed.stack)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_change_by_hand_is_undone_by_a_plan_that_is_reviewed(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("repair")
     repository.commit(streams=ORDERS)
@@ -171,6 +172,7 @@ def hours(kinesis: Any) -> int:
     )
 
 
+@pytest.mark.long
 def test_a_plan_that_registers_one_consumer_too_many_is_refused(
     aws: LocalAws, checkout: Checkout, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -185,6 +187,7 @@ def test_a_plan_that_registers_one_consumer_too_many_is_refused(
     assert f"{arn}: has 20 consumers; this plan registers 1 and removes 0, and AWS allows 20" in caplog.text
 
 
+@pytest.mark.long
 def test_a_lock_that_something_killed_has_left_says_how_it_is_removed(
     aws: LocalAws, checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

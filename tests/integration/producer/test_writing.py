@@ -118,7 +118,7 @@ def test_ten_times_the_limit_runs_at_the_limit_within_its_bounds_and_without_los
     assert Counter(int(record["Data"][:9]) for record in kinesis.records()) == Counter(range(10_000))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_hot_shard_does_not_slow_another(target: Start) -> None:
     kinesis = target(shards=2, write_limit=True)
 
@@ -407,7 +407,10 @@ def test_killed_in_the_middle_everything_acknowledged_is_there(target: Start) ->
     assert set(range(claimed)) <= {int(record["Data"]) for record in kinesis.records()}
 
 
-@pytest.mark.parametrize(("end", "status"), [("", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1)])
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("", 0), *(pytest.param(*each, marks=pytest.mark.long) for each in (("raise SystemExit(3)", 3), ("1 / 0", 1)))],
+)
 def test_a_producer_left_open_at_the_end_of_the_process_is_closed(target: Start, end: str, status: int) -> None:
     kinesis = target()
     code = f"""

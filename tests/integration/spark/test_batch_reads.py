@@ -98,7 +98,7 @@ def test_the_rows_are_those_of_a_streaming_query_over_a_split_and_a_merge(
     assert alike(rows[0]) + alike(rows[1]) == streamed
 
 
-@pytest.mark.spark
+@pytest.mark.spark43
 def test_every_action_sees_the_same_end_and_a_new_load_a_new_one(spark: SparkSession, world: MakeWorld) -> None:
     w = world()
     w.put(numbered(0, 50))

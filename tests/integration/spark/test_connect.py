@@ -28,7 +28,7 @@ from tests.support.ports import free_ports
 from tests.support.world import World, wait_until
 
 # On 4.0, whose clients of Spark Connect have offsets in a form of their own.
-pytestmark = [pytest.mark.spark40, pytest.mark.slow]
+pytestmark = [pytest.mark.spark40, pytest.mark.slow, pytest.mark.long]
 MakeWorld = Callable[..., World]
 
 SPARK = Path(pyspark.__file__).parent
@@ -128,7 +128,6 @@ def test_low_latency_sets_up_a_session_of_spark_connect_where_the_place_says_wha
         session.stop()
 
 
-@pytest.mark.long
 def test_a_query_outlives_its_client(server: Server, world: MakeWorld, tmp_path: Path) -> None:
     w = world({"orders": 4})
     put = w.put(numbered(200))

@@ -88,16 +88,16 @@ def interrupt_group(driver: Driver) -> None:
     os.killpg(driver.process.pid, signal.SIGINT)
 
 
-LONG = [pytest.mark.long]
+LONG = [pytest.mark.spark, pytest.mark.long]
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     [
-        stop_spark,
-        kill_jvm,
+        pytest.param(stop_spark, marks=pytest.mark.spark43),
+        pytest.param(stop_spark, marks=[pytest.mark.spark40, pytest.mark.long]),
+        pytest.param(kill_jvm, marks=LONG),  # test_sharing.py kills one, too
         pytest.param(terminate_jvm, marks=LONG),
         pytest.param(terminate_group, marks=LONG),
         pytest.param(interrupt_group, marks=LONG),

@@ -36,6 +36,7 @@ def test_all_are_here() -> None:
         assert 20 <= len(path.read_text().splitlines()) <= 50, "short enough to be copied"
 
 
+@pytest.mark.long
 def test_json_to_columns(world: Callable[..., World], tmp_path: Path, example: Run) -> None:
     w, output = world(), tmp_path / "out"
     w.put(
@@ -55,6 +56,7 @@ def test_json_to_columns(world: Callable[..., World], tmp_path: Path, example: R
     assert all(row["approximateArrivalTimestamp"] for row in found.values())
 
 
+@pytest.mark.long
 def test_windowed_sums(world: Callable[..., World], tmp_path: Path, example: Run) -> None:
     w, output = world(), tmp_path / "out"
     w.put([order("ann", "1.50", "2027-01-31T12:00:10Z"), order("ann", "2.00", "2027-01-31T12:00:50Z")])
@@ -65,6 +67,7 @@ def test_windowed_sums(world: Callable[..., World], tmp_path: Path, example: Run
     assert found == {("12:00", "ann", 2, Decimal("3.50")), ("12:01", "bob", 1, Decimal("4.00"))}
 
 
+@pytest.mark.long
 def test_upsert(spark: SparkSession, world: Callable[..., World], tmp_path: Path, example: Run) -> None:
     w, database = world({"orders": 2}), tmp_path / "newest.db"
     w.put((f"k{number % 10}", f"version {number}".encode()) for number in range(200))
@@ -91,6 +94,7 @@ def records(w: World, stream: str) -> Iterator[tuple[str, bytes]]:
         yield from ((record["PartitionKey"], record["Data"]) for record in answer["Records"])
 
 
+@pytest.mark.long
 def test_copy_stream(world: Callable[..., World], tmp_path: Path, example: Run) -> None:
     w = world({"orders": 2, "copy": 1})
     given = [(f"k{number % 7}", f"payload {number}".encode()) for number in range(300)]
@@ -104,6 +108,7 @@ def test_copy_stream(world: Callable[..., World], tmp_path: Path, example: Run) 
         assert [data for other, data in copied if other == key] == [data for other, data in given if other == key]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_example_of_a_test_passes_as_pytest_runs_it() -> None:
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", ".", "-q", "-p", "no:cacheprovider"]

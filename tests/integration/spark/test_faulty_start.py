@@ -17,7 +17,7 @@ from kinesis_efo.spark.reason import reason
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.spark40
 
 FAULTS = {
     "AmazonSSM.GetParameter": (400, "ThrottlingException"),
@@ -76,6 +76,7 @@ def faulty(endpoint: str) -> Iterator[tuple[str, dict[str, int]]]:
             thread.join()
 
 
+@pytest.mark.long
 def test_a_start_waits_until_aws_answers_and_a_killed_planner_is_explained(
     world: Callable[..., World], queries: Queries
 ) -> None:

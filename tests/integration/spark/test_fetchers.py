@@ -99,6 +99,7 @@ def test_dataframes_of_a_session_share_what_starts_their_fetchers(spark: SparkSe
     del frames
 
 
+@pytest.mark.long
 def test_a_fetcher_that_dies_again_and_again_is_started_again_and_the_query_goes_on(
     spark: SparkSession, queries: Queries, world: MakeWorld
 ) -> None:
@@ -122,6 +123,7 @@ def test_fetchers_that_leave_no_core_are_refused(spark: SparkSession, world: Mak
         load(spark, world(), fetchers=2)
 
 
+@pytest.mark.long
 def test_what_keeps_a_fetcher_from_coming_up_is_in_the_querys_error(
     spark: SparkSession, queries: Queries, world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,7 +16,7 @@ from tests.support.world import World
 pytestmark = pytest.mark.spark43
 
 
-@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("asked", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_signal_that_ends_a_program_of_hadoops_is_a_stop_only_where_one_was_asked_for(
     spark: SparkSession, world: Callable[..., World], queries: Queries, asked: bool
 ) -> None:

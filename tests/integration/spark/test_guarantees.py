@@ -108,7 +108,7 @@ def test_every_action_on_a_micro_batch_sees_the_same_rows(world: MakeWorld, quer
 
 
 @pytest.mark.spark43
-@pytest.mark.parametrize("queries_at_once", [1, 2])
+@pytest.mark.parametrize("queries_at_once", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_sources_of_different_streams_of_an_application_are_read_at_once(
     world: MakeWorld, queries: Queries, queries_at_once: int
 ) -> None:
@@ -143,9 +143,9 @@ def test_sources_of_different_streams_of_an_application_are_read_at_once(
 @pytest.mark.parametrize(
     "shape",
     [
-        pytest.param("two sinks", marks=pytest.mark.spark),
-        pytest.param("a join with itself", marks=pytest.mark.spark40),
-        pytest.param("two loads", marks=pytest.mark.spark40),
+        pytest.param("two sinks", marks=pytest.mark.spark43),
+        pytest.param("a join with itself", marks=[pytest.mark.spark40, pytest.mark.long]),
+        pytest.param("two loads", marks=[pytest.mark.spark40, pytest.mark.long]),
     ],
 )
 def test_several_sources_of_one_stream_share_what_reads_it(world: MakeWorld, queries: Queries, shape: str) -> None:
@@ -218,6 +218,7 @@ def test_after_a_while_without_records_the_next_one_comes(world: MakeWorld, quer
     assert all(position.value > 0 for position in before.values())
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 def test_one_busy_and_63_idle_shards_from_latest(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 64}), Rows()
@@ -249,6 +250,7 @@ def test_one_busy_and_63_idle_shards_from_latest(world: MakeWorld, queries: Quer
     assert len(end_offset(query)) == 64
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 def test_what_exceeds_a_trigger_comes_with_the_next(world: MakeWorld, queries: Queries) -> None:
     by_records, by_bytes = Rows(), Rows()
@@ -302,7 +304,7 @@ def test_trigger_once_reads_all_that_is_there_whatever_the_limits_are(world: Mak
     assert len(rows.batches) == 1
 
 
-@pytest.mark.spark
+@pytest.mark.spark43
 def test_stopping_is_prompt_and_releases_the_leases(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 4}), Rows()
     w.put(numbered(40))
@@ -317,6 +319,7 @@ def test_stopping_is_prompt_and_releases_the_leases(world: MakeWorld, queries: Q
     assert sorted(numbers(rows.wait_for(again, 50, seconds=50))) == list(range(50))
 
 
+@pytest.mark.long
 @pytest.mark.spark43
 def test_a_query_moves_between_polling_and_subscribing_on_one_checkpoint(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 2}), Rows()

@@ -16,7 +16,6 @@ from tests.support.world import World, wait_until
 
 from .conftest import Queries
 
-pytestmark = pytest.mark.spark
 MakeWorld = Callable[..., World]
 
 ALL_NOW = {"catchUp": "true", "readMode": "polling"} if SPARK_VERSION < (4, 2) else {}
@@ -48,6 +47,7 @@ def put(w: World, count: int) -> dict[str, str]:
     return {key: str(number) for key, number in last.items()}
 
 
+@pytest.mark.spark
 def test_what_was_available_is_where_the_lease_table_stands(
     spark: SparkSession, world: MakeWorld, queries: Queries
 ) -> None:
@@ -65,6 +65,7 @@ def test_what_was_available_is_where_the_lease_table_stands(
     assert checkpoints(w) == last
 
 
+@pytest.mark.spark
 def test_a_stop_between_two_triggers_leaves_the_positions_of_the_first(
     spark: SparkSession, world: MakeWorld, queries: Queries
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_stop_between_two_triggers_leaves_the_positions_of_the_first(
     assert checkpoints(w) == unread | {key: str(number) for key, number in read.items()}
 
 
+@pytest.mark.spark40
 def test_a_micro_batch_that_fails_moves_nothing(
     spark: SparkSession, world: MakeWorld, queries: Queries, tmp_path: Path
 ) -> None:

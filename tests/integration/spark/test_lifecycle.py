@@ -17,7 +17,6 @@ from kinesis_efo.spark.compat import SPARK_VERSION
 from tests.support.played_spark import PlayedSpark
 from tests.support.world import World, wait_until
 
-pytestmark = pytest.mark.spark
 MakeWorld = Callable[..., World]
 
 
@@ -44,6 +43,7 @@ def read_one_record(
     return w, spark, end
 
 
+@pytest.mark.spark40
 def test_asked_to_end_it_releases_the_leases_although_the_connection_stays_open(
     world: MakeWorld, play: Callable[..., PlayedSpark]
 ) -> None:
@@ -56,6 +56,7 @@ def test_asked_to_end_it_releases_the_leases_although_the_connection_stays_open(
     assert spark.process.poll() is None
 
 
+@pytest.mark.spark40
 def test_asked_to_end_it_serves_a_second_action_that_begins_after_a_pause(
     world: MakeWorld, play: Callable[..., PlayedSpark]
 ) -> None:
@@ -75,6 +76,7 @@ def test_asked_to_end_it_serves_a_second_action_that_begins_after_a_pause(
     wait_until(lambda: not owners(w), what="released leases")
 
 
+@pytest.mark.spark40
 def test_the_end_of_the_connection_alone_releases_the_leases_and_ends_the_process(
     world: MakeWorld, play: Callable[..., PlayedSpark]
 ) -> None:
@@ -84,6 +86,8 @@ def test_the_end_of_the_connection_alone_releases_the_leases_and_ends_the_proces
     assert spark.process.returncode not in (None, -signal.SIGKILL)
 
 
+@pytest.mark.long
+@pytest.mark.spark40
 def test_many_signals_at_once_end_it_as_one_does(world: MakeWorld, play: Callable[..., PlayedSpark]) -> None:
     w, spark, end = read_one_record(world, play, "1s")
     # Each may come while one before it is handled.
@@ -95,6 +99,8 @@ def test_many_signals_at_once_end_it_as_one_does(world: MakeWorld, play: Callabl
     assert spark.process.returncode not in (None, -signal.SIGKILL)
 
 
+@pytest.mark.long
+@pytest.mark.spark40
 def test_a_signal_and_the_end_of_the_connection_at_once_release_the_leases(
     world: MakeWorld, play: Callable[..., PlayedSpark]
 ) -> None:
@@ -104,6 +110,7 @@ def test_a_signal_and_the_end_of_the_connection_at_once_release_the_leases(
     assert not owners(w)
 
 
+@pytest.mark.spark
 def test_a_query_that_ends_after_one_trigger_says_what_to_set_where_spark_cannot_tell_that_it_ends(
     world: MakeWorld, play: Callable[..., PlayedSpark]
 ) -> None:

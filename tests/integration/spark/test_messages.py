@@ -13,7 +13,6 @@ from kinesis_efo.errors import LeaseTableError, ManifestError, OptionsError
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows, wait_until
 
-pytestmark = pytest.mark.spark
 MakeWorld = Callable[..., World]
 
 
@@ -23,6 +22,7 @@ def refused(spark: SparkSession, **options: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.spark
 def test_spark_finds_the_source_by_itself(spark: SparkSession, world: MakeWorld) -> None:
     df = spark.readStream.format("kinesis-efo").options(**world().options).load()
     assert df.columns == [
@@ -30,6 +30,7 @@ def test_spark_finds_the_source_by_itself(spark: SparkSession, world: MakeWorld)
     ]  # fmt: skip
 
 
+@pytest.mark.spark
 def test_wrong_options_are_told_at_load(spark: SparkSession) -> None:
     message = refused(spark, manifest="m.json", bufferBytes="lots", readMode="push", bufferByte="1")
     assert "OptionsError" in message
@@ -38,6 +39,7 @@ def test_wrong_options_are_told_at_load(spark: SparkSession) -> None:
     assert "; did you mean 'bufferBytes'?" in message
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("open_source", [kinesis_efo.read_stream, kinesis_efo.read])
 def test_the_facade_raises_the_librarys_own_errors(
     spark: SparkSession, world: MakeWorld, open_source: Callable[..., DataFrame]
@@ -50,16 +52,20 @@ def test_the_facade_raises_the_librarys_own_errors(
         open_source(spark, streams="order", **world().options)
 
 
+@pytest.mark.spark
 def test_a_missing_manifest_is_told_at_load(spark: SparkSession) -> None:
     assert "ManifestError: manifest /no/such.json: there is no such file" in refused(spark, manifest="/no/such.json")
     assert "kinesis-efo needs option 'manifest'" in refused(spark)
 
 
+@pytest.mark.spark
 def test_an_unknown_stream_is_told_at_load(spark: SparkSession, world: MakeWorld) -> None:
     message = refused(spark, **world().options, streams="order")
     assert "kinesis-efo option 'streams' names 'order', but the manifest" in message
 
 
+@pytest.mark.long
+@pytest.mark.spark43
 def test_a_schema_of_the_users_own_is_refused(spark: SparkSession, world: MakeWorld, queries: Queries) -> None:
     reader = spark.readStream.format("kinesis-efo").options(**world().options)
     with pytest.raises(Exception, match="kinesis-efo has the columns struct<data:binary") as caught:  # noqa: PT012
@@ -68,6 +74,7 @@ def test_a_schema_of_the_users_own_is_refused(spark: SparkSession, world: MakeWo
     assert "Leave .schema(...) out" in str(caught.value)
 
 
+@pytest.mark.spark
 def test_a_missing_lease_table_is_the_querys_exception(world: MakeWorld, queries: Queries) -> None:
     w = world()
     w.dynamodb.delete_table(TableName=w.lease_table)
@@ -79,6 +86,7 @@ def test_a_missing_lease_table_is_the_querys_exception(world: MakeWorld, queries
     assert w.lease_table in message and "application 'lake'" in message
 
 
+@pytest.mark.spark43
 def test_a_consumer_deleted_while_reading_is_the_querys_exception(world: MakeWorld, queries: Queries) -> None:
     w = world()
     w.put([("k", b"1")])
@@ -94,6 +102,8 @@ def test_a_consumer_deleted_while_reading_is_the_querys_exception(world: MakeWor
     assert f"does not exist (any more); its ARN came from {w.manifest}" in message
 
 
+@pytest.mark.long
+@pytest.mark.spark40
 def test_a_checkpoint_of_another_application_is_told(world: MakeWorld, queries: Queries) -> None:
     def mixed(df: DataFrame, batch: int) -> None:
         df.count()

@@ -77,6 +77,7 @@ def page() -> dict[str, Any]:
     return names
 
 
+@pytest.mark.long
 def test_a_query_begins_where_the_connector_stopped(
     spark: SparkSession, local_aws: LocalAws, tmp_path: Path, page: dict[str, Any]
 ) -> None:

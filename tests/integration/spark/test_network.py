@@ -24,7 +24,7 @@ def listening(process: psutil.Process) -> set[str]:
     return {each.laddr.ip.removeprefix("::ffff:") for each in sockets}
 
 
-@pytest.mark.spark
+@pytest.mark.spark43
 def test_in_local_mode_nothing_but_loopback_is_bound(queries: Queries, world: MakeWorld) -> None:
     w = world({"orders": 2})
     w.put((f"k{n}", b"data") for n in range(100))
@@ -36,6 +36,7 @@ def test_in_local_mode_nothing_but_loopback_is_bound(queries: Queries, world: Ma
     assert spark_jvm(planner.pid, {}).local, "seen by what the JVM does"
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 def test_read_stream_in_local_mode_binds_nothing_else_either(queries: Queries, world: MakeWorld) -> None:
     w = world({"orders": 1})
@@ -54,6 +55,7 @@ def test_tasks_read_over_tls_where_every_address_is_served(queries: Queries, wor
     assert [ip_address(each).is_unspecified for each in listening(w.reader())] == [True]
 
 
+@pytest.mark.long
 @pytest.mark.spark43
 def test_a_port_that_is_taken_is_an_error_that_says_so(queries: Queries, world: MakeWorld) -> None:
     w = world({"orders": 1})

@@ -128,6 +128,7 @@ def rows(directory: Path) -> list[dict[str, Any]]:
     return [row for file in sorted(directory.rglob("*.parquet")) for row in pq.ParquetFile(file).read().to_pylist()]
 
 
+@pytest.mark.long
 def test_latency(session: SparkSession, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run("docs/how-to/latency.md")
     (shown,) = (block.text for block in blocks("text") if block.page == "docs/how-to/latency.md")
@@ -148,6 +149,7 @@ def given(spark: SparkSession, *data: bytes | None) -> DataFrame:
     return spark.createDataFrame([(each, None, "", "", 0) for each in data], f"data binary, {columns}")
 
 
+@pytest.mark.long
 def test_json_to_columns(tmp_path: Path, spark: SparkSession, run: Run) -> None:
     names = run("docs/how-to/json-to-columns.md")
     found = [row for row in rows(tmp_path / "orders") if "malformed" in row]
@@ -168,6 +170,7 @@ def test_json_to_columns(tmp_path: Path, spark: SparkSession, run: Run) -> None:
     assert {row[1] for row in texts if row[0] is None} == {*zipped[:-2]} - {b""}
 
 
+@pytest.mark.long
 def test_several_tables(tmp_path: Path, spark: SparkSession, run: Run) -> None:
     names = run("docs/how-to/several-tables.md")
     decoded = given(spark, *MALFORMED, JSON, b"{}").select(names["order"].alias("order"), "data")
@@ -178,6 +181,7 @@ def test_several_tables(tmp_path: Path, spark: SparkSession, run: Run) -> None:
         assert sorted(row["data"] for row in rows(tmp_path / bad)) == [b" ", b"no"]
 
 
+@pytest.mark.long
 def test_glue_schema_registry(
     spark: SparkSession, local_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +211,7 @@ def test_glue_schema_registry(
     assert [names["opened"].func(each)[1] for each in MALFORMED] == [None] * len(MALFORMED)
 
 
+@pytest.mark.long
 def test_upserts(tmp_path: Path, run: Run) -> None:
     names = run("docs/how-to/upserts.md")
     written = rows(tmp_path / "orders")
@@ -218,11 +223,13 @@ def test_upserts(tmp_path: Path, run: Run) -> None:
     assert rows(tmp_path / "orders") == written
 
 
+@pytest.mark.long
 def test_notebooks(run: Run) -> None:
     names = run("docs/how-to/notebooks.md")
     assert names["recent"].count() == len(ORDERS)
 
 
+@pytest.mark.long
 def test_a_join(tmp_path: Path, run: Run) -> None:
     # Each side of the join counts the records of both.
     names = run("docs/watermarks.md", rows=2 * len(ORDERS + PAYMENTS))
@@ -230,6 +237,7 @@ def test_a_join(tmp_path: Path, run: Run) -> None:
     assert len(names["query"].lastProgress["sources"]) == 1
 
 
+@pytest.mark.long
 def test_the_result_of_a_join_is_upserted(tmp_path: Path, lake: World, spark: SparkSession) -> None:
     (join,) = (each for each in blocks("python") if each.page == "docs/watermarks.md" and each.marker is None)
     (upserted,) = (each for each in blocks("python") if each.page == "docs/how-to/upserts.md" and "UPSERT" in each.text)
@@ -261,6 +269,7 @@ def test_the_result_of_a_join_is_upserted(tmp_path: Path, lake: World, spark: Sp
         assert found() == [("1", f"2027-01-31 {kept}:00")]
 
 
+@pytest.mark.long
 def test_replay(lake: World, tmp_path: Path, run: Run) -> None:
     shard = lake.shards()[0]["ShardId"]
     asked = {"StreamName": lake.streams["orders"], "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"}
@@ -276,6 +285,7 @@ def test_replay(lake: World, tmp_path: Path, run: Run) -> None:
         assert [row["data"] for row in rows(tmp_path / directory)] == [data for _, data in ORDERS], directory
 
 
+@pytest.mark.long
 def test_a_stream_that_exists(
     local_aws: LocalAws, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +323,7 @@ def test_a_stream_that_exists(
     assert [row["data"] for row in rows(tmp_path / "orders")] == [data for _, data in ORDERS]
 
 
+@pytest.mark.long
 def test_a_backfill_and_then_live(
     spark: SparkSession, local_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +347,7 @@ def test_a_backfill_and_then_live(
     assert sorted(found) == [b"backlog"] * 20 + [b"live"] * 30
 
 
+@pytest.mark.long
 def test_a_view_in_sql(spark: SparkSession, lake: World) -> None:
     (block,) = (each for each in blocks("sql") if each.page == "docs/batch-reads.md")
     text = block.text.replace("startingPosition 'AT_TIMESTAMP:2026-11-20T08:00:00Z'", "startingPosition 'TRIM_HORIZON'")
@@ -349,6 +361,7 @@ def test_a_view_in_sql(spark: SparkSession, lake: World) -> None:
         spark.sql("CREATE TABLE t USING `kinesis-efo` OPTIONS (manifest 'm.json')")
 
 
+@pytest.mark.long
 def test_errors(
     spark: SparkSession,
     run: Run,

@@ -58,6 +58,7 @@ def test_an_idle_source_does_not_hold_up_another_one(
     assert len(batches) >= 10
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 def test_every_record_of_aggregates_with_mixed_keys_is_delivered_unless_the_option_is_strict(
     queries: Queries, world: Callable[..., World], spark: SparkSession
@@ -75,6 +76,7 @@ def test_every_record_of_aggregates_with_mixed_keys_is_delivered_unless_the_opti
         assert sorted(bytes(row.data) for row in found) == sorted(expected)
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 def test_aggregates_of_a_stream_that_kinesis_distributes_itself_are_delivered_once_it_was_seen_even_if_strict(
     queries: Queries, world: Callable[..., World], spark: SparkSession

@@ -18,7 +18,7 @@ from kinesis_efo_local.wrong_answers import WrongAnswers
 from tests.support.next_start import next_start
 from tests.support.world import World, make_world, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -81,7 +81,9 @@ class Run:
         return sorted(int(file.name) for file in (self._checkpoint / name).iterdir() if file.name.isdigit())
 
 
-@pytest.mark.parametrize("case", ["lying", "old"])
+@pytest.mark.parametrize(
+    "case", [pytest.param("lying", marks=pytest.mark.spark), pytest.param("old", marks=pytest.mark.spark40)]
+)
 def test_a_micro_batch_that_is_repeated_has_its_rows_and_the_query_goes_on(
     spark: SparkSession, aws: LocalAws, tmp_path: Path, case: str
 ) -> None:
@@ -100,6 +102,8 @@ def test_a_micro_batch_that_is_repeated_has_its_rows_and_the_query_goes_on(
     assert run.batches[last], "and the micro-batch itself has them"
 
 
+@pytest.mark.long
+@pytest.mark.spark40
 def test_a_checkpoint_from_a_backup_is_known_by_its_own_mark(
     spark: SparkSession, aws: LocalAws, tmp_path: Path
 ) -> None:
@@ -127,6 +131,7 @@ def test_a_checkpoint_from_a_backup_is_known_by_its_own_mark(
     assert found["restart of orders"].startswith("passed: goes on"), found
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("empty", [True, False])
 def test_a_first_micro_batch_that_is_repeated_begins_where_the_query_began(
     empty: bool, aws: LocalAws, spark: SparkSession, tmp_path: Path

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.spark.conftest import CREDENTIALS, Queries
 from tests.support.world import World, wait_for_rows, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.spark43
 
 RUN_SECRET = re.compile(r"(?<![\w-])(?=[A-Za-z]{0,42}[\d_-])[\w-]{43}(?![\w-])")
 """What a secret of a run looks like: it lives in processes that Spark started, so it is recognised and not known here. Names of

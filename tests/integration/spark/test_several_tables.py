@@ -16,6 +16,7 @@ pytestmark = pytest.mark.spark40
 Run = Callable[[str, Mapping[str, object], Callable[[], bool]], dict[str, Any]]
 
 
+@pytest.mark.long
 def test_each_record_is_in_the_table_where_it_belongs_also_after_a_restart(
     world: Callable[..., World], tmp_path: Path, example: Run
 ) -> None:

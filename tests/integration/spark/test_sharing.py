@@ -120,8 +120,8 @@ def test_two_queries_share_one_run(world: MakeWorld, play: Play) -> None:
     assert not files()
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.spark43
 def test_tools_are_told_of_each_query_by_its_checkpoint(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
@@ -167,8 +167,8 @@ def test_a_query_that_reads_more_streams_extends_the_run(world: MakeWorld, play:
     assert len(files()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.spark40
-@pytest.mark.slow
 def test_an_error_of_one_query_is_not_seen_by_the_others(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
@@ -187,8 +187,8 @@ def test_an_error_of_one_query_is_not_seen_by_the_others(world: MakeWorld, play:
     assert w.aws.kinesis.calls("SubscribeToShard") == calls, "nothing is subscribed to anew"
 
 
+@pytest.mark.long
 @pytest.mark.spark40
-@pytest.mark.slow
 def test_a_run_that_is_paused_is_waited_for(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
@@ -258,6 +258,7 @@ def test_real_queries_share_a_run_as_long_as_one_is_there(world: MakeWorld, driv
 
 
 @pytest.mark.spark40
+@pytest.mark.long
 @pytest.mark.slow
 def test_queries_with_fetchers_elsewhere_share_them(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
     w = world({"orders": 2, "clicks": 1})
@@ -311,8 +312,8 @@ def test_a_query_beside_another_one_that_reads_what_is_there_ends(world: MakeWor
 # -- the process of the run
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.spark43
 def test_two_queries_share_a_process_that_neither_of_them_is(world: MakeWorld, play: Play) -> None:
     w = world()
     rows = put(w, numbered(0, 20))
@@ -331,7 +332,7 @@ def test_two_queries_share_a_process_that_neither_of_them_is(world: MakeWorld, p
     wait_until(lambda: not runs(), 10)
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 @pytest.mark.slow
 def test_the_end_of_the_process_that_spark_keeps_for_the_first_query_is_not_seen_by_the_other(
     world: MakeWorld, play: Play
@@ -351,7 +352,7 @@ def test_the_end_of_the_process_that_spark_keeps_for_the_first_query_is_not_seen
     wait_until(lambda: not runs(), 10)
 
 
-@pytest.mark.spark
+@pytest.mark.spark43
 @pytest.mark.slow
 def test_a_run_that_is_killed_is_followed_by_another_one_for_all_queries(world: MakeWorld, play: Play) -> None:
     w = world()
@@ -371,7 +372,7 @@ def test_a_run_that_is_killed_is_followed_by_another_one_for_all_queries(world: 
         query.spark.close()
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 @pytest.mark.slow
 def test_a_run_that_is_killed_while_spark_asks_for_nothing_is_followed_at_once(world: MakeWorld, play: Play) -> None:
     """Tasks that read at that moment ask where to go on."""
@@ -391,9 +392,11 @@ def test_a_run_that_is_killed_while_spark_asks_for_nothing_is_followed_at_once(w
     query.spark.close()
 
 
-@pytest.mark.spark
+@pytest.mark.spark43
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGINT, signal.SIGHUP))]
+)
 def test_a_run_is_not_ended_by_signals_to_the_whole_process_group(
     number: signal.Signals, world: MakeWorld, play: Play
 ) -> None:
@@ -408,7 +411,7 @@ def test_a_run_is_not_ended_by_signals_to_the_whole_process_group(
     query.spark.close()
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 @pytest.mark.slow
 def test_what_keeps_a_run_from_beginning_is_the_querys_error(world: MakeWorld, play: Play) -> None:
     w = world()
@@ -420,8 +423,8 @@ def test_what_keeps_a_run_from_beginning_is_the_querys_error(world: MakeWorld, p
     wait_until(lambda: not runs(), 10)
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.spark43
 def test_what_a_run_logs_is_in_the_drivers_log(world: MakeWorld, play: Play) -> None:
     w = world()
     query = Reading(play, w)
@@ -432,8 +435,8 @@ def test_what_a_run_logs_is_in_the_drivers_log(world: MakeWorld, play: Play) -> 
     assert b"tasks reach the fetcher at" in said
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.spark40
 def test_a_run_that_dies_again_and_again_ends_its_query_with_the_signal(world: MakeWorld, play: Play) -> None:
     w = world()
     query = Reading(play, w)

@@ -99,6 +99,7 @@ def test_a_streaming_query_writes_each_row_once_and_goes_on_after_a_restart(
     assert Counter(int(record["Data"]) for record in written_to(made, "orders")) == Counter(range(1_000))
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 def test_the_documented_recipe_leaves_each_record_once(spark: SparkSession, world: MakeWorld, tmp_path: Path) -> None:
     recipe: dict[str, Any] = {}

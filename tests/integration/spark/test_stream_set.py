@@ -41,6 +41,7 @@ def put(world: World, stream: str, *names: str) -> list[tuple[str, str]]:
     return [(stream, name) for name in names]
 
 
+@pytest.mark.long
 @pytest.mark.spark40
 def test_streams_come_and_go(world: Callable[..., World], queries: Queries) -> None:
     w, kept = world({"orders": 1, "clicks": 2}), Kept()

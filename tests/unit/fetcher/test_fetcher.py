@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import DataLossError, FetcherError, KinesisEfoError, LeaseLostError, StreamReplacedError
@@ -894,7 +894,6 @@ shapes = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(shapes)
 def test_every_reader_gets_exactly_its_range_whatever_happens(shape: dict[str, Any]) -> None:
     async def main() -> None:

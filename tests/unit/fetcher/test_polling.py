@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import DataLossError
@@ -131,7 +131,6 @@ shapes = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(shapes)
 def test_a_query_moves_between_polling_and_subscribing_without_loss_or_repetition(shape: dict[str, Any]) -> None:
     """Each run goes on from the offset of the one before, reading first the micro-batch it had planned and not done."""

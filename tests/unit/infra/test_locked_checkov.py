@@ -47,7 +47,21 @@ Tells()
 """
 
 
+def test_what_runs_sees_no_credentials_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in CREDENTIALS:
+        monkeypatch.setenv(name, "secret")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nenv\n", encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(locked_checkov, "install", lambda: python)
+    seen = dict(line.split("=", 1) for line in locked_checkov.run([], str(tmp_path)).stdout.splitlines())
+    assert not set(CREDENTIALS) & set(seen)
+    assert "secret" not in seen.values()
+    assert seen["HOME"] == str(tmp_path), "there are credentials in files of the home"
+
+
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_code_that_scans_sees_no_credentials_and_no_home_and_asks_nobody(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

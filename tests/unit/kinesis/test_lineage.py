@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from tests.support.examples import EXAMPLES
 
 TOP = 2**10
 
@@ -162,7 +163,7 @@ STEPS = (World.split, World.merge, World.read_to_end, World.read_a_bit, World.tr
 steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 20)), max_size=60)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=4 * EXAMPLES)
 @given(st.integers(1, 4), steps, steps)
 def test_from_the_horizon_every_shard_is_read_once_and_parents_first(shards, before, during) -> None:  # type: ignore[no-untyped-def]
     world = World(shards)
@@ -191,7 +192,7 @@ stale_steps = st.lists(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=4 * EXAMPLES)
 @given(st.integers(1, 4), stale_steps)
 def test_an_old_list_of_shards_starts_nothing_too_early_and_forgets_nothing(shards, during) -> None:  # type: ignore[no-untyped-def]
     world = StaleWorld(shards)
@@ -204,7 +205,7 @@ def test_an_old_list_of_shards_starts_nothing_too_early_and_forgets_nothing(shar
     assert sorted(world.started) == sorted(world.all)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=4 * EXAMPLES)
 @given(st.integers(1, 4), steps, steps)
 def test_from_a_time_what_was_closed_before_is_skipped_and_the_rest_read_once(shards, before, during) -> None:  # type: ignore[no-untyped-def]
     world = World(shards)

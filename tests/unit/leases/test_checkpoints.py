@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.arns import StreamIdentity
@@ -600,7 +600,6 @@ async def test_rows_of_finished_shards_that_an_earlier_run_left_are_deleted(f: F
 # -- whatever happens
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_a_checkpoint_never_goes_back_and_the_last_one_is_written(data: st.DataObject) -> None:
     """Two runs, one after the other or beside each other for a while, on a network that loses requests and answers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.leases.expiry import Heartbeat, Observer
@@ -170,7 +170,6 @@ def histories(draw: st.DrawFn) -> list[tuple[float, dict[str, Lease]]]:
     return history
 
 
-@settings(deadline=None)
 @given(histories())
 def test_nothing_is_taken_while_any_owner_renews(history: list[tuple[float, dict[str, Lease]]]) -> None:
     found = decision(dict(history))

@@ -20,6 +20,7 @@ from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.row import Item, Lease, LeaseInfo
 from kinesis_efo.leases.run import LeaseListener, RunLease
 from kinesis_efo.positions import Position, ShardKey
+from tests.support.examples import seeds
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
 
@@ -205,7 +206,7 @@ class World:
                 assert new.position.reaches(old.position), f"{key}: {old} -> {new}"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_one_run_after_the_other(seed: int) -> None:
     async def main() -> None:
         world = World(seed)
@@ -228,7 +229,7 @@ def test_one_run_after_the_other(seed: int) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("seed", range(100, 115))
+@pytest.mark.parametrize("seed", [100 + seed for seed in seeds(5)])
 def test_runs_that_compete(seed: int) -> None:
     async def main() -> None:
         world = World(seed)

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo_local import AwsError
@@ -25,7 +25,6 @@ def assert_complete(ranges: list[tuple[int, int]]) -> None:
     assert all(left[1] + 1 == right[0] for left, right in itertools.pairwise(ranges))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 6),
     st.lists(st.tuples(st.sampled_from(["split", "merge", "put"]), st.integers(0, 10**6)), max_size=25),

@@ -199,4 +199,4 @@ class Comings(RuleBasedStateMachine):
 
 
 TestComings = Comings.TestCase
-TestComings.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestComings.settings = settings(stateful_step_count=30)

@@ -271,6 +271,7 @@ def test_what_micro_batches_take_and_give_is_no_growth(caplog: pytest.LogCapture
         assert query.passes(1, -180) == []
 
 
+@pytest.mark.slow
 @scenario
 async def test_a_query_that_is_written_for_faster_than_it_may_read_apart_is_told() -> None:
     stream = ModelStream(shards=1, event_records=(8,))

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.distribution import Distribution
@@ -136,7 +136,6 @@ class Interleaving:
         raise AssertionError("records are sent for ever")
 
 
-@settings(max_examples=150, deadline=None)
 @given(data=st.data(), ordered=st.booleans(), aggregate=st.booleans())
 def test_any_interleaving_stores_every_record_and_acknowledges_it_once(
     data: st.DataObject, ordered: bool, aggregate: bool

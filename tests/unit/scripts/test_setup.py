@@ -264,6 +264,25 @@ def test_without_rust_there_is_one_line_and_no_native_core(machine: Machine) -> 
     assert done.stderr == "setup: no native core, Python decodes: cargo is missing (install Rust 1.86 or newer)\n"
 
 
+@pytest.mark.parametrize("was_there", [True, False])
+def test_an_update_of_the_environment_leaves_the_native_core_in_it(machine: Machine, was_there: bool) -> None:
+    project = machine.script.parents[1]
+    makefiles = ("Makefile", "scripts/ci.mk", "infra/Makefile.inc", "infra/engine")
+    for name in (*makefiles, "pyproject.toml", "packages/kinesis-efo-infra/pyproject.toml", "uv.lock"):
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text((SETUP.parents[1] / name).read_text(encoding="utf-8") if name in makefiles else "")
+    machine.program("setup", ":", machine.script.parent)
+    (project / ".venv").mkdir()
+    if was_there:
+        (project / ".venv" / ".core").touch()
+    subprocess.run([make(), "-s", ".venv/.full"], cwd=project, check=True)
+    called = ["setup venv .venv --all-extras", *(["setup core .venv"] if was_there else [])]
+    assert machine.called.splitlines() == called, "uv takes out what its lock does not name"
+    subprocess.run([make(), "-s", ".venv/.core"], cwd=project, check=True)
+    assert machine.called.splitlines() == ["setup venv .venv --all-extras", "setup core .venv"], "and it is built once"
+
+
 def test_whatever_make_starts_has_uv_trust_what_the_system_trusts() -> None:
     # Whoever is behind a company's proxy has its certificate there, and checkov is installed by uv, too.
     bundle = Path("/etc/ssl/certs/ca-certificates.crt").exists()

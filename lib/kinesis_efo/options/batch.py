@@ -19,13 +19,7 @@ STARTS_RULE = (
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """The parsed options of a batch read.
-
-    Attributes:
-        source: The options that streaming queries also have.
-        starts: Where it begins.
-        ends: Where it ends.
-    """
+    """The parsed options of a batch read."""
 
     source: SourceOptions = field(default_factory=SourceOptions)
     starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
@@ -48,9 +42,6 @@ class BatchOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> BatchOptions:
         """Parse the options that Spark passes. Names are case-insensitive.
-
-        Raises:
-            OptionsError: One or more options are wrong, unknown or missing, or not for batch reads; the message names all of them.
 
         >>> BatchOptions.parse({"manifest": "m.json", "startingPosition": "LATEST"})
         Traceback (most recent call last):
@@ -77,11 +68,7 @@ TRIM_HORIZON or AT_TIMESTAMP:<time>. Behind the tip there is nothing yet; spark.
 
 
 def are_for_batch(options: Iterable[str]) -> bool:
-    """Whether options can only be meant for a batch read: at `load()`, Spark does not say which kind it is.
-
-    Args:
-        options: Their names, in any case.
-    """
+    """Whether options can only be meant for a batch read: at `load()`, Spark does not say which kind it is."""
     return any(name.lower() == BATCH or name.lower().startswith("batch.") for name in options)
 
 

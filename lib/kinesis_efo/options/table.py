@@ -27,6 +27,7 @@ class Option:
         field: Field of the settings, with a dot for one of a nested object: `aws.region`. Empty if the value is only checked.
         needs: Option that this one requires; `name=value` if that option must have a certain value.
         at_most: Option whose value this one must not exceed.
+        of_run: Whether queries that share a run must give it the same value: how the run reads, its memory, AWS identity and addresses.
     """
 
     name: str
@@ -37,16 +38,12 @@ class Option:
     field: str = ""
     needs: str = ""
     at_most: str = ""
+    of_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class UserOptions:
-    """The options that a user gave.
-
-    Attributes:
-        names: Names of all, as documented.
-        values: Values by name, without those that could not be read.
-    """
+    """The options that a user gave."""
 
     names: Set[str]
     values: Mapping[str, Any]
@@ -81,15 +78,7 @@ class OptionTable(Generic[Settings]):
     def parse(
         self, texts: Mapping[str, str], contradictions: Callable[[UserOptions], Iterable[str]] = lambda _given: ()
     ) -> Settings:
-        """Parse options into settings.
-
-        Args:
-            texts: Texts by name, in any case.
-            contradictions: Returns faults that concern several options.
-
-        Raises:
-            OptionsError: One or more options are wrong, unknown or missing; the message names all of them.
-        """
+        """Parse options into settings."""
         faults: list[str] = []
         names: set[str] = set()
         values: dict[str, Any] = {}

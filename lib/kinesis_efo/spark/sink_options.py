@@ -9,7 +9,7 @@ from typing import Final
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.options import readers as read
-from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
+from kinesis_efo.options.settings import AWS_OPTIONS, METRICS_OPTIONS
 from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.producer import ProducerSettings
 from kinesis_efo.producer.settings import BOUNDS
@@ -34,11 +34,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Parse the options that Spark passes. Names are case-insensitive.
-
-        Raises:
-            OptionsError: One or more options are wrong or unknown; the message names all of them.
-        """
+        """Parse the options that Spark passes. Names are case-insensitive."""
         return _TABLE.parse(options)
 
 

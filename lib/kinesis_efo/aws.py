@@ -40,11 +40,8 @@ CONTROL_CONFIG: dict[str, Any] = {
 
 
 def patient_config(seconds: float) -> dict[str, Any]:
-    """Return the configuration for calls that `Patience` retries: without retries of the SDK, which does not know how long to retry.
-
-    Args:
-        seconds: Longest wait for a response.
-    """
+    """Return the configuration for calls that `Patience` retries, with at most `seconds` for a response: the SDK does not know how long to
+    retry."""
     return {
         "retries": {"mode": "standard", "total_max_attempts": 1},
         "connect_timeout": min(10.0, seconds),
@@ -117,11 +114,7 @@ def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
 
 
 def prepared(session: SessionT) -> SessionT:
-    """Correct a session where some versions of botocore differ from Kinesis' documentation, and check its endpoints and responses.
-
-    Args:
-        session: A session of botocore or aiobotocore that has not made a client yet.
-    """
+    """Correct a session where some versions of botocore differ from Kinesis' documentation, and check its endpoints and responses."""
     send_exact_times(session)
     session.register("before-parse", _refuse_html)
     session.register("request-created", _refuse_kinesis)
@@ -154,11 +147,7 @@ class SyncClients:
 
     @cached_property
     def region(self) -> str | None:
-        """The region of the clients; None if there is none.
-
-        Raises:
-            ProfileNotFound: The configured profile does not exist; botocore's exception.
-        """
+        """The region of the clients; None if there is none."""
         # botocore reads only AWS_DEFAULT_REGION; all other SDKs read AWS_REGION, and AWS' command line prefers it.
         configured = os.environ.get("AWS_REGION") or self._core.get_config_variable("region")
         return self._given_region or configured
@@ -168,11 +157,7 @@ class SyncClients:
         return _watched(botocore.session.Session(), self._clock)
 
     def client(self, service_name: str, /) -> Any:
-        """Make a client. The caller closes it.
-
-        Raises:
-            ConfigurationError: There is no region, or there are no credentials to assume the role with.
-        """
+        """Make a client. The caller closes it."""
         if self.region is None:
             raise ConfigurationError(
                 f"no AWS region for {service_name}: set kinesis-efo option 'region' (on the command line, --region) or the "
@@ -197,13 +182,7 @@ class SyncClients:
 
 
 class AsyncClients:
-    """Makes aiobotocore clients. Each is an async context manager.
-
-    Args:
-        settings: Region, endpoint and role.
-        region: The manifest's region, used if the settings name none.
-        clock: Time.
-    """
+    """Makes aiobotocore clients. Each is an async context manager."""
 
     def __init__(self, settings: AwsSettings, region: str, clock: Clock | None = None) -> None:
         self._settings = settings
@@ -230,25 +209,12 @@ class AsyncClients:
         return self._session
 
     async def credentials(self) -> Any:
-        """Return the present credentials, with a role those of the role; None if there are none.
-
-        Raises:
-            ConfigurationError: There are no credentials to assume the role with.
-            BotoCoreError, ClientError: The provider of the credentials refused.
-        """
+        """Return the present credentials, with a role those of the role; None if there are none."""
         found = await (await self._ready()).get_credentials()
         return None if found is None else await found.get_frozen_credentials()
 
     async def open(self, service: str, config: AioConfig | None = None) -> AbstractAsyncContextManager[Any]:
-        """Make a client for a service, as an async context manager.
-
-        Args:
-            service: `kinesis`, `dynamodb`, ...
-            config: Overrides `CONTROL_CONFIG`.
-
-        Raises:
-            ConfigurationError: There are no credentials to assume the role with.
-        """
+        """Make a client for a service, as an async context manager."""
         session = await self._ready()
         given = config or AioConfig()
         merged = AioConfig(**CONTROL_CONFIG).merge(given)

@@ -214,12 +214,7 @@ def code_of(error: Exception) -> str:
 
 
 def action_of(error: Exception, operation: str) -> str:
-    """Return the permission that a refused call needs, such as `sts:AssumeRole`.
-
-    Args:
-        error: The refusal.
-        operation: The operation of Kinesis if the error names none.
-    """
+    """Return the permission that a refused call needs, such as `sts:AssumeRole`."""
     operation = getattr(error, "operation_name", operation)
     service = "sts" if operation.startswith("AssumeRole") else "sso" if operation == "GetRoleCredentials" else "kinesis"
     return f"{service}:{operation}"
@@ -267,10 +262,5 @@ def _described(error: Exception) -> str:
 
 
 def key_remedy(code: str, action: str) -> str:
-    """Return the remedy for a key that cannot be used, as an imperative.
-
-    Args:
-        code: An error code of `Cause.KEY`.
-        action: The operation of KMS that failed: `Decrypt` or `GenerateDataKey`.
-    """
+    """Return the remedy for a key that cannot be used, as an imperative."""
     return _KEY_REMEDIES[code].format(action=action)

@@ -42,12 +42,7 @@ def _is_known_to(client: Any) -> bool:
 
 
 def lenient(stream: str, distribution: Distribution) -> str:
-    """Word the warning that no aggregates are left out although option `deaggregate` is `strict`.
-
-    Args:
-        stream: The stream's logical name.
-        distribution: The present or an earlier distribution of its records.
-    """
+    """Word the warning that no aggregates are left out although option `deaggregate` is `strict`."""
     why = (
         "Kinesis distributes or distributed its records itself (RecordDistributionStrategy AUTO), whatever their keys are"
         if distribution is Distribution.AUTO

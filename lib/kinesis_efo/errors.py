@@ -202,11 +202,7 @@ class FrameError(KinesisEfoError):
 
 
 def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Choose the error to raise for a failed task group: an error of this library, if there is one. The others are logged.
-
-    Args:
-        errors: The errors that `asyncio.TaskGroup` raised.
-    """
+    """Choose the error to raise for a failed task group: an error of this library, if there is one. The others are logged."""
     first = next((error for error in errors.exceptions if isinstance(error, KinesisEfoError)), errors.exceptions[0])
     for error in errors.exceptions:
         if error is not first and str(error) != str(first):

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple, TypeVar, overload
 import msgspec
 
 from kinesis_efo.marks import Mark
-from kinesis_efo.offset_document import read_document
 
 T = TypeVar("T")
 
@@ -80,11 +79,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Parse the text that offsets, leases and options use.
-
-        Raises:
-            ValueError: The text is not a position; the message quotes it.
-        """
+        """Parse the text that offsets, leases and options use."""
         name, *numbers = text.split(":")
         kind = PositionKind.__members__.get(name)
         if kind is None or len(numbers) != _NUMBERS.get(kind, 0) or not all(map(_is_number, numbers)):
@@ -198,6 +193,28 @@ class ShardRange(NamedTuple):
     def is_over(self) -> bool:
         """Whether the range has no more records."""
         return self.after.reaches(self.through) if self.last is None else not self.after.precedes(self.last)
+
+
+class OffsetDocument(msgspec.Struct):
+    """The form of an offset in Spark's offset log, as plain data. Unknown keys are ignored, so that earlier versions can read offsets of
+    later ones.
+
+    Attributes:
+        version: Version of the form.
+        streams: Position by shard id, by logical name of the stream.
+        sources: ARN from which each stream was read.
+        lasts: Distance from the last record to the position, by shard id, by logical name of the stream.
+        mark: The checkpoint's mark; empty in offsets of earlier versions.
+        begin: Where micro-batch 0 of a checkpoint begins, in the form of `streams`, if this is its end: Spark's log does not say so.
+            Empty: it begins at `streams`, and reads nothing. None: the end of another micro-batch.
+    """
+
+    version: int
+    streams: dict[str, dict[str, str]]
+    sources: dict[str, str] = {}
+    lasts: dict[str, dict[str, str]] = {}
+    mark: str = ""
+    begin: dict[str, dict[str, str]] | None = None
 
 
 class Offset(Mapping[ShardKey, Position]):
@@ -344,9 +361,17 @@ class Offset(Mapping[ShardKey, Position]):
         """Parse plain data from Spark's offset log.
 
         Raises:
-            ValueError: The data is not an offset of this source; the message quotes the fault.
+            ValueError: The data is not an offset of this source, or a newer version wrote it; the message quotes the fault.
         """
-        document = read_document(data)
+        try:
+            document = msgspec.convert(data, OffsetDocument)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"not a kinesis-efo offset: {error}; got {str(data)[:200]!r}") from None
+        if document.version != 1:
+            raise ValueError(
+                f"the offset has version {document.version}, this library reads version 1: "
+                "the checkpoint was written by a newer kinesis-efo, which can go on with it"
+            )
         positions = {
             ShardKey(stream, shard): Position.parse(position)
             for stream, shards in document.streams.items()
@@ -361,11 +386,7 @@ class Offset(Mapping[ShardKey, Position]):
 
     @classmethod
     def from_json(cls, text: str) -> Offset:
-        """Parse the JSON text of an offset.
-
-        Raises:
-            ValueError: As `from_dict`, or the text is not JSON.
-        """
+        """Parse the JSON text of an offset."""
         try:
             return cls.from_dict(msgspec.json.decode(text))
         except msgspec.DecodeError as error:
@@ -395,6 +416,11 @@ class Offset(Mapping[ShardKey, Position]):
             {key: last for key, last in self.lasts.items() if key.stream not in streams},
             self.mark,
         )
+
+
+def sources_of(data: Mapping[str, object]) -> dict[str, str]:
+    """Return the ARNs from which the streams of an offset were read, by logical name; empty if the offset does not have them."""
+    return msgspec.convert(data.get("sources", {}), dict[str, str])
 
 
 def _beside(position: Position, last: int) -> str:

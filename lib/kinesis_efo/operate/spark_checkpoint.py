@@ -13,10 +13,9 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.offset_document import sources_of
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed, CheckUnknown
-from kinesis_efo.positions import Offset
+from kinesis_efo.positions import Offset, sources_of
 
 _NUMBER: Final = re.compile(r"\d+")
 _NAMED: Final = re.compile(r"[^{:]+:(?=\{)")

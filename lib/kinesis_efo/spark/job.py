@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
 
 from kinesis_efo.spark.graceful import is_stop, stop_after_batch, stop_signals
-from kinesis_efo.spark.progress_listener import ProgressListener
+from kinesis_efo.spark.listener import ProgressListener
 from kinesis_efo.spark.reason import explanation, own_message, reason
 
 logger = logging.getLogger(__name__)

@@ -74,13 +74,7 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
 def by_fetcher(
     ranges: Sequence[ShardRange], fetchers: Sequence[FetcherAddress | None], *, together: Collection[str] = ()
 ) -> list[tuple[FetcherAddress | None, list[ShardRange]]]:
-    """Group ranges by the fetchers of their shards.
-
-    Args:
-        ranges: Ranges of the micro-batch.
-        fetchers: The fetcher of each; None if there is none yet.
-        together: Streams that get one task each. If there are several fetchers, that task asks the planner for each.
-    """
+    """Group ranges by the fetchers of their shards."""
     found: dict[FetcherAddress | None, list[ShardRange]] = {}
     several = len(set(fetchers)) > 1
     for wanted, fetcher in zip(ranges, fetchers, strict=True):

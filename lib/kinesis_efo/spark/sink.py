@@ -56,17 +56,7 @@ class Targets:
 
     @classmethod
     def of(cls, options: SinkOptions, *, named_by_rows: bool) -> Targets:
-        """Find the streams that the options name. Loads the manifest if the options name one.
-
-        Args:
-            options: The sink's options.
-            named_by_rows: Whether the DataFrame has a column `stream`.
-
-        Raises:
-            ManifestError: The manifest cannot be loaded.
-            ConfigurationError: The stream is not a name or ARN, or no region is known.
-            OptionsError: Neither the options nor the rows name a stream.
-        """
+        """Find the streams that the options name. Loads the manifest if the options name one."""
         if options.manifest is None:
             if options.stream is not None:
                 region_of(options.stream, options.aws)
@@ -80,15 +70,10 @@ class Targets:
         default = options.stream
         if default is None and len(arns) == 1:
             (default,) = arns
-        if default is None and not named_by_rows:
+        if default not in arns and not (default is None and named_by_rows):
+            got = "" if default is None else f"; got {default!r}"
             raise OptionsError(
-                [f"kinesis-efo sink option 'stream' must be one of {names} (manifest {manifest.source})"]
-            )
-        if default is not None and default not in arns:
-            raise OptionsError(
-                [
-                    f"kinesis-efo sink option 'stream' must be one of {names} (manifest {manifest.source}); got {default!r}"
-                ]
+                [f"kinesis-efo sink option 'stream' must be one of {names} (manifest {manifest.source}){got}"]
             )
         return cls(default, arns, f"manifest {manifest.source}")
 
@@ -124,11 +109,7 @@ class WriteCounts(WriterCommitMessage):
 
 
 def check_columns(schema: StructType) -> None:
-    """Check that the sink can write a DataFrame's columns.
-
-    Raises:
-        ConfigurationError: A column is missing, unknown, or has the wrong type; the message names all of them.
-    """
+    """Check that the sink can write a DataFrame's columns."""
     faults = []
     given = {field.name: field.dataType for field in schema}
     if "data" not in given:
@@ -144,13 +125,8 @@ def check_columns(schema: StructType) -> None:
         raise ConfigurationError(f"kinesis-efo cannot write this DataFrame: {'; '.join(faults)}")
 
 
-class WriterBase:
-    """The base of batch and streaming writers: creation on the driver, and writing a partition in a task.
-
-    Args:
-        options: The sink's options.
-        targets: The streams to write to.
-    """
+class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+    """The writer of one batch or one streaming query. As an Arrow writer it gets Arrow batches from Spark 4.0, too."""
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self.options = options
@@ -158,11 +134,7 @@ class WriterBase:
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, overwrite: bool) -> Self:
-        """Check mode, columns and options, and make a writer; on the driver, before anything is sent.
-
-        Raises:
-            ConfigurationError: Mode, columns, options or manifest are wrong.
-        """
+        """Check mode, columns and options, and make a writer; on the driver, before anything is sent."""
         if overwrite:
             raise ConfigurationError("kinesis-efo can only append: use mode('append') or outputMode('append')")
         check_columns(schema)
@@ -170,15 +142,55 @@ class WriterBase:
         return cls(parsed, Targets.of(parsed, named_by_rows="stream" in schema.fieldNames()))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteCounts:
-        """Write one partition, and return when Kinesis has acknowledged all of it.
-
-        Raises:
-            StreamError: Some records were not written.
-        """
+        """Write one partition, and return when Kinesis has acknowledged all of it."""
         with Producers(self.options, self.targets) as producers:
             for batch in iterator:
                 producers.put(batch)
             return producers.finish()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Log what all tasks have written."""
+        done, what = _counts(messages), _name(batchId)
+        records, size, refused = (sum(getattr(each, name) for each in done) for name in ("records", "bytes", "refused"))
+        logger.info("%s: wrote %d records (%d bytes) to Kinesis", what, records, size)
+        if refused:
+            logger.error("%s: left out %d records that can never be written (failOnError is off)", what, refused)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Log what was written before some tasks failed for good."""
+        done = _counts(messages)
+        logger.warning(
+            "%s failed: %d of %d tasks had written %d records, which stay in Kinesis; a retry writes them again",
+            _name(batchId),
+            len(done),
+            len(messages),
+            sum(each.records for each in done),
+        )
+
+
+def _counts(messages: Sequence[WriterCommitMessage | None]) -> list[WriteCounts]:
+    return [message for message in messages if isinstance(message, WriteCounts)]
+
+
+def _name(batch: int | None) -> str:
+    return "batch write" if batch is None else f"micro-batch {batch}"
+
+
+@dataclass
+class OpenProducer:
+    """A producer of this process.
+
+    Attributes:
+        key: Its target and options.
+        producer: The producer.
+        opened: When it was opened, monotonic seconds.
+        before: What it had written before the present task.
+    """
+
+    key: Hashable
+    producer: BlockingProducer
+    opened: float
+    before: ProducerMetrics
 
 
 class ProducerPool:
@@ -192,37 +204,27 @@ class ProducerPool:
     def __init__(self, seconds: float = 300.0, most: int = 8) -> None:
         self._seconds = seconds
         self._most = most
-        self._kept: dict[Hashable, tuple[BlockingProducer, float]] = {}
+        self._kept: dict[Hashable, OpenProducer] = {}
 
-    def take(self, target: str, options: SinkOptions) -> tuple[BlockingProducer, float]:
-        """Get an open producer with nothing outstanding, and the time when it was opened."""
+    def take(self, target: str, options: SinkOptions) -> OpenProducer:
+        """Get an open producer with nothing outstanding."""
         kept = self._kept.pop((target, options), None)
-        if kept is not None and time.monotonic() - kept[1] < self._seconds:
+        if kept is not None and time.monotonic() - kept.opened < self._seconds:
+            kept.before = kept.producer.metrics
             return kept
         if kept is not None:
-            kept[0].abort()
-        return BlockingProducer(
-            target, settings=options.producer, aws=options.aws, metrics=options.metrics
-        ).open(), time.monotonic()
+            kept.producer.abort()
+        made = BlockingProducer(target, settings=options.producer, aws=options.aws, metrics=options.metrics).open()
+        return OpenProducer((target, options), made, time.monotonic(), made.metrics)
 
-    def keep(self, target: str, options: SinkOptions, producer: BlockingProducer, opened: float) -> None:
+    def keep(self, used: OpenProducer) -> None:
         """Give a producer with nothing outstanding back."""
         while len(self._kept) >= self._most:
-            self._kept.pop(next(iter(self._kept)))[0].abort()
-        self._kept[target, options] = producer, opened
+            self._kept.pop(next(iter(self._kept))).producer.abort()
+        self._kept[used.key] = used
 
 
 _pool = ProducerPool()
-
-
-@dataclass
-class _InUse:
-    """A producer, and its metrics before this task."""
-
-    target: str
-    producer: BlockingProducer
-    opened: float
-    before: ProducerMetrics
 
 
 class Producers:
@@ -231,7 +233,7 @@ class Producers:
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self._options = options
         self._targets = targets
-        self._in_use: dict[str, _InUse] = {}
+        self._in_use: dict[str, OpenProducer] = {}
         self._by_name: dict[str | None, BlockingProducer] = {}
         self._rows = 0
         self._left_out = 0
@@ -267,7 +269,7 @@ class Producers:
             written.bytes += metrics.bytes_written - used.before.bytes_written
             written.refused += metrics.records_refused - used.before.records_refused
         for used in self._in_use.values():
-            _pool.keep(used.target, self._options, used.producer, used.opened)
+            _pool.keep(used)
         self._in_use.clear()
         return written
 
@@ -291,52 +293,6 @@ class Producers:
             logger.error("left out (failOnError is off): %s", refused)
             return None
         if target not in self._in_use:
-            producer, opened = _pool.take(target, self._options)
-            self._in_use[target] = _InUse(target, producer, opened, producer.metrics)
+            self._in_use[target] = _pool.take(target, self._options)
         self._by_name[name] = self._in_use[target].producer
         return self._by_name[name]
-
-
-class KinesisBatchWriter(WriterBase, DataSourceArrowWriter):
-    """The writer behind `df.write.format("kinesis-efo").mode("append")`."""
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what all tasks have written."""
-        _log_written("batch write", messages)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was written before some tasks failed for good."""
-        _log_aborted("batch write", messages)
-
-
-class KinesisStreamWriter(WriterBase, DataSourceStreamWriter, DataSourceArrowWriter):
-    """The writer behind `df.writeStream.format("kinesis-efo")`: an Arrow writer, too, so that Spark 4.0 passes Arrow batches."""
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
-        """Log what all tasks of a micro-batch have written."""
-        _log_written(f"micro-batch {batchId}", messages)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
-        """Log what was written before some tasks of a micro-batch failed for good."""
-        _log_aborted(f"micro-batch {batchId}", messages)
-
-
-def _log_written(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    done = [message for message in messages if isinstance(message, WriteCounts)]
-    records, size, refused = (
-        sum(getattr(message, name) for message in done) for name in ("records", "bytes", "refused")
-    )
-    logger.info("%s: wrote %d records (%d bytes) to Kinesis", what, records, size)
-    if refused:
-        logger.error("%s: left out %d records that can never be written (failOnError is off)", what, refused)
-
-
-def _log_aborted(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    done = [message for message in messages if isinstance(message, WriteCounts)]
-    logger.warning(
-        "%s failed: %d of %d tasks had written %d records, which stay in Kinesis; a retry writes them again",
-        what,
-        len(done),
-        len(messages),
-        sum(message.records for message in done),
-    )

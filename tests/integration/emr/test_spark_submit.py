@@ -24,7 +24,7 @@ from kinesis_efo.emr import job
 from kinesis_efo.emr.packing import Archive, PythonPlatform, package
 from kinesis_efo.emr.target import TargetKind
 from kinesis_efo.local import LocalAws, Settings
-from kinesis_efo.spark import stop_marker
+from kinesis_efo.spark import graceful
 from tests.support.archives import unpack
 from tests.support.world import make_world, wait_until
 
@@ -85,7 +85,7 @@ def test_the_archive_is_small_and_brings_everything_but_spark(
 def test_a_job_runs_from_the_archive_alone_and_ends_at_its_stop_marker(
     archive: Archive, bare: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:
-    assert stop_marker.SETTING == job.MARKER_SETTING
+    assert graceful.MARKER == job.MARKER_SETTING
     container, environment = bare
     daemon = "spark.python.daemon.module"
     module = job.spark_settings(TargetKind.CLUSTER, str(archive.path), [], {})[daemon]

@@ -20,7 +20,7 @@ import pytest
 import kinesis_efo
 from kinesis_efo.leases import Lease
 from kinesis_efo.operate.live import ask
-from kinesis_efo.private_directory import notes_directory
+from kinesis_efo.processes import notes_directory
 from tests.support import arriving
 from tests.support.driven import Driver, local_driver
 from tests.support.played_spark import PlayedSpark, ReaderFailed

@@ -11,7 +11,7 @@ import pytest
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.spark import supervisor as module
-from kinesis_efo.spark.supervisor import supervisor_of
+from kinesis_efo.spark.supervisor import check_cores, supervisor_of
 from tests.support.world import wait_until
 
 
@@ -75,3 +75,27 @@ def test_so_many_that_no_core_is_left_are_refused_each_time(context: Context) ->
     path_for(Session(context), 7)
     with pytest.raises(ConfigurationError, match="option 'fetchers' is 8, but Spark has 8 cores"):
         path_for(Session(context), 8)
+
+
+@pytest.mark.parametrize(
+    ("master", "fetchers", "here"),
+    [
+        ("local[4]", 3, 1),
+        ("local[*]", 7, 8),
+        ("local-cluster[2,1,1024]", 9, 1),
+        ("yarn", 9, 1),
+        ("", 9, 1),
+    ],
+)
+def test_where_cores_are_left_or_a_cluster_may_grow(master: str, fetchers: int, here: int) -> None:
+    check_cores(master, fetchers, here)
+
+
+@pytest.mark.parametrize(
+    ("master", "fetchers", "here", "cores"),
+    [("local", 1, 8, 1), ("local[4]", 4, 8, 4), ("local[4, 2]", 5, 8, 4), ("local[*]", 8, 8, 8)],
+)
+def test_where_none_is_left(master: str, fetchers: int, here: int, cores: int) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_cores(master, fetchers, here)
+    assert f"option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: " in str(caught.value)

@@ -24,36 +24,30 @@ from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshabl
 from botocore.parsers import ResponseParserError
 
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.credentials import Provider, watch
+from kinesis_efo.credentials import provide, watch
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.raw_bodies import HttpSession, send_exact_times
 
 SessionT = TypeVar("SessionT", bound=botocore.session.Session)
 
-CONTROL_CONFIG: dict[str, Any] = {
-    "retries": {"mode": "standard", "total_max_attempts": 8},
-    "connect_timeout": 10,
-    "read_timeout": 30,
-}
+
+def _config(attempts: int, connect: float, read: float) -> dict[str, Any]:
+    retries = {"mode": "standard", "total_max_attempts": attempts}
+    return {"retries": retries, "connect_timeout": connect, "read_timeout": read}
+
+
+CONTROL_CONFIG: Final = _config(attempts=8, connect=10, read=30)
 """Configuration for control calls, which the SDK retries. Subscriptions have their own retries."""
 
 
 def patient_config(seconds: float) -> dict[str, Any]:
     """Return the configuration for calls that `Patience` retries, with at most `seconds` for a response: the SDK does not know how long to
     retry."""
-    return {
-        "retries": {"mode": "standard", "total_max_attempts": 1},
-        "connect_timeout": min(10.0, seconds),
-        "read_timeout": min(30.0, seconds),
-    }
+    return _config(attempts=1, connect=min(10.0, seconds), read=min(30.0, seconds))
 
 
-INTERACTIVE_CONFIG: dict[str, Any] = {
-    "retries": {"mode": "standard", "total_max_attempts": 2},
-    "connect_timeout": 2,
-    "read_timeout": 5,
-}
+INTERACTIVE_CONFIG: Final = _config(attempts=2, connect=2, read=5)
 """Configuration for calls of interactive tools, which should fail soon."""
 
 
@@ -177,7 +171,7 @@ class SyncClients:
             client = partial(base.create_client, region_name=self.region, config=config)
             fetcher = _assuming(AssumeRoleCredentialFetcher, client, base.get_credentials(), self._settings)
             credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
-            self._core.register_component("credential_provider", Provider(lambda: credentials))
+            provide(self._core, lambda: credentials)
         return self._core
 
 
@@ -204,7 +198,7 @@ class AsyncClients:
                 async def assumed() -> AioDeferredRefreshableCredentials:
                     return credentials
 
-                session.register_component("credential_provider", Provider(assumed))
+                provide(session, assumed)
             self._session = session
         return self._session
 

@@ -194,10 +194,6 @@ def cause_of(error: Exception) -> Cause:
 def cause_of_code(code: str, status: int = 0) -> Cause:
     """Return the cause of an error code.
 
-    Args:
-        code: The service's error code.
-        status: HTTP status of the response if the code is that of the whole response; else 0.
-
     >>> cause_of_code("ThrottledSomehow", 400).name
     'PASSING'
     """

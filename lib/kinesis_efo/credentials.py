@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from inspect import isawaitable
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any, Final
 
 from aiobotocore.session import AioSession
@@ -36,11 +37,9 @@ _OF_THIS_HOST: Final = ("custom-process", "Environment")
 """The SDK's names of the sources of credentials that need no network."""
 
 
-class Provider:
-    """A session's component `credential_provider`."""
-
-    def __init__(self, load: Callable[[], Any]) -> None:
-        self.load_credentials = load
+def provide(session: Any, load: Callable[[], Any]) -> None:
+    """Let `load` provide the credentials of a session, or None; for aiobotocore, awaitable."""
+    session.register_component("credential_provider", SimpleNamespace(load_credentials=load))
 
 
 def watch(session: Any, clock: Clock) -> None:
@@ -76,7 +75,7 @@ def watch(session: Any, clock: Clock) -> None:
         moment.expired()
         return _AGAIN_SECONDS if attempts == 1 and operation.name not in _REPEATED_BY_OTHERS else None
 
-    session.register_component("credential_provider", Provider(load_async if isinstance(session, AioSession) else load))
+    provide(session, load_async if isinstance(session, AioSession) else load)
     session.register("needs-retry", again)
 
 

@@ -66,11 +66,7 @@ class Patience:
         self._random = random or Random().random
 
     async def call(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call until it succeeds, or fails for good.
-
-        Args:
-            what: The name of the call in messages, such as `ListShards of stream 'orders'`.
-            ask: The call. If its credentials have expired, it is repeated once, because files may have newer ones.
+        """Call until it succeeds, or fails for good. If credentials have expired, repeat it once, because files may have newer ones.
 
         Raises:
             Exception: An error of `ask` that is not transient, or the first of the transient ones if they did not pass in time.

@@ -15,12 +15,7 @@ T = TypeVar("T")
 
 
 class ShardKey(NamedTuple):
-    """A shard of one of a query's streams.
-
-    Attributes:
-        stream: Logical name of the stream, the key in the manifest.
-        shard: Shard id such as `shardId-000000000000`.
-    """
+    """A shard of one of a query's streams: the stream's logical name, which is the key in the manifest, and the shard's id."""
 
     stream: str
     shard: str
@@ -330,11 +325,8 @@ class Offset(Mapping[ShardKey, Position]):
         )
 
     def to_dict(self, sources: Mapping[str, str] | None = None) -> dict[str, object]:
-        """Convert the offset to plain data. Equal offsets give equal, equally ordered data.
-
-        Args:
-            sources: ARN from which each stream is read, by logical name; None: leave them out.
-        """
+        """Convert the offset to plain data, with the ARN from which each stream is read, if given. Equal offsets give equal, equally ordered
+        data."""
         streams: dict[str, dict[str, str]] = {}
         lasts: dict[str, dict[str, str]] = {}
         # Spark compares offsets as strings, so the order of keys matters.

@@ -30,12 +30,7 @@ class Stat(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A process of this host.
-
-    Attributes:
-        pid: Its id.
-        started: Its start time; no other process with this id has the same.
-    """
+    """A process of this host: its id, and its start time, which no other process with this id has."""
 
     pid: int
     started: str

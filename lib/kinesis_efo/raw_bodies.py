@@ -75,13 +75,7 @@ class HttpSession:
 
 
 def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
-    """Keep the bodies of successful responses, as `RAW_BODY` in the result: bytes, or the open response of an event stream.
-
-    Args:
-        client: An aiobotocore `kinesis` client whose session is an `HttpSession`.
-        operation: Name in the API reference.
-        instead: The body that botocore parses instead.
-    """
+    """Keep the bodies of successful responses, as `RAW_BODY` in the result: bytes, or the open response of an event stream."""
 
     def mark(request: Any, **_: Any) -> None:
         request.instead = instead
@@ -113,13 +107,7 @@ def closed_where_it_fails(client: Any, operation: str) -> Iterator[None]:
 
 
 def send_as_is(client: Any, operation: str, parameter: str) -> None:
-    """Send one parameter, encoded JSON, as the whole body of a request.
-
-    Args:
-        client: An aiobotocore `kinesis` client, without parameter validation.
-        operation: Name in the API reference.
-        parameter: The parameter with the body, as bytes. The other parameters still determine the endpoint.
-    """
+    """Send one parameter, encoded JSON, as the whole body of a request. The other parameters still determine the endpoint."""
 
     def set_aside(params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any]:
         context[_BODY] = params[parameter]

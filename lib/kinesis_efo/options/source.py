@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
 from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
@@ -20,7 +20,7 @@ from kinesis_efo.options.settings import (
     RetrySettings,
     Start,
 )
-from kinesis_efo.options.table import Option, OptionTable, UserOptions
+from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.units import parse_size, parse_time
 
@@ -284,8 +284,7 @@ _TABLE: Final = OptionTable(
 )
 
 
-def _contradictions(given: UserOptions) -> Iterator[str]:
-    names, values = given.names, given.values
+def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
     needed = ["streamArn", "consumerArn", "leaseTable"]
     direct = [name for name in needed if name in names]
     if values.get(BATCH) and values.get("readMode") != "efo":

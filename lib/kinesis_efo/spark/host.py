@@ -48,17 +48,11 @@ class SparkJvm(NamedTuple):
 def where_to_listen(
     options: SourceOptions, spark: SparkJvm | None = None, own: Callable[[], Iterable[str]] | None = None
 ) -> Listening:
-    """Where the fetcher of this process listens.
-
-    Args:
-        options: The options of the query. `fetcherHost` and `fetcherBindHost` come before everything else. If the session has a
-            loopback address for its driver, executors share its network namespace.
-        spark: What is known of Spark's JVM; None: look.
-        own: Returns the addresses of this host; None: `own_addresses`.
-    """
+    """Where the fetcher of this process listens. The options `fetcherHost` and `fetcherBindHost` come before everything else."""
     spark = spark_jvm(os.getpid()) if spark is None else spark
     bind, ports = options.fetcher_bind_host, options.fetcher_ports
     told = (options.driver_host,) if options.driver_host else spark.hosts
+    # Executors share the network namespace of a driver with a loopback address.
     local = spark.local or (options.driver_host is not None and is_loopback(options.driver_host))
     hosts: tuple[str, ...]
     if options.fetcher_host:

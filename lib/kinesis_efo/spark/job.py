@@ -69,7 +69,9 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
     except KeyboardInterrupt:
         code, words = INTERRUPTED, f"{name} was interrupted"
     except Exception as error:
-        sys.stderr.write(_own_lines(error) if explanation(error) else traceback.format_exc())
+        frames = [each for each in traceback.extract_tb(error.__traceback__) if not _LIBRARIES.search(each.filename)]
+        # Of an error that is explained, the program's own lines are enough.
+        sys.stderr.write("".join(traceback.format_list(frames)) if explanation(error) else traceback.format_exc())
         code, words = FAILED, f"{name} failed: {reason(error)}"
     finally:
         try:
@@ -180,12 +182,6 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
         stopping.set()
     # Wait, because another query may still be in its micro-batch.
     thread.join()
-
-
-def _own_lines(error: Exception) -> str:
-    """The lines of an error's traceback that belong to the program itself."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return "".join(traceback.format_list([frame for frame in frames if not _LIBRARIES.search(frame.filename)]))
 
 
 def _end(spark: SparkSession, restore: Callable[[], object], *, quietly: bool) -> None:

@@ -86,7 +86,7 @@ class Lag:
         return msgspec.to_builtins(self.report) if self._millis else None
 
     def update(self, changes: Iterable[tuple[ShardKey, int | None]], present: Container[object] | None = None) -> None:
-        """Note changed lags."""
+        """Note changed lags, and forget shards that are not present, if given."""
         self._millis.update(changes)
         if present is not None:
             self._millis = {key: millis for key, millis in self._millis.items() if key in present}

@@ -38,7 +38,7 @@ class LeftOut:
         self._said_at: dict[str, float] = {}
 
     def note(self, key: ShardKey, aggregates: int, settings: MetricsSettings) -> None:
-        """Count aggregates that a task has left out."""
+        """Count aggregates that a task has left out of a shard. The settings of the first call are used."""
         stream, now = key.stream, self._now()
         with self._lock:
             first = not self._counts

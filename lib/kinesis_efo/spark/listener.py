@@ -11,6 +11,7 @@ import logging
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -242,12 +243,10 @@ class FinishedListener(ProgressListener):
         except (OSError, msgspec.MsgspecError):
             return  # the run has ended, or the file is not fully written yet
         try:
-            with RunConnection(file.entry.address, file.entry.secret) as client:
+            with closing(file), RunConnection(file.entry.address, file.entry.secret) as client:
                 client.finished(told)
         except KinesisEfoError as error:
             logger.debug("a run was not told of a micro-batch: %s", error)
-        finally:
-            file.close()
 
 
 def mark_of(offset: str | None) -> Mark | None:

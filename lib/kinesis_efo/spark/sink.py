@@ -178,14 +178,7 @@ def _name(batch: int | None) -> str:
 
 @dataclass
 class OpenProducer:
-    """A producer of this process.
-
-    Attributes:
-        key: Its target and options.
-        producer: The producer.
-        opened: When it was opened, monotonic seconds.
-        before: What it had written before the present task.
-    """
+    """A producer of this process, when it was opened (monotonic seconds), and what it had written before the present task."""
 
     key: Hashable
     producer: BlockingProducer

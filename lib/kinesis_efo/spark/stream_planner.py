@@ -69,13 +69,9 @@ class StreamPlanner:
         return self._offsets.to_dict(start, start)
 
     def latest(self, start: dict[str, Any] | None, *, once: bool) -> dict[str, Any]:
-        """The end of the next micro-batch; `start` itself if there is nothing to read.
+        """The end of the next micro-batch; `start` itself if there is nothing to read. Spark 4.0 passes no `start`.
 
         Spark calls this only after it has written the commit log of the micro-batch before, so that is done.
-
-        Args:
-            start: The offset that the query has reached; Spark 4.0 passes none.
-            once: Whether the micro-batch reads everything up to the tips.
         """
         self._check_end(once=once)
         hurry = self._triggers.begin()
@@ -341,13 +337,7 @@ class Triggers:
         self._others_have_rows = self.had_nothing
 
     def warn_of_rest(self, *, finished: bool, known: bool, at_tips: bool) -> None:
-        """Warn if Spark ended the query after one trigger that need not have read everything, as `Trigger.Once` does.
-
-        Args:
-            finished: Whether the last micro-batch is known to be done.
-            known: Whether that can be known.
-            at_tips: Whether it has read everything.
-        """
+        """Warn if Spark ended the query after one trigger that need not have read everything, as `Trigger.Once` does."""
         asked, self._asked = self._asked, 2  # this may be called twice
         if self.ends_known or asked > 1:
             return

@@ -58,12 +58,7 @@ class KinesisStreamReader(StreamReaderBase):
         return self._planner.initial()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """The end of the next micro-batch.
-
-        Args:
-            start: The offset that the query has reached; Spark 4.0 passes none.
-            limit: Spark's limit for this trigger; 4.0 passes none, and the limits of the options apply.
-        """
+        """The end of the next micro-batch."""
         return self._planner.latest(start, once=isinstance(limit, ReadAllAvailable))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:

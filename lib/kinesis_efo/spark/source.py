@@ -15,21 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    InputPartition,
-)
-from pyspark.sql.types import (
-    BinaryType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, InputPartition
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, resolve_manifest
@@ -40,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kinesis_efo.batch.stretches import Stretch
+    from kinesis_efo.spark.sink import KinesisWriter
     from kinesis_efo.spark.stream_reader import KinesisStreamReader
 
 NAME = "kinesis-efo"
@@ -79,17 +67,15 @@ class KinesisEfoSource(DataSource):
 
     def schema(self) -> StructType:
         """Check options and manifest, and return the columns."""
-        if are_for_batch(self.options):
-            self._resolve_batch()
-        else:
-            self._resolve()
+        batch = are_for_batch(self.options)
+        _manifest(BatchOptions.parse(self.options).source if batch else SourceOptions.parse(self.options))
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader of a part of the streams."""
         _check_columns(schema)
-        options, manifest = self._resolve_batch()
-        told = options.source.loaded
+        options = BatchOptions.parse(self.options)
+        manifest, told = _manifest(options.source), options.source.loaded
         if told is None:
             return KinesisBatchReader(options, manifest, self._loaded)
         return KinesisBatchReader(options, manifest, told / 1000, here=False)
@@ -103,28 +89,18 @@ class KinesisEfoSource(DataSource):
             start_ahead()
         from kinesis_efo.spark.stream_reader import KinesisStreamReader
 
-        options, manifest = self._resolve()
-        return KinesisStreamReader(options, manifest)
+        options = SourceOptions.parse(self.options)
+        return KinesisStreamReader(options, _manifest(options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Make the writer of one streaming query; see `kinesis_efo.spark.sink`."""
+        """Make the writer of one streaming query."""
+        return self.writer(schema, overwrite)
+
+    def writer(self, schema: StructType, overwrite: bool) -> KinesisWriter:
+        """Make the writer of one batch."""
         from kinesis_efo.spark.sink import KinesisWriter
 
         return KinesisWriter.of(self.options, schema, overwrite)
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Make the writer of one batch; see `kinesis_efo.spark.sink`."""
-        from kinesis_efo.spark.sink import KinesisWriter
-
-        return KinesisWriter.of(self.options, schema, overwrite)
-
-    def _resolve(self) -> tuple[SourceOptions, Manifest]:
-        options = SourceOptions.parse(self.options)
-        return options, _patiently(options)
-
-    def _resolve_batch(self) -> tuple[BatchOptions, Manifest]:
-        options = BatchOptions.parse(self.options)
-        return options, _patiently(options.source)
 
 
 @dataclass(frozen=True)
@@ -193,7 +169,7 @@ def _check_columns(schema: StructType) -> None:
         )
 
 
-def _patiently(options: SourceOptions) -> Manifest:
+def _manifest(options: SourceOptions) -> Manifest:
     load = partial(resolve_manifest, options, _Session(options))
     if options.manifest is None or "://" not in options.manifest:
         return load()  # without the imports below

@@ -240,21 +240,18 @@ def is_foreign(error: Exception) -> bool:
 
 def describe(error: Exception) -> str:
     """Describe an error in one line: its code or type, and its message, without a full stop at the end."""
-    return _described(error).rstrip(". \n")
-
-
-def _described(error: Exception) -> str:
     if isinstance(error, ClientError) and is_foreign(error):
-        return f"HTTP status {code_of(error)} without a code of AWS: it may come from a proxy on the way"
-    if isinstance(error, ClientError):
+        text = f"HTTP status {code_of(error)} without a code of AWS: it may come from a proxy on the way"
+    elif isinstance(error, ClientError):
         text = f"{code_of(error)}: {message_of(error)}"
-        if (skew := skew_of(error)) is None:
-            return text
-        way = "ahead of" if skew > 0 else "behind"
-        return f"{text}: this machine's clock is {abs(skew):.0f} s {way} AWS'; synchronize it (chrony, NTP)"
-    if isinstance(error, FrameError | ResponseParserError | SignInError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if (skew := skew_of(error)) is not None:
+            way = "ahead of" if skew > 0 else "behind"
+            text += f": this machine's clock is {abs(skew):.0f} s {way} AWS'; synchronize it (chrony, NTP)"
+    elif isinstance(error, FrameError | ResponseParserError | SignInError):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text.rstrip(". \n")
 
 
 def key_remedy(code: str, action: str) -> str:

@@ -96,13 +96,12 @@ class Manifest:
             "environment": self.environment,
             "region": self.region,
             "leaseTable": lease_table,
-            "streams": {name: _entry(ref) for name, ref in self.streams.items()},
+            "streams": {
+                name: {"streamName": ref.stream_name, "streamArn": ref.stream_arn}
+                | ({} if ref.consumer_arn is None else {"consumerArn": ref.consumer_arn})
+                for name, ref in self.streams.items()
+            },
         }
-
-
-def _entry(ref: StreamRef) -> dict[str, str]:
-    consumer = {} if ref.consumer_arn is None else {"consumerArn": ref.consumer_arn}
-    return {"streamName": ref.stream_name, "streamArn": ref.stream_arn, **consumer}
 
 
 class Session(Protocol):

@@ -13,6 +13,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
@@ -93,8 +94,10 @@ def spark_jvm(pid: int, environment: Mapping[str, str] = os.environ, proc: Path 
         arguments = _arguments(above)
         if Path(arguments[0]).name == "java":
             executor = any(map(_EXECUTOR.fullmatch, arguments))
-            told = _advertised(arguments, above / "cwd", environment, executor=executor)
-            return SparkJvm(not executor and _runs_tasks(above), _valid(told))
+            hosts: tuple[str, ...] = ()
+            with suppress(ValueError):
+                hosts = (parse_host(_advertised(arguments, above / "cwd", environment, executor=executor)),)
+            return SparkJvm(not executor and _runs_tasks(above), hosts)
     return SparkJvm()
 
 
@@ -145,10 +148,3 @@ def _advertised(arguments: Sequence[str], directory: Path, environment: Mapping[
 
 def _after(name: str, arguments: Sequence[str]) -> str:
     return next((value for option, value in pairwise(arguments) if option == name), "")
-
-
-def _valid(host: str) -> tuple[str, ...]:
-    try:
-        return (parse_host(host),)
-    except ValueError:
-        return ()

@@ -14,7 +14,7 @@ from kinesis_efo.manifest_schema import SCHEMA
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.options.table import Option
-from kinesis_efo.spark.sink_options import SINK_OPTIONS
+from kinesis_efo.spark.sink import SINK_OPTIONS
 from scripts.alerts import rules
 from scripts.grafana import dashboard
 from scripts.picture import picture

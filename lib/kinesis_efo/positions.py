@@ -85,13 +85,9 @@ class Position(NamedTuple):
         return cls(kind, *map(int, numbers))
 
     def __str__(self) -> str:
-        if self.kind is PositionKind.AFTER:
+        if self.kind is PositionKind.AFTER:  # as nearly all of thousands of shards
             return f"AFTER:{self.value}"
-        if self.kind is PositionKind.INSIDE:
-            return f"INSIDE:{self.value}:{self.sub}"
-        if self.kind is PositionKind.AT_TIMESTAMP:
-            return f"AT_TIMESTAMP:{self.value}"
-        return self.kind.name
+        return ":".join([self.kind.name, *map(str, self[1 : 1 + _NUMBERS.get(self.kind, 0)])])
 
     @property
     def sequence_number(self) -> int | None:

@@ -142,9 +142,10 @@ class KinesisBatchReader(DataSourceReader):
 
         log_to_stderr()
         planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
-        tasks = math.ceil(len(planned) / self._options.source.batch_shards_per_task)
-        # Closed shards come first, and each task gets some of them. Without any task, Spark makes one itself.
-        return [StretchPartition(tuple(planned[task::tasks])) for task in range(max(tasks, 1))]
+        # Without any task, Spark makes one itself.
+        tasks = max(1, math.ceil(len(planned) / self._options.source.batch_shards_per_task))
+        # Closed shards come first, and each task gets some of them.
+        return [StretchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task."""

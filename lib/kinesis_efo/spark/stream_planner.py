@@ -78,7 +78,6 @@ class StreamPlanner:
         position = self._offsets.read(start) if start else self._planned or self._run.initial()
         if position == self._running:
             self._run.done = position
-        self.lag.size = (0, 0)
         self._run.begin(position)
         begin = position if position is self._run.start else None
         # Short calls, to check in between whether this process has to end.

@@ -181,6 +181,15 @@ def test_a_reader_that_stops_forgets_its_lags_and_leaves(tmp_path: Path) -> None
     assert run.did == ["start", "stop"]
 
 
+def test_a_micro_batch_that_was_repeated_is_done_before_spark_asks_for_the_next_one() -> None:
+    run: Any = Run(lambda call: Step() if isinstance(call, Next) else None)
+    planner = StreamPlanner(OPTIONS, ORDERS, lambda: run)
+    planner.commit(START.to_dict())
+    planner.latest(START.to_dict(), once=False)
+    (asked,) = (call for call in run.asked if isinstance(call, Next))
+    assert (asked.done, asked.hurry) == (START, False)
+
+
 def test_a_planner_is_made_where_spark_asks_for_one_and_joins_nothing_yet() -> None:
     reader = KinesisStreamReader(OPTIONS, ORDERS)
     assert "_planner" not in reader.__dict__

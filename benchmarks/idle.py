@@ -66,7 +66,7 @@ def _measured(options: SourceOptions, shards: int) -> list[Figure]:
             while time.monotonic() - begin < IDLE_SECONDS:
                 assert reader.latestOffset(start) == start
             share.append((_cpu() - begin_cpu) / (time.monotonic() - begin) * 100)
-        reader._options = replace(options, poll_timeout=0.0)
+        reader._planner._options = replace(options, poll_timeout=0.0)
         for _ in range(RUNS):
             begin, begin_cpu = time.monotonic(), _cpu()
             for _ in range(CALLS):
@@ -134,7 +134,7 @@ def reader_of_program(given: dict[str, str], program: Program, **changed: Any) -
     run = SharedRun(program, manifest, options, Listening(), start)
     run.start()
     reader = KinesisStreamReader(replace(options, **changed), manifest)
-    reader._runtime = run
+    reader._planner._run._shared = run
     return reader
 
 

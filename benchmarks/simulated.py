@@ -198,5 +198,5 @@ def reader_of(ask: Callable[[Call[Any]], Any]) -> KinesisStreamReader:
     manifest = Manifest("lake", "dev", REGION, "lake", {"orders": REF}, "the benchmark", {"orders": "orders"})
     reader = KinesisStreamReader(SourceOptions(), manifest)
     runtime: Any = SimpleNamespace(ask=ask, planned=lambda _mark: None, query_name="", secret="", planner_address=None)
-    reader._runtime = runtime
+    reader._planner._run._shared = runtime
     return reader

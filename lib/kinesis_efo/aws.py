@@ -24,39 +24,30 @@ from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshabl
 from botocore.parsers import ResponseParserError
 
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.credentials import Provider, watch
+from kinesis_efo.credentials import provide, watch
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.raw_bodies import HttpSession, send_exact_times
 
 SessionT = TypeVar("SessionT", bound=botocore.session.Session)
 
-CONTROL_CONFIG: dict[str, Any] = {
-    "retries": {"mode": "standard", "total_max_attempts": 8},
-    "connect_timeout": 10,
-    "read_timeout": 30,
-}
+
+def _config(attempts: int, connect: float, read: float) -> dict[str, Any]:
+    retries = {"mode": "standard", "total_max_attempts": attempts}
+    return {"retries": retries, "connect_timeout": connect, "read_timeout": read}
+
+
+CONTROL_CONFIG: Final = _config(attempts=8, connect=10, read=30)
 """Configuration for control calls, which the SDK retries. Subscriptions have their own retries."""
 
 
 def patient_config(seconds: float) -> dict[str, Any]:
-    """Return the configuration for calls that `Patience` retries: without retries of the SDK, which does not know how long to retry.
-
-    Args:
-        seconds: Longest wait for a response.
-    """
-    return {
-        "retries": {"mode": "standard", "total_max_attempts": 1},
-        "connect_timeout": min(10.0, seconds),
-        "read_timeout": min(30.0, seconds),
-    }
+    """Return the configuration for calls that `Patience` retries, with at most `seconds` for a response: the SDK does not know how long to
+    retry."""
+    return _config(attempts=1, connect=min(10.0, seconds), read=min(30.0, seconds))
 
 
-INTERACTIVE_CONFIG: dict[str, Any] = {
-    "retries": {"mode": "standard", "total_max_attempts": 2},
-    "connect_timeout": 2,
-    "read_timeout": 5,
-}
+INTERACTIVE_CONFIG: Final = _config(attempts=2, connect=2, read=5)
 """Configuration for calls of interactive tools, which should fail soon."""
 
 
@@ -117,11 +108,7 @@ def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
 
 
 def prepared(session: SessionT) -> SessionT:
-    """Correct a session where some versions of botocore differ from Kinesis' documentation, and check its endpoints and responses.
-
-    Args:
-        session: A session of botocore or aiobotocore that has not made a client yet.
-    """
+    """Correct a session where some versions of botocore differ from Kinesis' documentation, and check its endpoints and responses."""
     send_exact_times(session)
     session.register("before-parse", _refuse_html)
     session.register("request-created", _refuse_kinesis)
@@ -154,11 +141,7 @@ class SyncClients:
 
     @cached_property
     def region(self) -> str | None:
-        """The region of the clients; None if there is none.
-
-        Raises:
-            ProfileNotFound: The configured profile does not exist; botocore's exception.
-        """
+        """The region of the clients; None if there is none."""
         # botocore reads only AWS_DEFAULT_REGION; all other SDKs read AWS_REGION, and AWS' command line prefers it.
         configured = os.environ.get("AWS_REGION") or self._core.get_config_variable("region")
         return self._given_region or configured
@@ -168,11 +151,7 @@ class SyncClients:
         return _watched(botocore.session.Session(), self._clock)
 
     def client(self, service_name: str, /) -> Any:
-        """Make a client. The caller closes it.
-
-        Raises:
-            ConfigurationError: There is no region, or there are no credentials to assume the role with.
-        """
+        """Make a client. The caller closes it."""
         if self.region is None:
             raise ConfigurationError(
                 f"no AWS region for {service_name}: set kinesis-efo option 'region' (on the command line, --region) or the "
@@ -192,18 +171,12 @@ class SyncClients:
             client = partial(base.create_client, region_name=self.region, config=config)
             fetcher = _assuming(AssumeRoleCredentialFetcher, client, base.get_credentials(), self._settings)
             credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
-            self._core.register_component("credential_provider", Provider(lambda: credentials))
+            provide(self._core, lambda: credentials)
         return self._core
 
 
 class AsyncClients:
-    """Makes aiobotocore clients. Each is an async context manager.
-
-    Args:
-        settings: Region, endpoint and role.
-        region: The manifest's region, used if the settings name none.
-        clock: Time.
-    """
+    """Makes aiobotocore clients. Each is an async context manager."""
 
     def __init__(self, settings: AwsSettings, region: str, clock: Clock | None = None) -> None:
         self._settings = settings
@@ -225,30 +198,17 @@ class AsyncClients:
                 async def assumed() -> AioDeferredRefreshableCredentials:
                     return credentials
 
-                session.register_component("credential_provider", Provider(assumed))
+                provide(session, assumed)
             self._session = session
         return self._session
 
     async def credentials(self) -> Any:
-        """Return the present credentials, with a role those of the role; None if there are none.
-
-        Raises:
-            ConfigurationError: There are no credentials to assume the role with.
-            BotoCoreError, ClientError: The provider of the credentials refused.
-        """
+        """Return the present credentials, with a role those of the role; None if there are none."""
         found = await (await self._ready()).get_credentials()
         return None if found is None else await found.get_frozen_credentials()
 
     async def open(self, service: str, config: AioConfig | None = None) -> AbstractAsyncContextManager[Any]:
-        """Make a client for a service, as an async context manager.
-
-        Args:
-            service: `kinesis`, `dynamodb`, ...
-            config: Overrides `CONTROL_CONFIG`.
-
-        Raises:
-            ConfigurationError: There are no credentials to assume the role with.
-        """
+        """Make a client for a service, as an async context manager."""
         session = await self._ready()
         given = config or AioConfig()
         merged = AioConfig(**CONTROL_CONFIG).merge(given)

@@ -194,10 +194,6 @@ def cause_of(error: Exception) -> Cause:
 def cause_of_code(code: str, status: int = 0) -> Cause:
     """Return the cause of an error code.
 
-    Args:
-        code: The service's error code.
-        status: HTTP status of the response if the code is that of the whole response; else 0.
-
     >>> cause_of_code("ThrottledSomehow", 400).name
     'PASSING'
     """
@@ -214,12 +210,7 @@ def code_of(error: Exception) -> str:
 
 
 def action_of(error: Exception, operation: str) -> str:
-    """Return the permission that a refused call needs, such as `sts:AssumeRole`.
-
-    Args:
-        error: The refusal.
-        operation: The operation of Kinesis if the error names none.
-    """
+    """Return the permission that a refused call needs, such as `sts:AssumeRole`."""
     operation = getattr(error, "operation_name", operation)
     service = "sts" if operation.startswith("AssumeRole") else "sso" if operation == "GetRoleCredentials" else "kinesis"
     return f"{service}:{operation}"
@@ -249,28 +240,20 @@ def is_foreign(error: Exception) -> bool:
 
 def describe(error: Exception) -> str:
     """Describe an error in one line: its code or type, and its message, without a full stop at the end."""
-    return _described(error).rstrip(". \n")
-
-
-def _described(error: Exception) -> str:
     if isinstance(error, ClientError) and is_foreign(error):
-        return f"HTTP status {code_of(error)} without a code of AWS: it may come from a proxy on the way"
-    if isinstance(error, ClientError):
+        text = f"HTTP status {code_of(error)} without a code of AWS: it may come from a proxy on the way"
+    elif isinstance(error, ClientError):
         text = f"{code_of(error)}: {message_of(error)}"
-        if (skew := skew_of(error)) is None:
-            return text
-        way = "ahead of" if skew > 0 else "behind"
-        return f"{text}: this machine's clock is {abs(skew):.0f} s {way} AWS'; synchronize it (chrony, NTP)"
-    if isinstance(error, FrameError | ResponseParserError | SignInError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if (skew := skew_of(error)) is not None:
+            way = "ahead of" if skew > 0 else "behind"
+            text += f": this machine's clock is {abs(skew):.0f} s {way} AWS'; synchronize it (chrony, NTP)"
+    elif isinstance(error, FrameError | ResponseParserError | SignInError):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text.rstrip(". \n")
 
 
 def key_remedy(code: str, action: str) -> str:
-    """Return the remedy for a key that cannot be used, as an imperative.
-
-    Args:
-        code: An error code of `Cause.KEY`.
-        action: The operation of KMS that failed: `Decrypt` or `GenerateDataKey`.
-    """
+    """Return the remedy for a key that cannot be used, as an imperative."""
     return _KEY_REMEDIES[code].format(action=action)

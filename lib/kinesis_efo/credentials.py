@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import isawaitable
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any, Final
 
 from aiobotocore.session import AioSession
@@ -36,25 +37,15 @@ _OF_THIS_HOST: Final = ("custom-process", "Environment")
 """The SDK's names of the sources of credentials that need no network."""
 
 
-class Provider:
-    """A session's component `credential_provider`.
-
-    Args:
-        load: Returns the credentials, or None; for aiobotocore, awaitable.
-    """
-
-    def __init__(self, load: Callable[[], Any]) -> None:
-        self.load_credentials = load
+def provide(session: Any, load: Callable[[], Any]) -> None:
+    """Let `load` provide the credentials of a session, or None; for aiobotocore, awaitable."""
+    session.register_component("credential_provider", SimpleNamespace(load_credentials=load))
 
 
 def watch(session: Any, clock: Clock) -> None:
     """Let a session read its credentials again if their files changed (checked once a minute), or if AWS says that they have expired.
 
     A sign-in that fails for good raises `SignInError`.
-
-    Args:
-        session: A session of botocore or aiobotocore that has not made a client yet.
-        clock: Time.
     """
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
         logging.getLogger(name).addFilter(_without_traceback)
@@ -84,7 +75,7 @@ def watch(session: Any, clock: Clock) -> None:
         moment.expired()
         return _AGAIN_SECONDS if attempts == 1 and operation.name not in _REPEATED_BY_OTHERS else None
 
-    session.register_component("credential_provider", Provider(load_async if isinstance(session, AioSession) else load))
+    provide(session, load_async if isinstance(session, AioSession) else load)
     session.register("needs-retry", again)
 
 
@@ -154,6 +145,11 @@ class _RefreshState:
         logger.info("credentials were read again (%s)", found.method)
         return found
 
+    def missed(self, error: Exception) -> None:
+        """Note that new credentials could not be read, so that the present ones stay."""
+        self._expired = False
+        logger.warning("credentials cannot be read again, and stay as they are: %s", describe(error))
+
     def _look(self) -> list[tuple[int, ...] | None]:
         return [_stamp(file) for file in self._files]
 
@@ -166,28 +162,33 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-class _Credentials:
-    """Wraps botocore's credentials, which it replaces when they change."""
+class _Watched:
+    """Wraps credentials of the SDK, which it replaces when they change."""
 
     def __init__(self, found: Any, anew: Callable[[], Any], moment: _RefreshState) -> None:
         self._found = found
         self._anew = anew
         self._moment = moment
-        self._lock = Lock()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._found, name)
+
+
+class _Credentials(_Watched):
+    """Wraps botocore's credentials."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._lock = Lock()
 
     def get_frozen_credentials(self) -> Any:
         """Return the present credentials, read again if they changed."""
         with self._lock:
             if self._moment.has_come():
                 try:
-                    found = self._anew()
+                    self._found = self._moment.taken(self._anew(), self._found)
                 except Exception as error:
-                    found = None
-                    _missed(error)
-                self._found = self._moment.taken(found, self._found)
+                    self._moment.missed(error)
         with self._moment.signing_in(works=True):
             return self._found.get_frozen_credentials()
 
@@ -199,28 +200,21 @@ class _Credentials:
         return get
 
 
-class _AsyncCredentials:
-    """Wraps aiobotocore's credentials in the same way."""
+class _AsyncCredentials(_Watched):
+    """Wraps aiobotocore's credentials."""
 
-    def __init__(self, found: Any, anew: Callable[[], Awaitable[Any]], moment: _RefreshState) -> None:
-        self._found = found
-        self._anew = anew
-        self._moment = moment
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self._lock = asyncio.Lock()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._found, name)
 
     async def get_frozen_credentials(self) -> Any:
         """Return the present credentials, read again if they changed."""
         async with self._lock:
             if self._moment.has_come():
                 try:
-                    found = await self._anew()
+                    self._found = self._moment.taken(await self._anew(), self._found)
                 except Exception as error:
-                    found = None
-                    _missed(error)
-                self._found = self._moment.taken(found, self._found)
+                    self._moment.missed(error)
         with self._moment.signing_in(works=True):
             return await self._found.get_frozen_credentials()
 
@@ -228,10 +222,6 @@ class _AsyncCredentials:
         with self._moment.signing_in():
             found = self._found.get_account_id()  # some of aiobotocore's credentials are botocore's
             return await found if isawaitable(found) else found
-
-
-def _missed(error: Exception) -> None:
-    logger.warning("credentials cannot be read again, and stay as they are: %s", describe(error))
 
 
 def _is_of_aws(error: Exception) -> bool:

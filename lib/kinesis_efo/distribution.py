@@ -22,16 +22,11 @@ class Distribution(Enum):
 
 
 def distribution_of(client: Any, summary: Mapping[str, Any]) -> Distribution:
-    """Return the distribution of new records from the response of DescribeStreamSummary; older records may have had another one.
-
-    Args:
-        client: The client that made the call, of botocore or aiobotocore. Older versions drop the strategy from responses.
-        summary: The `StreamDescriptionSummary`.
-    """
+    """Return the distribution of new records from the response of DescribeStreamSummary; older records may have had another one."""
     told = summary.get("RecordDistributionStrategy")
     if told is not None:
         return next((each for each in Distribution if each.value == told), Distribution.UNKNOWN)
-    # Only on-demand streams have a strategy.
+    # Only on-demand streams have a strategy. Older versions of botocore drop it from responses.
     on_demand = summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND"
     return Distribution.UNKNOWN if on_demand and not _is_known_to(client) else Distribution.KEYED
 
@@ -42,12 +37,7 @@ def _is_known_to(client: Any) -> bool:
 
 
 def lenient(stream: str, distribution: Distribution) -> str:
-    """Word the warning that no aggregates are left out although option `deaggregate` is `strict`.
-
-    Args:
-        stream: The stream's logical name.
-        distribution: The present or an earlier distribution of its records.
-    """
+    """Word the warning that no aggregates are left out although option `deaggregate` is `strict`."""
     why = (
         "Kinesis distributes or distributed its records itself (RecordDistributionStrategy AUTO), whatever their keys are"
         if distribution is Distribution.AUTO

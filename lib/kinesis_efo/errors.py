@@ -1,43 +1,4 @@
-"""All exceptions that this library raises on purpose, in one tree.
-
-```
-KinesisEfoError
-├── ConfigurationError          options, command line or manifest are wrong; nothing was started
-│   ├── OptionsError            one or more options; all faults are in one message
-│   ├── UsageError              the command line of `kinesis-efo`
-│   └── ManifestError           the manifest cannot be loaded or lacks something
-├── StreamError                 a stream cannot be read or written (any more); the message says which
-│   ├── AccessRefusedError      credentials or policy
-│   ├── StreamNotFoundError     the stream does not exist (any more)
-│   ├── KeyUnusableError        the stream's KMS key cannot be used
-│   ├── RetriesExhaustedError   transient faults, too many in a row or for too long; names the first one
-│   ├── SubscriptionError       only reading: a shard cannot be read any more; names stream, shard and ARN
-│   │   ├── InvalidRequestError     Kinesis calls the request invalid
-│   │   ├── ConsumerNotFoundError   the consumer does not exist (any more)
-│   │   ├── StreamReplacedError     the stream was created again: the checkpoint belongs to a former one
-│   │   ├── ConsumerTakenOverError  another program reads with this consumer
-│   │   └── SequenceNumberError     the server's sequence numbers have a form that cannot be used in requests
-│   └── WriteError              only writing: a record was not written; never raised for acknowledged records
-│       ├── RecordRefusedError      a record cannot be written: too large, key out of bounds, refused by Kinesis
-│       └── ProducerClosedError     put or flush after close
-├── DataLossError               records that should be read are gone (retention, deleted shard)
-├── LeaseError
-│   ├── LeaseTableError         the table is missing, refused or has the wrong key
-│   ├── TableUnavailableError   the table cannot be reached or throttles for now
-│   ├── LeaseLostError          another run or a KCL application took a lease
-│   └── AlreadyRunningError     another live run of the application holds the leases
-├── FetcherError                a call to the fetcher failed
-│   ├── FetcherUnreachableError no fetcher responds at any of its addresses
-│   └── FetcherRefusedError     the secret of the run is missing or wrong
-├── EmrError                    a job on EMR
-│   ├── PackagingError          the environment archive of a job cannot be built or read
-│   ├── SubmissionRefusedError  a job was not submitted, because it could not have worked
-│   ├── PlatformError           EMR refuses a request, or cannot be reached
-│   ├── RunFailedError          a submitted job ended by itself, with an error
-│   └── StillRunningError       a job did not stop, or its leases are not released, in time
-└── FrameError                  bytes on the wire are not a valid event-stream frame or event
-```
-"""
+"""All exceptions that this library raises on purpose. The runbook says what to do about each."""
 
 from __future__ import annotations
 
@@ -202,11 +163,7 @@ class FrameError(KinesisEfoError):
 
 
 def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Choose the error to raise for a failed task group: an error of this library, if there is one. The others are logged.
-
-    Args:
-        errors: The errors that `asyncio.TaskGroup` raised.
-    """
+    """Choose the error to raise for a failed task group: an error of this library, if there is one. The others are logged."""
     first = next((error for error in errors.exceptions if isinstance(error, KinesisEfoError)), errors.exceptions[0])
     for error in errors.exceptions:
         if error is not first and str(error) != str(first):

@@ -18,9 +18,6 @@ _NAME: Final = re.compile(r"(?=.{1,253}\Z)[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.AS
 def parse_host(text: str) -> str:
     """Parse a host name or an address; IPv6 with or without brackets.
 
-    Raises:
-        ValueError: It is neither, or has a port, a scheme or a zone.
-
     >>> parse_host(" [fd00:0::2] ")
     'fd00::2'
     """

@@ -76,11 +76,7 @@ class Manifest:
         return f"application {self.application!r} in environment {self.environment!r} (manifest {self.source})"
 
     def select(self, names: Sequence[str] | None) -> Manifest:
-        """Return the manifest with only the named streams; all of them for None.
-
-        Raises:
-            ManifestError: A name is not in the manifest; the message lists its streams.
-        """
+        """Return the manifest with only the named streams; all of them for None."""
         if names is None:
             return self
         unknown = [name for name in names if name not in self.streams]
@@ -93,24 +89,19 @@ class Manifest:
         return replace(self, streams=chosen)
 
     def document(self, lease_table: str | Mapping[str, str]) -> dict[str, Any]:
-        """Return the document that `parse_manifest` parses to this manifest.
-
-        Args:
-            lease_table: The lease table in the document: its name, or an object with its `name`.
-        """
+        """Return the document that `parse_manifest` parses to this manifest."""
         return {
             "schemaVersion": SCHEMA_VERSION,
             "application": self.application,
             "environment": self.environment,
             "region": self.region,
             "leaseTable": lease_table,
-            "streams": {name: _entry(ref) for name, ref in self.streams.items()},
+            "streams": {
+                name: {"streamName": ref.stream_name, "streamArn": ref.stream_arn}
+                | ({} if ref.consumer_arn is None else {"consumerArn": ref.consumer_arn})
+                for name, ref in self.streams.items()
+            },
         }
-
-
-def _entry(ref: StreamRef) -> dict[str, str]:
-    consumer = {} if ref.consumer_arn is None else {"consumerArn": ref.consumer_arn}
-    return {"streamName": ref.stream_name, "streamArn": ref.stream_arn, **consumer}
 
 
 class Session(Protocol):
@@ -122,10 +113,6 @@ class Session(Protocol):
 
 def parse_manifest(text: str | bytes, source: str) -> Manifest:
     """Parse and check the JSON text of a manifest. Unknown keys are ignored.
-
-    Args:
-        text: The document.
-        source: Where it came from, for messages.
 
     Raises:
         ManifestError: It is not JSON, has another version, lacks a key, or its ARNs contradict each other. One message names
@@ -254,10 +241,6 @@ def arn_faults(ref: StreamRef, region: str) -> list[str]:
 
 def load_manifest(location: str, session: Session) -> Manifest:
     """Load a manifest from a local path, `ssm:///name` or `s3://bucket/key`.
-
-    Args:
-        location: Where it is.
-        session: AWS clients; used for `ssm://` and `s3://` only.
 
     Raises:
         ManifestError: It cannot be read, or is not valid; the message names the location.

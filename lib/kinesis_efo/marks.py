@@ -27,11 +27,7 @@ class Mark(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the text that `str` makes.
-
-        Raises:
-            ValueError: The text is not a mark; the message quotes it.
-        """
+        """Parse the text that `str` makes."""
         if (found := _TEXT.fullmatch(text)) is None:
             raise ValueError(f"not a kinesis-efo offset: its mark is {text[:80]!r}, expected <id>:<number>")
         return cls(found[1], int(found[2]))

@@ -35,11 +35,6 @@ _PASSING: Final = (
 def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) -> float:
     """Return the seconds to wait after failures in a row: random, up to a limit that grows with each ("full jitter").
 
-    Args:
-        settings: Base, factor and maximum.
-        failures: Failures in a row, at least 1.
-        random: Returns numbers in `[0, 1)`.
-
     >>> [jitter(RetrySettings(), failures, lambda: 1.0) for failures in (1, 2, 3, 10**6)]
     [1.0, 1.5, 2.25, 10.0]
     """
@@ -63,13 +58,7 @@ def passes(error: BaseException) -> bool:
 
 
 class Patience:
-    """Retries calls whose errors may be transient.
-
-    Args:
-        settings: How often, for how long, and how long apart.
-        clock: Time.
-        random: Returns numbers in `[0, 1)`.
-    """
+    """Retries calls whose errors may be transient."""
 
     def __init__(self, settings: RetrySettings, clock: Clock, random: Callable[[], float] | None = None) -> None:
         self._settings = settings
@@ -77,11 +66,7 @@ class Patience:
         self._random = random or Random().random
 
     async def call(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call until it succeeds, or fails for good.
-
-        Args:
-            what: The name of the call in messages, such as `ListShards of stream 'orders'`.
-            ask: The call. If its credentials have expired, it is repeated once, because files may have newer ones.
+        """Call until it succeeds, or fails for good. If credentials have expired, repeat it once, because files may have newer ones.
 
         Raises:
             Exception: An error of `ask` that is not transient, or the first of the transient ones if they did not pass in time.
@@ -101,15 +86,7 @@ class Patience:
             word.cancel()
 
     def load(self, location: str, load: Callable[[], T]) -> T:
-        """Load a manifest, and retry transient errors of SSM, S3 and credentials. A file is read once.
-
-        Args:
-            location: Where it is.
-            load: Loads it.
-
-        Raises:
-            ManifestError: As `load_manifest`; after retries, the first error.
-        """
+        """Load a manifest, and retry transient errors of SSM, S3 and credentials. A file is read once."""
         if "://" not in location:
             return load()
         loading = self.call(f"manifest {location}", partial(asyncio.to_thread, load))

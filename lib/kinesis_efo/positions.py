@@ -10,18 +10,12 @@ from typing import Final, NamedTuple, TypeVar, overload
 import msgspec
 
 from kinesis_efo.marks import Mark
-from kinesis_efo.offset_document import read_document
 
 T = TypeVar("T")
 
 
 class ShardKey(NamedTuple):
-    """A shard of one of a query's streams.
-
-    Attributes:
-        stream: Logical name of the stream, the key in the manifest.
-        shard: Shard id such as `shardId-000000000000`.
-    """
+    """A shard of one of a query's streams: the stream's logical name, which is the key in the manifest, and the shard's id."""
 
     stream: str
     shard: str
@@ -80,11 +74,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Parse the text that offsets, leases and options use.
-
-        Raises:
-            ValueError: The text is not a position; the message quotes it.
-        """
+        """Parse the text that offsets, leases and options use."""
         name, *numbers = text.split(":")
         kind = PositionKind.__members__.get(name)
         if kind is None or len(numbers) != _NUMBERS.get(kind, 0) or not all(map(_is_number, numbers)):
@@ -95,13 +85,9 @@ class Position(NamedTuple):
         return cls(kind, *map(int, numbers))
 
     def __str__(self) -> str:
-        if self.kind is PositionKind.AFTER:
+        if self.kind is PositionKind.AFTER:  # as nearly all of thousands of shards
             return f"AFTER:{self.value}"
-        if self.kind is PositionKind.INSIDE:
-            return f"INSIDE:{self.value}:{self.sub}"
-        if self.kind is PositionKind.AT_TIMESTAMP:
-            return f"AT_TIMESTAMP:{self.value}"
-        return self.kind.name
+        return ":".join([self.kind.name, *map(str, self[1 : 1 + _NUMBERS.get(self.kind, 0)])])
 
     @property
     def sequence_number(self) -> int | None:
@@ -198,6 +184,28 @@ class ShardRange(NamedTuple):
     def is_over(self) -> bool:
         """Whether the range has no more records."""
         return self.after.reaches(self.through) if self.last is None else not self.after.precedes(self.last)
+
+
+class OffsetDocument(msgspec.Struct):
+    """The form of an offset in Spark's offset log, as plain data. Unknown keys are ignored, so that earlier versions can read offsets of
+    later ones.
+
+    Attributes:
+        version: Version of the form.
+        streams: Position by shard id, by logical name of the stream.
+        sources: ARN from which each stream was read.
+        lasts: Distance from the last record to the position, by shard id, by logical name of the stream.
+        mark: The checkpoint's mark; empty in offsets of earlier versions.
+        begin: Where micro-batch 0 of a checkpoint begins, in the form of `streams`, if this is its end: Spark's log does not say so.
+            Empty: it begins at `streams`, and reads nothing. None: the end of another micro-batch.
+    """
+
+    version: int
+    streams: dict[str, dict[str, str]]
+    sources: dict[str, str] = {}
+    lasts: dict[str, dict[str, str]] = {}
+    mark: str = ""
+    begin: dict[str, dict[str, str]] | None = None
 
 
 class Offset(Mapping[ShardKey, Position]):
@@ -313,11 +321,8 @@ class Offset(Mapping[ShardKey, Position]):
         )
 
     def to_dict(self, sources: Mapping[str, str] | None = None) -> dict[str, object]:
-        """Convert the offset to plain data. Equal offsets give equal, equally ordered data.
-
-        Args:
-            sources: ARN from which each stream is read, by logical name; None: leave them out.
-        """
+        """Convert the offset to plain data, with the ARN from which each stream is read, if given. Equal offsets give equal, equally ordered
+        data."""
         streams: dict[str, dict[str, str]] = {}
         lasts: dict[str, dict[str, str]] = {}
         # Spark compares offsets as strings, so the order of keys matters.
@@ -344,9 +349,17 @@ class Offset(Mapping[ShardKey, Position]):
         """Parse plain data from Spark's offset log.
 
         Raises:
-            ValueError: The data is not an offset of this source; the message quotes the fault.
+            ValueError: The data is not an offset of this source, or a newer version wrote it; the message quotes the fault.
         """
-        document = read_document(data)
+        try:
+            document = msgspec.convert(data, OffsetDocument)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"not a kinesis-efo offset: {error}; got {str(data)[:200]!r}") from None
+        if document.version != 1:
+            raise ValueError(
+                f"the offset has version {document.version}, this library reads version 1: "
+                "the checkpoint was written by a newer kinesis-efo, which can go on with it"
+            )
         positions = {
             ShardKey(stream, shard): Position.parse(position)
             for stream, shards in document.streams.items()
@@ -361,11 +374,7 @@ class Offset(Mapping[ShardKey, Position]):
 
     @classmethod
     def from_json(cls, text: str) -> Offset:
-        """Parse the JSON text of an offset.
-
-        Raises:
-            ValueError: As `from_dict`, or the text is not JSON.
-        """
+        """Parse the JSON text of an offset."""
         try:
             return cls.from_dict(msgspec.json.decode(text))
         except msgspec.DecodeError as error:
@@ -395,6 +404,11 @@ class Offset(Mapping[ShardKey, Position]):
             {key: last for key, last in self.lasts.items() if key.stream not in streams},
             self.mark,
         )
+
+
+def sources_of(data: Mapping[str, object]) -> dict[str, str]:
+    """Return the ARNs from which the streams of an offset were read, by logical name; empty if the offset does not have them."""
+    return msgspec.convert(data.get("sources", {}), dict[str, str])
 
 
 def _beside(position: Position, last: int) -> str:

@@ -24,12 +24,7 @@ _TIME: Final = "kinesis_efo.time"
 
 
 class Instead:
-    """A replacement for a body, which the SDK parses instead. It has the interface of aiohttp's response.
-
-    Args:
-        chunk: The bytes to parse.
-        kept: The response that it replaces.
-    """
+    """A replacement for a body, which the SDK parses instead. It has the interface of aiohttp's response."""
 
     def __init__(self, chunk: bytes, kept: Any) -> None:
         self._chunk = chunk
@@ -45,12 +40,7 @@ class Instead:
 
 
 class HttpSession:
-    """aiobotocore's HTTP session, for `AioConfig(http_session_cls=...)`, with support for `keep_answers`.
-
-    Args:
-        socket_factory: Makes the sockets; see `aiohttp.TCPConnector`.
-        arguments: The arguments of aiobotocore's session.
-    """
+    """aiobotocore's HTTP session, for `AioConfig(http_session_cls=...)`, with support for `keep_answers`."""
 
     def __init__(self, *, socket_factory: Callable[..., socket.socket] | None = None, **arguments: Any) -> None:
         if socket_factory is not None:
@@ -85,13 +75,7 @@ class HttpSession:
 
 
 def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
-    """Keep the bodies of successful responses, as `RAW_BODY` in the result: bytes, or the open response of an event stream.
-
-    Args:
-        client: An aiobotocore `kinesis` client whose session is an `HttpSession`.
-        operation: Name in the API reference.
-        instead: The body that botocore parses instead.
-    """
+    """Keep the bodies of successful responses, as `RAW_BODY` in the result: bytes, or the open response of an event stream."""
 
     def mark(request: Any, **_: Any) -> None:
         request.instead = instead
@@ -107,12 +91,7 @@ def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
 
 @contextmanager
 def closed_where_it_fails(client: Any, operation: str) -> Iterator[None]:
-    """Close the responses of an operation if the body of the `with` fails: the SDK leaves streams open that it cannot parse.
-
-    Args:
-        client: An aiobotocore `kinesis` client whose session is an `HttpSession`.
-        operation: Name in the API reference; its response is a stream.
-    """
+    """Close the responses of an operation if the body of the `with` fails: the SDK leaves streams open that it cannot parse."""
     sent: list[Any] = []
     event, remember = f"before-send.kinesis.{operation}", lambda request, **_: sent.append(request)
     client.meta.events.register(event, remember)
@@ -128,13 +107,7 @@ def closed_where_it_fails(client: Any, operation: str) -> Iterator[None]:
 
 
 def send_as_is(client: Any, operation: str, parameter: str) -> None:
-    """Send one parameter, encoded JSON, as the whole body of a request.
-
-    Args:
-        client: An aiobotocore `kinesis` client, without parameter validation.
-        operation: Name in the API reference.
-        parameter: The parameter with the body, as bytes. The other parameters still determine the endpoint.
-    """
+    """Send one parameter, encoded JSON, as the whole body of a request. The other parameters still determine the endpoint."""
 
     def set_aside(params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any]:
         context[_BODY] = params[parameter]
@@ -147,11 +120,7 @@ def send_as_is(client: Any, operation: str, parameter: str) -> None:
 
 
 def send_exact_times(session: Any) -> None:
-    """Send times in requests of Kinesis with milliseconds: older versions of botocore cut them to whole seconds.
-
-    Args:
-        session: A session of botocore or aiobotocore.
-    """
+    """Send times in requests of Kinesis with milliseconds: older versions of botocore cut them to whole seconds."""
 
     def note(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
         context[_TIME] = _start(params).get("Timestamp")

@@ -11,7 +11,7 @@ from kinesis_efo.errors import OptionsError
 from kinesis_efo.options import SOURCE_OPTIONS, SourceOptions
 from kinesis_efo.options.batch import BatchOptions
 from kinesis_efo.options.table import Option
-from kinesis_efo.spark.sink_options import SINK_OPTIONS, SinkOptions
+from kinesis_efo.spark.sink import SINK_OPTIONS, SinkOptions
 
 pytestmark = pytest.mark.spark43
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from.md"

@@ -16,10 +16,9 @@ ALL = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind._
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_every_error_is_ours_and_is_in_the_tree(kind: type[Exception]) -> None:
+def test_every_error_is_ours_and_says_what_it_is(kind: type[Exception]) -> None:
     assert issubclass(kind, KinesisEfoError)
     assert kind.__doc__
-    assert kind.__name__ in (errors.__doc__ or "")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not OptionsError])

@@ -69,7 +69,6 @@ assert "pyspark" not in sys.modules
     ("module", "never"),
     [
         ("pyspark_kinesis_efo", {"aiobotocore", "botocore", "pyarrow", "pandas"}),
-        ("kinesis_efo.spark.batch_reader", {"aiobotocore", "botocore", "pyarrow", "pandas"}),
         ("kinesis_efo.spark.stream_reader", {"aiobotocore", "botocore", "pandas"}),
         ("kinesis_efo.planner.run_thread", {"pandas"}),
     ],

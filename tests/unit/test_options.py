@@ -13,7 +13,7 @@ from kinesis_efo.options import SOURCE_OPTIONS, AwsSettings, Deaggregation, Retr
 from kinesis_efo.options.table import Option
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.producer import ProducerSettings
-from kinesis_efo.spark.sink_options import SINK_OPTIONS, SinkOptions
+from kinesis_efo.spark.sink import SINK_OPTIONS, SinkOptions
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
 CONSUMER = STREAM + "/consumer/lake:1700000000"

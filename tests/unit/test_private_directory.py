@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kinesis_efo import private_directory
-from kinesis_efo.private_directory import PrivateDirectory
+from kinesis_efo import processes
+from kinesis_efo.processes import PrivateDirectory
 
 
 def test_it_is_made_for_this_user_alone(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_one_that_somebody_else_made_is_refused_with_the_way_out(
             path.mkdir()
             path.chmod({"entered by the group": 0o710, "written by all": 0o722}.get(what, 0o700))
     if what == "another user's":
-        monkeypatch.setattr(private_directory, "_USER", os.geteuid() + 1)
+        monkeypatch.setattr(processes, "_USER", os.geteuid() + 1)
     opened = psutil.Process().num_fds()
     with pytest.raises(PermissionError, match=rf"notes is not a directory of this user alone: {reason}; .* set TMPDIR"):
         PrivateDirectory(path)

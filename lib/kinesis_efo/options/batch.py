@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kinesis_efo.errors import OptionsError
@@ -19,13 +19,7 @@ STARTS_RULE = (
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """The parsed options of a batch read.
-
-    Attributes:
-        source: The options that streaming queries also have.
-        starts: Where it begins.
-        ends: Where it ends.
-    """
+    """The parsed options of a batch read."""
 
     source: SourceOptions = field(default_factory=SourceOptions)
     starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
@@ -49,9 +43,6 @@ class BatchOptions:
     def parse(cls, options: Mapping[str, str]) -> BatchOptions:
         """Parse the options that Spark passes. Names are case-insensitive.
 
-        Raises:
-            OptionsError: One or more options are wrong, unknown or missing, or not for batch reads; the message names all of them.
-
         >>> BatchOptions.parse({"manifest": "m.json", "startingPosition": "LATEST"})
         Traceback (most recent call last):
             ...
@@ -66,7 +57,11 @@ TRIM_HORIZON or AT_TIMESTAMP:<time>. Behind the tip there is nothing yet; spark.
             begin = starts(start)
         except ValueError as error:
             faults.append(f"kinesis-efo option 'startingPosition' {refusal(error, STARTS_RULE, start)}")
-        faults += _not_for_batches(given)
+        if given.get("readmode", "polling").strip().lower() == "efo" and "batch.maxrate" in given:
+            faults.append(
+                "kinesis-efo option 'batch.maxRate' is for batch reads with readMode=polling, which share the shards' limits with others; "
+                f"a consumer has 2 MB a second of each shard for itself: leave one of the two out; got {given['batch.maxrate']!r}"
+            )
         try:
             source = SourceOptions.parse({"readmode": "polling", **given, BATCH: "true"})
         except OptionsError as error:
@@ -77,17 +72,5 @@ TRIM_HORIZON or AT_TIMESTAMP:<time>. Behind the tip there is nothing yet; spark.
 
 
 def are_for_batch(options: Iterable[str]) -> bool:
-    """Whether options can only be meant for a batch read: at `load()`, Spark does not say which kind it is.
-
-    Args:
-        options: Their names, in any case.
-    """
+    """Whether options can only be meant for a batch read: at `load()`, Spark does not say which kind it is."""
     return any(name.lower() == BATCH or name.lower().startswith("batch.") for name in options)
-
-
-def _not_for_batches(given: Mapping[str, str]) -> Iterator[str]:
-    if given.get("readmode", "polling").strip().lower() == "efo" and "batch.maxrate" in given:
-        yield (
-            "kinesis-efo option 'batch.maxRate' is for batch reads with readMode=polling, which share the shards' limits with others; "
-            f"a consumer has 2 MB a second of each shard for itself: leave one of the two out; got {given['batch.maxrate']!r}"
-        )

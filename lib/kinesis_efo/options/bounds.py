@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -42,44 +43,6 @@ class Bounds:
     def names(self) -> set[str]:
         """The named streams."""
         return {*self.streams, *(key.stream for key in self.shards)}
-
-
-def starts(text: str) -> Bounds:
-    """Parse the start of a batch read.
-
-    Raises:
-        ValueError: The text is not such a position.
-
-    >>> starts("TRIM_HORIZON").of("orders")
-    Position(kind=<PositionKind.TRIM_HORIZON: 'TRIM_HORIZON'>, value=0, sub=0)
-    >>> str(starts('{"orders": {"shardId-000000000003": "AFTER:42"}}').shards["orders", "shardId-000000000003"])
-    'AFTER:42'
-    """
-    return _bounds(text, _start, TRIM_HORIZON)
-
-
-def query_starts(text: str) -> Bounds:
-    """Parse the start of a streaming query, given as JSON.
-
-    Raises:
-        ValueError: The text is not such a position.
-
-    >>> str(query_starts('{"orders": "TRIM_HORIZON", "*": "LATEST"}').of("orders"))
-    'TRIM_HORIZON'
-    """
-    return _bounds(text, _query_start, None)
-
-
-def ends(text: str) -> Bounds:
-    """Parse the end of a batch read.
-
-    Raises:
-        ValueError: The text is not such a position.
-
-    >>> ends("LATEST")
-    Bounds(everywhere=None, streams={}, shards={})
-    """
-    return _bounds(text, _end, None)
 
 
 def _bounds(text: str, read: Callable[[str, bool], Position | None], default: Position | None) -> Bounds:
@@ -151,3 +114,11 @@ def _time_or_number(text: str, of_shard: bool, numbers: tuple[PositionKind, ...]
     if not of_shard or position.kind not in numbers:
         raise ValueError(text)
     return position
+
+
+starts = partial(_bounds, read=_start, default=TRIM_HORIZON)
+"""Parses the start of a batch read; raises ValueError for other text."""
+query_starts = partial(_bounds, read=_query_start, default=None)
+"""The same for the start of a streaming query, given as JSON."""
+ends = partial(_bounds, read=_end, default=None)
+"""The same for the end of a batch read."""

@@ -67,15 +67,7 @@ def integer(text: str) -> int:
 
 
 def seconds(text: str, guess: int = _MEANT_AS_SECONDS) -> float:
-    """Parse a duration such as `200ms`; returns seconds. A number alone is milliseconds, as in Spark.
-
-    Args:
-        text: The duration.
-        guess: A number alone up to this value was probably meant as seconds.
-
-    Raises:
-        NoUnit: The number is so small that seconds were probably meant.
-    """
+    """Parse a duration such as `200ms`; returns seconds. A number alone is milliseconds, as in Spark; up to `guess`, it is refused."""
     if lacks_unit(text, guess):
         raise NoUnit(text)
     return parse_duration(text) / 1000
@@ -98,11 +90,6 @@ def timestamp_meant(text: str) -> ValueError:
 
 def refusal(error: ValueError, rule: str, text: str) -> str:
     """Word the end of the message about an invalid value, after the name of its option.
-
-    Args:
-        error: The parser's error.
-        rule: Completes "must be ...".
-        text: The value.
 
     >>> refusal(BareTime("2024-01-01"), "LATEST or AT_TIMESTAMP:<time>", "2024-01-01")
     "must be LATEST or AT_TIMESTAMP:<time>; got '2024-01-01'; did you mean AT_TIMESTAMP:2024-01-01?"

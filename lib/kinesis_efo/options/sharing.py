@@ -1,4 +1,4 @@
-"""Lists the options of a run, which must be the same for all queries that share it, and the options of a query."""
+"""Compares the options of a run, which must be the same for all queries that share it."""
 
 from __future__ import annotations
 
@@ -7,82 +7,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Final
 
-from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
-from kinesis_efo.options.source import (
-    BATCH,
-    DRIVER_HOST,
-    LISTENS,
-    LOADED,
-    PROGRAM,
-    SUPERVISOR,
-    TIMES,
-    SourceOptions,
-)
-from kinesis_efo.options.source import SOURCE_OPTIONS as OPTIONS
-
-OF_RUN: Final = frozenset(
-    {
-        "readMode",
-        "transport",
-        "polling.interval",
-        "maxShardSkew",
-        "bufferBytes",
-        "slowQueries",
-        "apartRate",
-        "failOnDataLoss",
-        "fetchers",
-        "fetcherHost",
-        "fetcherBindHost",
-        "fetcherPort",
-        "fetcherTls",
-        "leaseTimeout",
-        "checkpointRate",
-        "subscribe.retryTimeout",
-        "subscribe.maxRetries",
-        "subscribe.backoff.baseMs",
-        "subscribe.backoff.maxMs",
-        "subscribe.backoff.factor",
-        "metrics.shards",
-        *(option.name for option in (*AWS_OPTIONS, *METRICS_OPTIONS)),
-    }
-)
-"""Options of a run: how it reads, its memory, its AWS identity, and its addresses."""
-
-OF_QUERY: Final = frozenset(
-    {
-        # What is read. Queries are compared by the resulting streams, consumers and lease table instead.
-        "manifest",
-        "streamArn",
-        "consumerArn",
-        "leaseTable",
-        "streams",
-        "registration",
-        # Where a query begins and ends, and how it plans.
-        "startingPosition",
-        "newStreamPosition",
-        "removedStreams",
-        "endingPosition",
-        "catchUp",
-        "maxBytesPerTrigger",
-        "maxRecordsPerTrigger",
-        "deaggregate",
-        "latencyHooks",
-        "pollTimeout",
-        "idleCheckpointInterval",
-        # Batch reads have no run.
-        "batch.maxRate",
-        "batch.shardsPerTask",
-        BATCH,
-        TIMES,
-        LOADED,
-        # Facts about the Spark session: its address, and the supervisor that starts fetchers.
-        DRIVER_HOST,
-        SUPERVISOR,
-        PROGRAM,
-        LISTENS,
-    }
-)
-"""Options of a query."""
+from kinesis_efo.options.source import SOURCE_OPTIONS, SourceOptions
 
 _SECRET: Final = frozenset({"externalId"})
 
@@ -90,19 +15,12 @@ _SECRET: Final = frozenset({"externalId"})
 def of_run(options: SourceOptions) -> dict[str, str]:
     """Return a run's options by name, as texts to compare and to show. Secrets are replaced by hashes."""
     return {
-        option.name: _text(option.name, attrgetter(option.field)(options))
-        for option in OPTIONS
-        if option.name in OF_RUN
+        option.name: _text(option.name, attrgetter(option.field)(options)) for option in SOURCE_OPTIONS if option.of_run
     }
 
 
 def differences(run: Mapping[str, str], query: Mapping[str, str]) -> list[str]:
-    """Describe the differences that keep a query from sharing a run, one sentence per option.
-
-    Args:
-        run: The run's options, from `of_run`.
-        query: The query's options, from `of_run`.
-    """
+    """Describe the differences between `of_run` of a run and of a query that keep the query from sharing it, one sentence per option."""
     return [
         f"kinesis-efo option '{name}' is {_shown(name, query.get(name, '-'))} here and {_shown(name, run.get(name, '-'))} in a query of this "
         "Spark program that reads the same stream: queries that share a stream share what reads it, so give all of them the same value"

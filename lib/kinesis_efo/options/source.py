@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
 from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
@@ -12,9 +12,15 @@ from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import readers as read
 from kinesis_efo.options.bounds import Bounds, ends, query_starts
 from kinesis_efo.options.readers import UnsupportedValue
-from kinesis_efo.options.settings import AwsSettings, Deaggregation, RetrySettings, Start
-from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
-from kinesis_efo.options.table import Option, OptionTable, UserOptions
+from kinesis_efo.options.settings import (
+    AWS_OPTIONS,
+    METRICS_OPTIONS,
+    AwsSettings,
+    Deaggregation,
+    RetrySettings,
+    Start,
+)
+from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.units import parse_size, parse_time
 
@@ -158,11 +164,11 @@ SOURCE_OPTIONS: Final = (
     Option("streams", read.names, "logical stream names separated by commas, each once", "all in the manifest",
            "which streams of the manifest to read", "streams"),
     Option("readMode", read.one_of("efo", "polling"), "efo or polling", "`efo`",
-           "`polling` fetches records with GetRecords, without a consumer", "read_mode"),
+           "`polling` fetches records with GetRecords, without a consumer", "read_mode", of_run=True),
     Option("transport", read.one_of("auto", "http2", "http1"), "auto, http2 or http1", "`auto`",
-           "protocol of subscriptions; `auto`: HTTP/2 if the service speaks it, else HTTP/1.1", "transport"),
+           "protocol of subscriptions; `auto`: HTTP/2 if the service speaks it, else HTTP/1.1", "transport", of_run=True),
     Option("polling.interval", read.bounded(read.seconds, 0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
-           "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval"),
+           "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval", of_run=True),
     Option("startingPosition", _query_start,
            "LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or "
            "AFTER:<sequence number> for a shard", "`LATEST`",
@@ -187,79 +193,73 @@ SOURCE_OPTIONS: Final = (
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
            "most records in one micro-batch; whole events, at least one", "max_records_per_trigger"),
     Option("maxShardSkew", read.bounded(read.seconds, 10, 86_400), "a duration such as 30s, from 10s to 24h", "-",
-           "how far ahead of the slowest shard any other may be taken, by arrival time; for watermarks", "max_shard_skew"),
+           "how far ahead of the slowest shard any other may be taken, by arrival time; for watermarks", "max_shard_skew", of_run=True),
     Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",
-           "memory of each fetcher for events; at least 1m", "buffer_bytes"),
+           "memory of each fetcher for events; at least 1m", "buffer_bytes", of_run=True),
     Option("slowQueries", read.one_of("apart", "hold"), "apart or hold", "`apart`",
-           "if a slow query leaves the others of its program no room in the buffer: it continues alone, with GetRecords; `hold`: all wait for it", "slow_queries"),
+           "if a slow query leaves the others of its program no room in the buffer: it continues alone, with GetRecords; `hold`: all wait for it", "slow_queries", of_run=True),
     Option("apartRate", read.bounded(parse_size, 64 << 10, 2 << 20), "a size such as 1m, from 64k to 2m", "`1m`",
-           "most bytes in a second that a query alone reads from a shard; with `1m`, at most one GetRecords", "apart_rate"),
+           "most bytes in a second that a query alone reads from a shard; with `1m`, at most one GetRecords", "apart_rate", of_run=True),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",
-           "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss"),
+           "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss", of_run=True),
     Option("deaggregate", _deaggregation, "true, false or strict", "`true`",
            "unpack KPL aggregates, with every record in them; `strict`: leave out those whose records' hash keys belong to other shards, as the KCL does", "deaggregate"),
     Option("fetchers", _fetchers, "driver, or a number of tasks from 1 to 1000", "`driver`",
-           "where events are fetched: on the driver's host, or in this many Spark tasks that `kinesis_efo.read_stream` starts", "fetchers"),
+           "where events are fetched: on the driver's host, or in this many Spark tasks that `kinesis_efo.read_stream` starts", "fetchers", of_run=True),
     Option("fetcherHost", read.peer, "a host name or address that tasks can connect to, without a port",
            "the address of Spark's driver, then the host's addresses", "address at which tasks on other hosts reach the fetcher",
-           "fetcher_host"),
+           "fetcher_host", of_run=True),
     Option("fetcherBindHost", parse_host, "a host name or address, without a port",
-           "loopback in local mode, else every address", "address that the fetcher binds to", "fetcher_bind_host"),
+           "loopback in local mode, else every address", "address that the fetcher binds to", "fetcher_bind_host", of_run=True),
     Option("fetcherPort", read.ports, "a port or a range such as 40000-40100", "any free port",
-           "port that the fetcher listens on, the first free one of a range", "fetcher_ports"),
+           "port that the fetcher listens on, the first free one of a range", "fetcher_ports", of_run=True),
     Option("fetcherTls", read.flag, "true or false", "`true`",
-           "encrypt all connections except those on the loopback address; `false` logs a warning", "fetcher_tls"),
+           "encrypt all connections except those on the loopback address; `false` logs a warning", "fetcher_tls", of_run=True),
     Option("catchUp", read.flag, "true or false", "`false`",
            "the first micro-batch reads up to the tip: for `Trigger.AvailableNow` and `Trigger.Once` before Spark 4.2, which otherwise end with the records that have come by then", "catch_up"),
     Option("latencyHooks", read.flag, "true or false", "`true`",
            "quick TCP acknowledgements between Spark and its Python workers, which stay through quiet times", "latency_hooks"),
     Option("leaseTimeout", read.bounded(read.seconds, 1, 3600), "a duration such as 10s, at least 1s", "`10s`",
-           "a lease that is not renewed for this long is free", "lease_timeout"),
+           "a lease that is not renewed for this long is free", "lease_timeout", of_run=True),
     Option("checkpointRate", read.bounded(float, 1, 1_000), "a number of writes a second, from 1 to 1000", "`25`",
-           "most checkpoints written to the lease table in a second, all shards together", "checkpoint_rate"),
+           "most checkpoints written to the lease table in a second, all shards together", "checkpoint_rate", of_run=True),
     Option("pollTimeout", read.bounded(read.seconds, 0.001, 60), "a duration such as 200ms, up to 60s", "`200ms`",
            "how long a trigger waits for data before it reports that there is none", "poll_timeout"),
     Option("idleCheckpointInterval", read.bounded(read.seconds, 1), "a duration such as 50s, at least 1s", "`50s`",
            "how often offsets of idle shards are stored; with more than `50s`, Spark's Python workers end meanwhile", "idle_checkpoint_interval"),
     *AWS_OPTIONS,
     Option("subscribe.retryTimeout", read.bounded(read.seconds, 1, 7 * 86_400), "a duration such as 10m, from 1s to 7d", "`10m`",
-           "how long a query continues while a shard only fails or the lease table cannot be reached, and how long a start waits for AWS", "retry.timeout"),
+           "how long a query continues while a shard only fails or the lease table cannot be reached, and how long a start waits for AWS", "retry.timeout", of_run=True),
     Option("subscribe.maxRetries", read.bounded(read.integer, 0, 1_000), "a whole number up to 1000", "-",
            "faults of a shard in a row, without progress, after which a query fails before `subscribe.retryTimeout` is over",
-           "retry.max_retries"),
+           "retry.max_retries", of_run=True),
     Option("subscribe.backoff.baseMs", read.bounded(read.integer, 1, 600_000), "milliseconds, 1 to 600000", "`1000`",
-           "first backoff", "retry.base_ms", at_most="subscribe.backoff.maxMs"),
+           "first backoff", "retry.base_ms", at_most="subscribe.backoff.maxMs", of_run=True),
     Option("subscribe.backoff.maxMs", read.bounded(read.integer, 1, 600_000), "milliseconds, 1 to 600000", "`10000`",
-           "longest backoff", "retry.max_ms"),
+           "longest backoff", "retry.max_ms", of_run=True),
     Option("subscribe.backoff.factor", read.bounded(float, 1, 10), "a number from 1 to 10", "`1.5`",
-           "growth of the backoff", "retry.factor"),
+           "growth of the backoff", "retry.factor", of_run=True),
     *METRICS_OPTIONS,
     Option("metrics.shards", read.bounded(read.integer, 0, 10_000), "a whole number up to 10000", "`100`",
-           "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards"),
+           "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards", of_run=True),
 )  # fmt: skip
+# Options that `kinesis_efo.read_stream` and `kinesis_efo.read` set.
 DRIVER_HOST: Final = "session.driverHost"
-"""Internal option, set by `kinesis_efo.read_stream`: the address of Spark's driver."""
 SUPERVISOR: Final = "session.supervisor"
-"""Internal option, set by `kinesis_efo.read_stream`: the Unix socket of the supervisor, which starts fetchers."""
 PROGRAM: Final = "session.program"
-"""Internal option, set by `kinesis_efo.read_stream`: identifies a session of Spark Connect among those of its server."""
 LISTENS: Final = "session.listens"
-"""Internal option, set by `kinesis_efo.read_stream`: the driver reports which micro-batches are done."""
 BATCH: Final = "session.batch"
-"""Internal option, set by batch reads: this is not a streaming query."""
 TIMES: Final = "session.times"
-"""Internal option, set by `kinesis_efo.read`: which of `since` and `until` were given, for messages."""
 LOADED: Final = "session.loaded"
-"""Internal option, set by `kinesis_efo.read`: when it was called, epoch milliseconds."""
 HINTS: Final = (
-    Option(BATCH, read.flag, "true or false", "-", "set by `kinesis_efo.read`", "batch"),
-    Option(TIMES, read.names, "since or until", "-", "set by `kinesis_efo.read`", "times"),
-    Option(LOADED, read.integer, "epoch milliseconds", "-", "set by `kinesis_efo.read`", "loaded"),
-    Option(DRIVER_HOST, parse_host, "a host name or address", "-", "set by `kinesis_efo.read_stream`", "driver_host"),
-    Option(SUPERVISOR, read.text, "the path of a socket", "-", "set by `kinesis_efo.read_stream`", "supervisor"),
-    Option(LISTENS, read.flag, "true or false", "-", "set by `kinesis_efo.read_stream`", "listens"),
-    Option(PROGRAM, read.text, "the name of a session", "-", "set by `kinesis_efo.read_stream`", "program"),
-)
+    Option(BATCH, read.flag, "true or false", "-", "whether this is a batch read", "batch"),
+    Option(TIMES, read.names, "since or until", "-", "which of the two were given, for messages", "times"),
+    Option(LOADED, read.integer, "epoch milliseconds", "-", "when `kinesis_efo.read` was called", "loaded"),
+    Option(DRIVER_HOST, parse_host, "a host name or address", "-", "the address of Spark's driver", "driver_host"),
+    Option(SUPERVISOR, read.text, "the path of a socket", "-", "the Unix socket of the supervisor, which starts fetchers", "supervisor"),
+    Option(LISTENS, read.flag, "true or false", "-", "whether the driver reports which micro-batches are done", "listens"),
+    Option(PROGRAM, read.text, "the name of a session", "-", "the session of Spark Connect among those of its server", "program"),
+)  # fmt: skip
 _ELSEWHERE: Final = {
     "awsAccessKey": "Databricks'; leave it out: credentials come from the environment, and 'roleArn' assumes a role",
     "consumerName": "Databricks'; here it is 'consumerArn': consumers are declared, and the manifest has their ARNs",
@@ -284,8 +284,7 @@ _TABLE: Final = OptionTable(
 )
 
 
-def _contradictions(given: UserOptions) -> Iterator[str]:
-    names, values = given.names, given.values
+def _contradictions(values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
     needed = ["streamArn", "consumerArn", "leaseTable"]
     direct = [name for name in needed if name in names]
     if values.get(BATCH) and values.get("readMode") != "efo":

@@ -27,6 +27,7 @@ class Option:
         field: Field of the settings, with a dot for one of a nested object: `aws.region`. Empty if the value is only checked.
         needs: Option that this one requires; `name=value` if that option must have a certain value.
         at_most: Option whose value this one must not exceed.
+        of_run: Whether queries that share a run must give it the same value: how the run reads, its memory, AWS identity and addresses.
     """
 
     name: str
@@ -37,19 +38,7 @@ class Option:
     field: str = ""
     needs: str = ""
     at_most: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class UserOptions:
-    """The options that a user gave.
-
-    Attributes:
-        names: Names of all, as documented.
-        values: Values by name, without those that could not be read.
-    """
-
-    names: Set[str]
-    values: Mapping[str, Any]
+    of_run: bool = False
 
 
 class OptionTable(Generic[Settings]):
@@ -79,16 +68,16 @@ class OptionTable(Generic[Settings]):
         self._elsewhere = {each.lower(): (each, told) for each, told in (elsewhere or {}).items()}
 
     def parse(
-        self, texts: Mapping[str, str], contradictions: Callable[[UserOptions], Iterable[str]] = lambda _given: ()
+        self,
+        texts: Mapping[str, str],
+        contradictions: Callable[[Mapping[str, Any], Set[str]], Iterable[str]] = lambda _values, _names: (),
     ) -> Settings:
         """Parse options into settings.
 
         Args:
             texts: Texts by name, in any case.
-            contradictions: Returns faults that concern several options.
-
-        Raises:
-            OptionsError: One or more options are wrong, unknown or missing; the message names all of them.
+            contradictions: Returns faults that concern several options, from the values without those that could not be read, and the
+                names of all that were given.
         """
         faults: list[str] = []
         names: set[str] = set()
@@ -104,8 +93,7 @@ class OptionTable(Generic[Settings]):
                 values[option.name] = option.read(text)
             except ValueError as error:
                 faults.append(f"{self._label(option)} {refusal(error, option.rule, text)}")
-        given = UserOptions(names, values)
-        faults += [*contradictions(given), *self._broken_rules(given)]
+        faults += [*contradictions(values, names), *self._broken_rules(values, names)]
         if faults:
             raise OptionsError(faults)
         return self._filled(values)
@@ -120,17 +108,17 @@ class OptionTable(Generic[Settings]):
         hint = f"; did you mean '{self._by_lower_name[near[0]].name}'?" if near else ""
         return f"{self._subject} has no option {name!r}{hint}"
 
-    def _broken_rules(self, given: UserOptions) -> Iterator[str]:
+    def _broken_rules(self, values: Mapping[str, Any], names: Set[str]) -> Iterator[str]:
         for option in self._by_name.values():
             other, _, wanted = option.needs.partition("=")
-            if option.name in given.names and other:
-                if not wanted and other not in given.names:
+            if option.name in names and other:
+                if not wanted and other not in names:
                     yield f"{self._label(option)} needs option '{other}'"
-                elif wanted and given.values.get(other) != wanted:
+                elif wanted and values.get(other) != wanted:
                     yield f"{self._label(option)} needs option '{other}' to be {wanted}"
-            if option.at_most and not given.names.isdisjoint({option.name, option.at_most}):
+            if option.at_most and not names.isdisjoint({option.name, option.at_most}):
                 value, most = (
-                    given.values[each.name] if each.name in given.values else each.read(each.default.strip("`"))
+                    values[each.name] if each.name in values else each.read(each.default.strip("`"))
                     for each in (option, self._by_name[option.at_most])
                 )
                 if value > most:

@@ -22,8 +22,7 @@ import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import FetcherError
-from kinesis_efo.private_directory import PrivateDirectory
-from kinesis_efo.processes import Process
+from kinesis_efo.processes import PrivateDirectory, Process
 
 try:
     import fcntl

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError
 from kinesis_efo.manifest import Manifest, StreamRef
-from kinesis_efo.offset_document import sources_of
-from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.positions import Offset, Position, ShardKey, sources_of
 
 logger = logging.getLogger(__name__)
 

@@ -15,37 +15,28 @@ from pyspark.sql.datasource import DataSourceStreamReader
 SPARK_VERSION: tuple[int, int] = tuple(int(part) for part in pyspark.__version__.split(".")[:2])  # type: ignore[assignment]
 """Major and minor version of the installed PySpark."""
 
-if TYPE_CHECKING:
-    StreamReaderBase = DataSourceStreamReader
-    ReadAllAvailable: Any
-    read_limit: Any
-elif SPARK_VERSION >= (4, 2):
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadMaxBytes,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
-
-    class StreamReaderBase(DataSourceStreamReader, SupportsTriggerAvailableNow):
-        """A stream reader that supports `Trigger.AvailableNow`."""
-
-    def read_limit(max_bytes: int, max_records: int | None) -> Any:
-        """The read limit that Spark passes back to `latestOffset`: in records if given, else in bytes, as Spark cannot combine them.
-
-        It is never `ReadAllAvailable`, which Spark passes with `Trigger.Once`.
-        """
-        return ReadMaxBytes(max_bytes) if max_records is None else ReadMaxRows(max_records)
-
-else:
+if TYPE_CHECKING or SPARK_VERSION < (4, 2):
     StreamReaderBase = DataSourceStreamReader
 
     class ReadAllAvailable:
         """A stand-in: Spark 4.0 has no read limits."""
 
-    def read_limit(max_bytes: int, max_records: int | None) -> Any:  # noqa: ARG001
-        """Never called: Spark 4.0 has no read limits."""
-        raise AssertionError("Spark 4.0 has no read limits")
+else:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable as ReadAllAvailable
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+    class StreamReaderBase(DataSourceStreamReader, SupportsTriggerAvailableNow):
+        """A stream reader that supports `Trigger.AvailableNow`."""
+
+
+def read_limit(max_bytes: int, max_records: int | None) -> Any:
+    """The read limit that Spark 4.2+ passes back to `latestOffset`: in records if given, else in bytes, as Spark cannot combine them.
+
+    It is never `ReadAllAvailable`, which Spark passes with `Trigger.Once`.
+    """
+    from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
+
+    return ReadMaxBytes(max_bytes) if max_records is None else ReadMaxRows(max_records)
 
 
 def in_pipeline() -> bool:

@@ -16,7 +16,7 @@ from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.keywords import SourceKeywords
 from kinesis_efo.options.source import BATCH, DRIVER_HOST, LISTENS, LOADED, PROGRAM, SUPERVISOR, TIMES
 from kinesis_efo.spark.compat import SPARK_VERSION, in_pipeline
-from kinesis_efo.spark.finished_listener import listen
+from kinesis_efo.spark.listener import listen
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
 from kinesis_efo.units import time_meant
 
@@ -65,9 +65,9 @@ def read_stream(
             f"kinesis_efo.read_stream got name={name!r}: Spark has names of sources since 4.2; leave it out on this version"
         )
     given = dict(_texts(manifest, streams, options))
-    fetchers = _number_of_fetchers(given)
     # The supervisor is started only after the options were checked, so check them with a placeholder.
-    SourceOptions.parse({**given, SUPERVISOR: "not yet"} if fetchers is not None else given)
+    checked = {**given, SUPERVISOR: "not yet"}
+    fetchers = SourceOptions.parse(checked).fetchers
     if fetchers is not None and (in_pipeline() or not _is_driver(spark)):
         where = "a pipeline" if in_pipeline() else "a client of Spark Connect"
         raise ConfigurationError(
@@ -76,7 +76,7 @@ def read_stream(
         )
     if not in_pipeline():
         if _is_driver(spark):
-            KinesisEfoSource({**given, SUPERVISOR: "not yet"} if fetchers is not None else given).schema()
+            KinesisEfoSource(checked).schema()
         else:
             register(spark)
             # The server's JVM has sessions of other programs, too.
@@ -209,14 +209,6 @@ def _time(argument: str, value: datetime | str) -> str:
             f"kinesis_efo.read: {argument} must say its time zone, as 2026-11-20T08:00:00Z does; got {str(value)!r}"
         )
     return moment.isoformat()
-
-
-def _number_of_fetchers(options: Mapping[str, object]) -> int | None:
-    """The number of fetchers on executors; None if there is none or the value is wrong, which the source reports."""
-    for name, value in options.items():
-        if name.lower() == "fetchers" and str(value).strip().isdecimal():
-            return int(str(value))
-    return None
 
 
 def _is_driver(spark: SparkSession) -> bool:

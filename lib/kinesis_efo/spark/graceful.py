@@ -5,6 +5,9 @@ micro-batch, and releases the leases, so that a restarted query begins at once.
 
 Under `spark-submit` an orchestrator signals the JVM, which would shut Spark down at once without notifying Python. This module therefore
 handles signals in the JVM, too, and passes them on to Python.
+
+Cancelling an EMR step ends `spark-submit` but not the driver in YARN, and Kubernetes gives a pod half a minute to end. So there is a stop
+marker, a file or object: `kinesis-efo emr submit` sets its location in the job's settings, and `kinesis-efo emr stop` writes it.
 """
 
 from __future__ import annotations
@@ -20,18 +23,19 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kinesis_efo.spark.stop_marker import watch_marker
-
 logger = logging.getLogger(__name__)
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_CHECK_EVERY: Final = 0.05
+MARKER: Final = "spark.kinesisEfo.stopMarker"
+"""The Spark setting with the stop marker's location, as a Hadoop path. Without it there is nothing to watch."""
+_MARKER_SECONDS: Final = 5.0
+_BOUNDARY_SECONDS: Final = 0.05
 _KILLED_BY_SIGNAL: Final = re.compile(
     # The second is the JDK's, if the signal came before the program had begun.
     r"ExitCodeException exitCode=(?:130|143)\b|Failed to exec spawn helper: pid: \d+, signal: (?:2|15)\b"
@@ -74,14 +78,14 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
     # None stands for a handler that is not Python's, and cannot be restored.
     before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
-    here = isinstance(spark, SparkSession)
-    restore_jvm = _handle_in_jvm(spark, stopping.set) if here else _nothing
-    end_watching = watch_marker(spark, stopping.set) if here else _nothing
+    ends: list[Callable[[], None]] = []
+    if isinstance(spark, SparkSession):
+        ends = [_handle_in_jvm(spark, stopping.set), watch_marker(spark, stopping.set)]
     try:
         yield stopping
     finally:
-        end_watching()
-        restore_jvm()
+        for end in reversed(ends):
+            end()
         for number, handler in before.items():
             signal.signal(number, handler)
         os.close(ask)
@@ -134,7 +138,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
                 "the micro-batch did not end within %.0f s: cutting it short; a restart repeats it", patience
             )
             break
-        time.sleep(_CHECK_EVERY)
+        time.sleep(_BOUNDARY_SECONDS)
     query.stop()
     # A query that failed during the wait was not stopped: its failure counts.
     failure = query.exception()
@@ -146,20 +150,11 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
 
 
 def is_stop(error: Exception, stopping: threading.Event) -> bool:
-    """Whether a query failed only because the signal to stop also ended a program that Hadoop ran for it.
-
-    Args:
-        error: The query's exception.
-        stopping: The event of `stop_signals`.
-    """
+    """Whether a query failed only because the signal to stop also ended a program that Hadoop ran for it."""
     if not (_killed_by_signal(error) and stopping.wait(_SIGNAL_SECONDS)):
         return False
     _say_cut_short()
     return True
-
-
-def _nothing() -> None:
-    pass
 
 
 def _killed_by_signal(error: object) -> bool:
@@ -226,3 +221,47 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
             jvm_signal.handle(named, handler)
 
     return restore
+
+
+def watch_marker(
+    spark: SparkSession, found: Callable[[], None], *, every: float = _MARKER_SECONDS
+) -> Callable[[], None]:
+    """Watch in a thread for the stop marker of a session's job, until it exists."""
+    location = spark.conf.get(MARKER, None)
+    if location is None:
+        return lambda: None
+    ended = threading.Event()
+    thread = threading.Thread(
+        target=_watch, args=(spark, location, found, every, ended), name="stop marker", daemon=True
+    )
+    thread.start()
+
+    def end() -> None:
+        ended.set()
+        thread.join(max(every, 1.0))
+
+    return end
+
+
+def _watch(spark: SparkSession, location: str, found: Callable[[], None], every: float, ended: threading.Event) -> None:
+    warned = False
+    while not ended.wait(every):
+        try:
+            there = _exists(spark, location)
+        # OSError: the JVM is gone.
+        except (Py4JError, OSError) as error:
+            if not warned and not ended.is_set():
+                logger.warning("cannot check for the stop marker %s: %s; trying again", location, error)
+                warned = True
+            continue
+        if there:
+            logger.info("found the stop marker %s", location)
+            found()
+            return
+
+
+def _exists(spark: SparkSession, location: str) -> bool:
+    context = spark.sparkContext
+    jvm: Any = context._jvm
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    return bool(path.getFileSystem(context._jsc.hadoopConfiguration()).exists(path))

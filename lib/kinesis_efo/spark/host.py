@@ -2,45 +2,58 @@
 
 This works for any deployment of Spark. In doubt, tasks count as remote: connections then use TLS, and tasks in the fetcher's network
 namespace still use loopback.
+
+The process that Spark keeps for a stream reader gets no Spark configuration. The command line of Spark's JVM may be outdated, as the
+program may have chosen another master since; so the threads of the JVM show whether it runs tasks.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
-from typing import Final
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from kinesis_efo.calls.address import Listening
-from kinesis_efo.hosts import EVERY_ADDRESS, LOOPBACK, is_every_address, is_loopback
+from kinesis_efo.hosts import EVERY_ADDRESS, LOOPBACK, is_every_address, is_loopback, parse_host
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.spark.jvm import SparkJvm, spark_jvm
+from kinesis_efo.processes import read_stat
 
+_PROC: Final = Path("/proc")
 _BRIDGES: Final = ("br-", "cni", "docker", "veth", "virbr")
 """Prefixes of interfaces to containers of the same host, which have the same addresses on every host."""
+_RUNS_TASKS: Final = "executor-heartb"
+"""The start of the name, cut by Linux, of a thread in every JVM that runs tasks. A driver runs tasks in local mode only."""
+_EXECUTOR: Final = re.compile(r"org\.apache\.spark\..*ExecutorBackend")
+_DRIVER_HOST: Final = "spark.driver.host"
+_DRIVER_HOST_LINE: Final = re.compile(r"^\s*spark\.driver\.host(?:\s*[=:]\s*|\s+)(\S+)\s*$", re.MULTILINE)
 
 
-def where_to_listen(options: SourceOptions) -> Listening:
-    """Where the fetcher of this process listens.
+class SparkJvm(NamedTuple):
+    """What is known of a JVM; the default if no JVM is visible.
 
-    Args:
-        options: The options of the query.
+    Attributes:
+        local: Whether it is a driver that runs tasks itself, so that no task is on another host.
+        hosts: Its configured host names or addresses.
     """
-    return choose(options, spark_jvm(os.getpid()), own_addresses)
+
+    local: bool = False
+    hosts: tuple[str, ...] = ()
 
 
-def choose(options: SourceOptions, spark: SparkJvm, own: Callable[[], Iterable[str]]) -> Listening:
-    """Where a fetcher listens.
-
-    Args:
-        options: The options of the query. `fetcherHost` and `fetcherBindHost` come before everything else. If the session has a
-            loopback address for its driver, executors share its network namespace.
-        spark: What is known of Spark's JVM.
-        own: Returns the addresses of this host.
-    """
+def where_to_listen(
+    options: SourceOptions, spark: SparkJvm | None = None, own: Callable[[], Iterable[str]] | None = None
+) -> Listening:
+    """Where the fetcher of this process listens. The options `fetcherHost` and `fetcherBindHost` come before everything else."""
+    spark = spark_jvm(os.getpid()) if spark is None else spark
     bind, ports = options.fetcher_bind_host, options.fetcher_ports
     told = (options.driver_host,) if options.driver_host else spark.hosts
+    # Executors share the network namespace of a driver with a loopback address.
     local = spark.local or (options.driver_host is not None and is_loopback(options.driver_host))
     hosts: tuple[str, ...]
     if options.fetcher_host:
@@ -50,7 +63,7 @@ def choose(options: SourceOptions, spark: SparkJvm, own: Callable[[], Iterable[s
     elif local and not bind:
         hosts = ()
     else:
-        hosts = (*told, *own())
+        hosts = (*told, *(own or own_addresses)())
     if bind in (None, LOOPBACK) or is_every_address(bind):
         # A client tries loopback first if it leads here; for other clients it leads elsewhere.
         hosts = tuple(dict.fromkeys(host for host in hosts if not is_loopback(host)))
@@ -73,3 +86,65 @@ def own_addresses() -> list[str]:
     ]
     usable = [each for each in found if not (each.is_loopback or each.is_link_local or each.is_unspecified)]
     return [str(each) for each in sorted(usable, key=lambda each: each.version)]
+
+
+def spark_jvm(pid: int, environment: Mapping[str, str] = os.environ, proc: Path = _PROC) -> SparkJvm:
+    """Inspect the nearest JVM above a process."""
+    for above in _ancestors(pid, proc):
+        arguments = _arguments(above)
+        if Path(arguments[0]).name == "java":
+            executor = any(map(_EXECUTOR.fullmatch, arguments))
+            hosts: tuple[str, ...] = ()
+            with suppress(ValueError):
+                hosts = (parse_host(_advertised(arguments, above / "cwd", environment, executor=executor)),)
+            return SparkJvm(not executor and _runs_tasks(above), hosts)
+    return SparkJvm()
+
+
+def _ancestors(pid: int, proc: Path) -> Iterator[Path]:
+    while stat := read_stat(pid, proc):
+        pid = int(stat.parent)
+        yield proc / str(pid)
+
+
+def _arguments(process: Path) -> list[str]:
+    try:
+        return (process / "cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return [""]
+
+
+def _runs_tasks(process: Path) -> bool:
+    for thread in (process / "task").glob("*/comm"):
+        try:
+            if thread.read_text().strip() == _RUNS_TASKS:
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _advertised(arguments: Sequence[str], directory: Path, environment: Mapping[str, str], *, executor: bool) -> str:
+    """The configured host of the JVM, in Spark's order of precedence."""
+    if executor:
+        return _after("--hostname", arguments)
+    for argument in arguments:
+        name, _, value = argument.removeprefix("-D").partition("=")
+        if name == _DRIVER_HOST:
+            return value
+    properties = _after("--properties-file", arguments)
+    home = environment.get("SPARK_HOME")
+    defaults = environment.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
+    if properties or defaults:
+        try:
+            text = (directory / (properties or f"{defaults}/spark-defaults.conf")).read_text(errors="replace")
+        except OSError:
+            text = ""
+        if found := _DRIVER_HOST_LINE.findall(text):
+            # Java escapes colons with a backslash.
+            return str(found[-1]).replace("\\", "")
+    return environment.get("SPARK_LOCAL_HOSTNAME") or environment.get("SPARK_LOCAL_IP") or ""
+
+
+def _after(name: str, arguments: Sequence[str]) -> str:
+    return next((value for option, value in pairwise(arguments) if option == name), "")

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
 
 from kinesis_efo.spark.graceful import is_stop, stop_after_batch, stop_signals
-from kinesis_efo.spark.progress_listener import ProgressListener
+from kinesis_efo.spark.listener import ProgressListener
 from kinesis_efo.spark.reason import explanation, own_message, reason
 
 logger = logging.getLogger(__name__)
@@ -55,11 +55,11 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
         frame.writeStream.format("console").start().awaitTermination()
     ```
     """
-    code, words, name, session, failures = 0, "", "the job", None, None
+    code, words, name, session, failures = 0, "", "the job", None, _Failures()
     try:
         session = spark.getOrCreate() if hasattr(spark, "getOrCreate") else spark
         name = session.conf.get("spark.app.name", None) or name
-        failures = _log_quietly(session)
+        failures.hear(session)
         with stop_signals(session) as stopping, _queries_stopped(session, stopping):
             try:
                 yield session
@@ -69,16 +69,17 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
     except KeyboardInterrupt:
         code, words = INTERRUPTED, f"{name} was interrupted"
     except Exception as error:
-        sys.stderr.write(_own_lines(error) if explanation(error) else traceback.format_exc())
+        frames = [each for each in traceback.extract_tb(error.__traceback__) if not _LIBRARIES.search(each.filename)]
+        # Of an error that is explained, the program's own lines are enough.
+        sys.stderr.write("".join(traceback.format_list(frames)) if explanation(error) else traceback.format_exc())
         code, words = FAILED, f"{name} failed: {reason(error)}"
     finally:
         try:
             if session is not None:
-                _end(session, failures.restore if failures is not None else list, quietly=code != 0)
+                _end(session, failures.restore, quietly=code != 0)
         except KeyboardInterrupt:
             code, words = INTERRUPTED, f"{name} was interrupted"
-    if failures is not None:
-        failures.say(but=words)
+    failures.say(but=words)
     if code:
         sys.stderr.write(f"\n{words}\n")
         sys.stderr.flush()
@@ -96,6 +97,23 @@ class _Failures(ProgressListener):
     def __init__(self) -> None:
         self._waiting: set[str] = set()
         self.restore: Callable[[], object] = list
+
+    def hear(self, spark: SparkSession) -> None:
+        """Print failures of queries here instead of in Spark's log. Only a classic session logs to this program's output."""
+        if not isinstance(spark, SparkSession):
+            return
+        jvm: Any = spark.sparkContext._jvm
+        try:
+            log4j = jvm.org.apache.logging.log4j
+            set_level = log4j.core.config.Configurator.setLevel
+            levels = [(name, log4j.LogManager.getLogger(name).getLevel()) for name in _LOGGERS]
+            spark.streams.addListener(self)
+            for name in _LOGGERS:
+                set_level(name, log4j.Level.OFF)
+            self.restore = lambda: [set_level(*before) for before in levels]
+        # TypeError: this Spark logs with something else.
+        except (Py4JError, TypeError) as error:
+            logger.info("Spark's own log says why queries fail: %s", error)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Is not called."""
@@ -124,26 +142,6 @@ class _Failures(ProgressListener):
             self._waiting.discard(message)
             if message not in but:
                 sys.stderr.write(f"a query failed: {message}\n")
-
-
-def _log_quietly(spark: SparkSession) -> _Failures | None:
-    """Print failures of queries here instead of in Spark's log. Only a classic session logs to this program's output."""
-    if not isinstance(spark, SparkSession):
-        return None
-    jvm: Any = spark.sparkContext._jvm
-    try:
-        log4j, set_level = jvm.org.apache.logging.log4j, jvm.org.apache.logging.log4j.core.config.Configurator.setLevel
-        levels = [(name, log4j.LogManager.getLogger(name).getLevel()) for name in _LOGGERS]
-        failures = _Failures()
-        spark.streams.addListener(failures)
-        for name in _LOGGERS:
-            set_level(name, log4j.Level.OFF)
-        failures.restore = lambda: [set_level(*before) for before in levels]
-    # TypeError: this Spark logs with something else.
-    except (Py4JError, TypeError) as error:
-        logger.info("Spark's own log says why queries fail: %s", error)
-        return None
-    return failures
 
 
 @contextmanager
@@ -180,12 +178,6 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
         stopping.set()
     # Wait, because another query may still be in its micro-batch.
     thread.join()
-
-
-def _own_lines(error: Exception) -> str:
-    """The lines of an error's traceback that belong to the program itself."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return "".join(traceback.format_list([frame for frame in frames if not _LIBRARIES.search(frame.filename)]))
 
 
 def _end(spark: SparkSession, restore: Callable[[], object], *, quietly: bool) -> None:

@@ -11,14 +11,14 @@ import contextlib
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from kinesis_efo.positions import Offset, ShardKey
-from kinesis_efo.private_directory import PrivateDirectory
+from kinesis_efo.processes import PrivateDirectory
 
 _KEPT: Final = 4
 """How many files are kept: Spark reports the progress of a micro-batch after it has planned the next one."""
@@ -38,15 +38,6 @@ class Report(msgspec.Struct, frozen=True):
     data: int | None = msgspec.field(name="dataBytes", default=None)
 
     @classmethod
-    def of(cls, millis_behind: Mapping[ShardKey, int | None], size: tuple[int | None, int | None]) -> Report:
-        """The report for lags, and for a micro-batch's bytes and data."""
-        streams: dict[str, dict[str, int]] = {}
-        for key, millis in sorted(millis_behind.items()):
-            if millis is not None:
-                streams.setdefault(key.stream, {})[key.shard] = millis
-        return cls(streams, *size)
-
-    @classmethod
     def parse(cls, text: str | builtins.bytes | None) -> Report:
         """Parse the JSON of a report; any other text gives an empty report."""
         try:
@@ -60,21 +51,50 @@ class Report(msgspec.Struct, frozen=True):
         return {ShardKey(stream, shard): millis for stream, lags in self.lags.items() for shard, millis in lags.items()}
 
 
-class LagNotes:
-    """Writes the lag files of one query, and removes old ones.
+class Lag:
+    """The lags of a query's shards, and the size of its micro-batch.
 
     Args:
-        directory: Returns the directory; called for each file.
+        directory: Returns the directory of the files.
+
+    Attributes:
+        size: Bytes of the micro-batch and of its data; None if unknown.
     """
 
     def __init__(self, directory: Callable[[], Path]) -> None:
+        self.size: tuple[int | None, int | None] = (None, None)
+        self._millis: dict[ShardKey, int | None] = {}
         self._directory = directory
         self._written: deque[str] = deque()
 
-    def write(self, end: Offset, report: Report) -> None:
-        """Write the report of the micro-batch with this end. Errors are ignored."""
+    @property
+    def at_tips(self) -> bool:
+        """Whether all shards are known to be read up to their tips."""
+        return bool(self._millis) and all(millis == 0 for millis in self._millis.values())
+
+    @property
+    def report(self) -> Report:
+        """What is known."""
+        streams: dict[str, dict[str, int]] = {}
+        for key, millis in sorted(self._millis.items()):
+            if millis is not None:
+                streams.setdefault(key.stream, {})[key.shard] = millis
+        return Report(streams, *self.size)
+
+    def as_data(self) -> dict[str, Any] | None:
+        """The report as plain data; None before any shard is known."""
+        return msgspec.to_builtins(self.report) if self._millis else None
+
+    def update(self, changes: Iterable[tuple[ShardKey, int | None]], present: Container[object] | None = None) -> None:
+        """Note changed lags, and forget shards that are not present, if given."""
+        self._millis.update(changes)
+        if present is not None:
+            self._millis = {key: millis for key, millis in self._millis.items() if key in present}
+
+    def write(self, end: Offset) -> None:
+        """Write the report of the micro-batch with this end to a file, and remove old files. Errors are ignored."""
         with contextlib.suppress(OSError), PrivateDirectory(self._directory()) as there:
-            there.write(name := _name(end), msgspec.json.encode(report))
+            there.write(name := _name(end), msgspec.json.encode(self.report))
             self._written.append(name)
             while len(self._written) > _KEPT:
                 there.remove(self._written.popleft())

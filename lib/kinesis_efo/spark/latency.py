@@ -105,14 +105,7 @@ def without_collections() -> Iterator[None]:
 
 @cache
 def keep_freed_memory(libc: Any = None) -> bool:
-    """Let this process keep up to 32 MiB of freed memory for the next batch.
-
-    Args:
-        libc: The C library; None: the process's own.
-
-    Returns:
-        Whether it was done: only glibc can do it.
-    """
+    """Let this process keep up to 32 MiB of freed memory for the next batch."""
     set_option = getattr(libc or ctypes.CDLL(None), "mallopt", None)
     if set_option is None:
         return False

@@ -23,12 +23,7 @@ SAY_SECONDS: Final = 60.0
 
 
 class LeftOut:
-    """Counts by stream.
-
-    Args:
-        now: Returns the monotonic time, seconds.
-        start_report: Begins to report the counts, at the first one, and returns a function that ends that.
-    """
+    """Counts by stream."""
 
     def __init__(
         self,
@@ -43,13 +38,7 @@ class LeftOut:
         self._said_at: dict[str, float] = {}
 
     def note(self, key: ShardKey, aggregates: int, settings: MetricsSettings) -> None:
-        """Count aggregates that a task has left out.
-
-        Args:
-            key: The shard.
-            aggregates: Their number.
-            settings: How metrics are exported; only those of the first call are used.
-        """
+        """Count aggregates that a task has left out of a shard. The settings of the first call are used."""
         stream, now = key.stream, self._now()
         with self._lock:
             first = not self._counts

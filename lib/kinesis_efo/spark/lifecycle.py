@@ -19,18 +19,15 @@ from typing import Final
 _SPARKS_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
-def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
+def end_with_spark(asked: threading.Event, when_asked: Callable[[], None]) -> None:
     """Handle SIGTERM and SIGINT in this process, so that it lives until Spark closes the connection.
 
     Has no effect outside the process that Spark keeps for a reader: elsewhere, the reader's creator calls `stop()`.
 
     Args:
-        when_asked: Runs once, in a new thread, after the first SIGTERM.
-
-    Returns:
-        An event that the first SIGTERM sets. Long calls should return then.
+        asked: Set at the first SIGTERM.
+        when_asked: Runs once, in a new thread, after that.
     """
-    asked = threading.Event()
     if is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()
 
@@ -49,7 +46,6 @@ def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
         threading.Thread(target=watch, name="kinesis-efo end", daemon=True).start()
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return asked
 
 
 def log_to_stderr() -> None:

@@ -63,10 +63,6 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
     """The streams of which a micro-batch reads parent shards and their children.
 
     Only a micro-batch that reads everything up to now (`catchUp`) does. Otherwise children follow in a later one.
-
-    Args:
-        begin: The start of the micro-batch.
-        ranges: Its ranges.
     """
     return {wanted.key.stream for wanted in ranges if wanted.key not in begin}
 
@@ -74,13 +70,7 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
 def by_fetcher(
     ranges: Sequence[ShardRange], fetchers: Sequence[FetcherAddress | None], *, together: Collection[str] = ()
 ) -> list[tuple[FetcherAddress | None, list[ShardRange]]]:
-    """Group ranges by the fetchers of their shards.
-
-    Args:
-        ranges: Ranges of the micro-batch.
-        fetchers: The fetcher of each; None if there is none yet.
-        together: Streams that get one task each. If there are several fetchers, that task asks the planner for each.
-    """
+    """Group ranges by the fetchers of their shards. Streams of `together` get one task each; with several fetchers, it asks the planner."""
     found: dict[FetcherAddress | None, list[ShardRange]] = {}
     several = len(set(fetchers)) > 1
     for wanted, fetcher in zip(ranges, fetchers, strict=True):

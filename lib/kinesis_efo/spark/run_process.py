@@ -13,6 +13,7 @@ import os
 import pickle
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -29,12 +30,12 @@ from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import Program, RunEntry
 from kinesis_efo.planner.shared_run import SharedRun
-from kinesis_efo.private_directory import notes_directory
-from kinesis_efo.processes import Process
+from kinesis_efo.processes import Process, notes_directory
 from kinesis_efo.spark.host import where_to_listen
 from kinesis_efo.spark.lifecycle import is_sparks_process, log_to_stderr
 
 if TYPE_CHECKING:
+    from kinesis_efo.fetcher.remote import FetcherPlan
     from kinesis_efo.planner.run_thread import RunThread
 
 logger = logging.getLogger(__name__)
@@ -55,15 +56,7 @@ _TOUCH_SECONDS: Final = 3600.0
 
 @dataclass(frozen=True)
 class RunOrder:
-    """The settings of a run's process.
-
-    Attributes:
-        manifest: The application, with the streams to read.
-        options: The options of its first query.
-        listening: Where to listen for tasks.
-        program: Its Spark program.
-        secret: The secret of the run.
-    """
+    """The settings of a run's process."""
 
     manifest: Manifest
     options: SourceOptions
@@ -76,15 +69,7 @@ class RunOrder:
 
 
 def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
-    """The run of a reader, not started yet.
-
-    Args:
-        manifest: The application, with the streams to read.
-        options: The options of the query.
-
-    Raises:
-        FetcherError: Files and locks, by which processes of this program find each other, do not work.
-    """
+    """The run of a reader, not started yet."""
     listening = where_to_listen(options)
     # In any other process, the reader is a program of its own.
     jvm = Process.of(os.getppid() if is_sparks_process() else os.getpid())
@@ -136,90 +121,72 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 class RunProcess:
-    """Starts a run's process.
-
-    Args:
-        order: The settings.
-    """
+    """Starts a run's process."""
 
     def __init__(self, order: RunOrder) -> None:
         self._process = _ahead.pop() if _ahead else _started()
-        self._order = order
+        self._answered = threading.Event()
+        self._answer = b""
         self._stopping = False
         self._ended = ""
-        self._reaper = threading.Thread(target=self._reap, name="kinesis-efo reaper", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, args=(pickle.dumps(order),), name="kinesis-efo run", daemon=True
+        )
 
     def start(self, check: Callable[[], None]) -> None:
-        """Wait until queries can join the run, or its process has ended.
-
-        Args:
-            check: Called repeatedly meanwhile; raises to give up.
+        """Wait until queries can join the run, or its process has ended. `check` is called repeatedly meanwhile, and raises to give up.
 
         Raises:
             KinesisEfoError: The run could not start; or as `check`.
         """
-        answers: list[bytes] = []
-        talking = threading.Thread(target=self._talk, args=(answers,), name="kinesis-efo run", daemon=True)
-        talking.start()
+        self._thread.start()
         try:
-            while talking.is_alive():
-                talking.join(_LOOK_SECONDS)
+            while not self._answered.wait(_LOOK_SECONDS):
                 check()
         except BaseException:
             self._stopping = True
             self._process.kill()
             raise
-        self._reaper.start()
-        answer = answers[0] if answers else b""
-        if answer not in (b"", _READY):
-            raise unpack_error(answer)
+        if self._answer not in (b"", _READY):
+            raise unpack_error(self._answer)
 
     def end(self) -> str:
         """How the process has ended; empty if it has not."""
-        self._reaper.join(_REAPED_SECONDS)
+        self._thread.join(_REAPED_SECONDS)
         return self._ended
 
-    def _talk(self, answers: list[bytes]) -> None:
+    def _watch(self, order: bytes) -> None:
+        """Give the process its order, hear whether the run has begun, and wait for the end of the process."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
         try:
             with stdin:
-                stdin.write(pickle.dumps(self._order))
+                stdin.write(order)
         except OSError:
             logger.debug("the process of the run does not listen", exc_info=True)
         with stdout:
-            answers.append(stdout.read())
-
-    def _reap(self) -> None:
-        self._ended = self._end()
-        if self._process.returncode and not self._stopping:
-            logger.error("the process of the run has ended: %s", self._ended)
-
-    def _end(self) -> str:
-        """Wait for the end of the process, and describe it."""
+            self._answer = stdout.read()
+        self._answered.set()
         code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-        return f"{how}, its largest memory {largest} MiB"
+        self._ended = f"{how}, its largest memory {largest} MiB"
+        if code and not self._stopping:
+            logger.error("the process of the run has ended: %s", self._ended)
 
 
 # -- in the run's process
 
 
 def main(order_from: BinaryIO) -> None:
-    """Start the run, and end when it ends.
-
-    Args:
-        order_from: The stream with the pickled `RunOrder`.
-    """
+    """Start the run, and end when it ends."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Signals may go to the whole process group, while the driver still finishes a micro-batch.
         signal.signal(number, signal.SIG_IGN)
     _lift_memory_limit()
     gc.disable()
     from kinesis_efo.planner.run_thread import RunThread
-    from kinesis_efo.spark.job_request import JobRequest
 
     gc.freeze()
     gc.enable()
@@ -234,7 +201,7 @@ def main(order_from: BinaryIO) -> None:
         options,
         order.listening,
         order.secret,
-        start_fetchers=None if options.supervisor is None else partial(JobRequest, options.supervisor),
+        start_fetchers=None if options.supervisor is None else partial(FetcherJob, options.supervisor),
     )
     answers = os.fdopen(os.dup(1), "wb")
     _hand_over_output(runtime.say)
@@ -263,6 +230,45 @@ def main(order_from: BinaryIO) -> None:
         file.close()
         with contextlib.suppress(OSError):
             order.program.clear()
+
+
+class FetcherJob:
+    """Asks the supervisor in the driver's program for a Spark job of fetchers.
+
+    The job runs as long as the connection is open, so it ends with this process, however that ends.
+    """
+
+    def __init__(self, path: str, plan: FetcherPlan) -> None:
+        self._problem = ""
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.connect(path)
+            self._socket.sendall(pickle.dumps(plan))
+        except OSError as error:
+            self._socket.close()
+            raise FetcherError(
+                f"the program that called kinesis_efo.read_stream(..., fetchers=...) cannot be asked for fetchers at {path}: {error}. It "
+                "has ended, or this query runs on another host than it: start the query in the program that opened the stream"
+            ) from error
+        threading.Thread(target=self._listen, name="kinesis-efo supervisor", daemon=True).start()
+
+    def problem(self) -> str:
+        """The supervisor's last message."""
+        return self._problem
+
+    def stop(self) -> None:
+        """End the job."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _listen(self) -> None:
+        try:
+            with self._socket, self._socket.makefile("r", encoding="utf-8") as lines:
+                for line in lines:
+                    self._problem = str(json.loads(line))
+                    logger.warning("fetchers: %s", self._problem)
+        except (OSError, ValueError):
+            logger.debug("the supervisor is gone", exc_info=True)
 
 
 def _end_with(jvm: Process, begun: threading.Event) -> None:
@@ -294,11 +300,7 @@ def _lift_memory_limit() -> None:
 
 
 def _hand_over_output(say: Callable[[str], None]) -> None:
-    """Let the clients write the output of this process: Spark closes the pipes of the planner that started it when its query ends.
-
-    Args:
-        say: Called with each line, in a new thread.
-    """
+    """Let the clients write the output of this process: Spark closes the pipes of the planner that started it when its query ends."""
     ours, theirs = os.pipe()
     for stream in (1, 2):
         os.dup2(theirs, stream)

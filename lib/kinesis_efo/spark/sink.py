@@ -3,6 +3,8 @@
 It delivers at least once: a task succeeds when Kinesis has acknowledged every record of its partition, and a retried task
 writes its records again. To de-duplicate, put an id into the data that the query computes from its input (for rows of the
 source: `stream`, `shardId`, `sequenceNumber`, `subSequenceNumber`), and drop repeated ids in the consumer.
+
+`SINK_OPTIONS` is the table from which the documentation of its options is generated.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
@@ -24,11 +26,16 @@ from kinesis_efo.aws import SyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError, OptionsError, RecordRefusedError
 from kinesis_efo.manifest import load_manifest
-from kinesis_efo.options import RetrySettings
+from kinesis_efo.metrics import MetricsSettings
+from kinesis_efo.options import AwsSettings, RetrySettings
+from kinesis_efo.options import readers as read
+from kinesis_efo.options.settings import AWS_OPTIONS, METRICS_OPTIONS
+from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.patience import Patience
-from kinesis_efo.producer import BlockingProducer, Given, ProducerMetrics
+from kinesis_efo.producer import BlockingProducer, Given, ProducerMetrics, ProducerSettings
 from kinesis_efo.producer.service import region_of
-from kinesis_efo.spark.sink_options import SinkOptions
+from kinesis_efo.producer.settings import BOUNDS
+from kinesis_efo.units import parse_size
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +45,89 @@ _COLUMNS = {
     "explicitHashKey": ("string", (StringType,)),
     "stream": ("string", (StringType,)),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The sink's options, parsed and checked.
+
+    >>> SinkOptions.parse({"stream": "orders", "linger": "soon"})
+    Traceback (most recent call last):
+        ...
+    kinesis_efo.errors.OptionsError: kinesis-efo sink option 'linger' must be a duration such as 100ms, up to 60s; got 'soon'
+    """
+
+    manifest: str | None = None
+    stream: str | None = None
+    producer: ProducerSettings = field(default_factory=ProducerSettings)
+    aws: AwsSettings = field(default_factory=AwsSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
+        """Parse the options that Spark passes. Names are case-insensitive."""
+        return _TABLE.parse(options)
+
+
+def _bounded(setting: str, parse: Callable[[str], float]) -> Callable[[str], float]:
+    """A reader that enforces the bounds of a producer setting."""
+    least, most, _ = BOUNDS[setting]
+    return read.bounded(parse, least, most)
+
+
+def _patience(text: str) -> float:
+    # A small number alone was probably meant as seconds: as milliseconds, the first throttle would end the task.
+    return read.seconds(text, guess=999)
+
+
+def _milliseconds(text: str) -> float:
+    return read.integer(text) / 1000
+
+
+SINK_OPTIONS: Final = (
+    Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
+           "names the streams; without it, `stream` is a stream's own name or ARN", "manifest"),
+    Option("stream", read.text, "the name of a stream", "the manifest's, if it has one only",
+           "target of rows without a column `stream`, or with null in it", "stream"),
+    Option("maxOutstandingRecords", _bounded("max_outstanding_records", read.integer),
+           "a whole number of records, at least 1", "`20000`",
+           "records of a task that may wait for acknowledgement; then the task waits", "producer.max_outstanding_records"),
+    Option("maxOutstandingBytes", _bounded("max_outstanding_bytes", parse_size), "a size such as 64m, at least 1k", "`64m`",
+           "the same in bytes; at least twice the largest record", "producer.max_outstanding_bytes"),
+    Option("linger", _bounded("linger", read.seconds), "a duration such as 100ms, up to 60s", "`100ms`",
+           "how long a record waits for others to fill its request", "producer.linger"),
+    Option("maxInFlight", _bounded("max_in_flight", read.integer), "a whole number of requests, 1 to 256", "`8`",
+           "requests of a task that may be in flight", "producer.max_in_flight"),
+    Option("ordered", read.flag, "true or false", "`false`",
+           "keep the order of rows with the same partition key within a task", "producer.ordered"),
+    Option("aggregate", read.flag, "true or false", "`false`",
+           "pack rows into KPL aggregates, which readers must unpack", "producer.aggregate"),
+    Option("aggregateBytes", _bounded("aggregate_bytes", parse_size), "a size from 1k to 1m", "`50k`",
+           "size of the largest aggregate", "producer.aggregate_bytes"),
+    Option("failOnError", read.flag, "true or false", "`true`",
+           "fail on a record that can never be written; else log and skip it", "producer.fail_on_error"),
+    Option("retryTimeout", _bounded("retry_timeout", _patience), "a duration such as 5m, 100ms to 1d", "`5m`",
+           "how long a failing shard may make no progress before the task fails", "producer.retry_timeout"),
+    Option("stallWarning", _bounded("stall_warning", _patience), "a duration such as 30s, 100ms to 1d", "`30s`",
+           "how long nothing may be acknowledged before a warning", "producer.stall_warning"),
+    Option("backoff.baseMs", _bounded("backoff_base", _milliseconds), "milliseconds, 1 to 60000", "`100`",
+           "first backoff", "producer.backoff_base", at_most="backoff.maxMs"),
+    Option("backoff.maxMs", _bounded("backoff_max", _milliseconds), "milliseconds, 1 to 600000", "`2000`",
+           "longest backoff", "producer.backoff_max"),
+    *AWS_OPTIONS,
+    *METRICS_OPTIONS,
+)  # fmt: skip
+_TABLE: Final = OptionTable(
+    "kinesis-efo sink",
+    SinkOptions,
+    SINK_OPTIONS,
+    # Spark passes these options of its own to sinks, too.
+    ignored=("checkpointlocation", "queryname"),
+    elsewhere={
+        "kinesis.streamName": "spark-sql-kinesis-connector's; here it is 'stream'",
+        "topic": "Kafka's; here it is 'stream'",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +146,7 @@ class Targets:
 
     @classmethod
     def of(cls, options: SinkOptions, *, named_by_rows: bool) -> Targets:
-        """Find the streams that the options name. Loads the manifest if the options name one.
-
-        Args:
-            options: The sink's options.
-            named_by_rows: Whether the DataFrame has a column `stream`.
-
-        Raises:
-            ManifestError: The manifest cannot be loaded.
-            ConfigurationError: The stream is not a name or ARN, or no region is known.
-            OptionsError: Neither the options nor the rows name a stream.
-        """
+        """Find the streams that the options name. Loads the manifest if the options name one."""
         if options.manifest is None:
             if options.stream is not None:
                 region_of(options.stream, options.aws)
@@ -80,15 +160,10 @@ class Targets:
         default = options.stream
         if default is None and len(arns) == 1:
             (default,) = arns
-        if default is None and not named_by_rows:
+        if default not in arns and not (default is None and named_by_rows):
+            got = "" if default is None else f"; got {default!r}"
             raise OptionsError(
-                [f"kinesis-efo sink option 'stream' must be one of {names} (manifest {manifest.source})"]
-            )
-        if default is not None and default not in arns:
-            raise OptionsError(
-                [
-                    f"kinesis-efo sink option 'stream' must be one of {names} (manifest {manifest.source}); got {default!r}"
-                ]
+                [f"kinesis-efo sink option 'stream' must be one of {names} (manifest {manifest.source}){got}"]
             )
         return cls(default, arns, f"manifest {manifest.source}")
 
@@ -124,11 +199,7 @@ class WriteCounts(WriterCommitMessage):
 
 
 def check_columns(schema: StructType) -> None:
-    """Check that the sink can write a DataFrame's columns.
-
-    Raises:
-        ConfigurationError: A column is missing, unknown, or has the wrong type; the message names all of them.
-    """
+    """Check that the sink can write a DataFrame's columns."""
     faults = []
     given = {field.name: field.dataType for field in schema}
     if "data" not in given:
@@ -144,13 +215,8 @@ def check_columns(schema: StructType) -> None:
         raise ConfigurationError(f"kinesis-efo cannot write this DataFrame: {'; '.join(faults)}")
 
 
-class WriterBase:
-    """The base of batch and streaming writers: creation on the driver, and writing a partition in a task.
-
-    Args:
-        options: The sink's options.
-        targets: The streams to write to.
-    """
+class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+    """The writer of one batch or one streaming query. As an Arrow writer it gets Arrow batches from Spark 4.0, too."""
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self.options = options
@@ -158,11 +224,7 @@ class WriterBase:
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, overwrite: bool) -> Self:
-        """Check mode, columns and options, and make a writer; on the driver, before anything is sent.
-
-        Raises:
-            ConfigurationError: Mode, columns, options or manifest are wrong.
-        """
+        """Check mode, columns and options, and make a writer; on the driver, before anything is sent."""
         if overwrite:
             raise ConfigurationError("kinesis-efo can only append: use mode('append') or outputMode('append')")
         check_columns(schema)
@@ -170,15 +232,48 @@ class WriterBase:
         return cls(parsed, Targets.of(parsed, named_by_rows="stream" in schema.fieldNames()))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteCounts:
-        """Write one partition, and return when Kinesis has acknowledged all of it.
-
-        Raises:
-            StreamError: Some records were not written.
-        """
+        """Write one partition, and return when Kinesis has acknowledged all of it."""
         with Producers(self.options, self.targets) as producers:
             for batch in iterator:
                 producers.put(batch)
             return producers.finish()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Log what all tasks have written."""
+        done, what = _counts(messages), _name(batchId)
+        records, size, refused = (sum(getattr(each, name) for each in done) for name in ("records", "bytes", "refused"))
+        logger.info("%s: wrote %d records (%d bytes) to Kinesis", what, records, size)
+        if refused:
+            logger.error("%s: left out %d records that can never be written (failOnError is off)", what, refused)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Log what was written before some tasks failed for good."""
+        done = _counts(messages)
+        logger.warning(
+            "%s failed: %d of %d tasks had written %d records, which stay in Kinesis; a retry writes them again",
+            _name(batchId),
+            len(done),
+            len(messages),
+            sum(each.records for each in done),
+        )
+
+
+def _counts(messages: Sequence[WriterCommitMessage | None]) -> list[WriteCounts]:
+    return [message for message in messages if isinstance(message, WriteCounts)]
+
+
+def _name(batch: int | None) -> str:
+    return "batch write" if batch is None else f"micro-batch {batch}"
+
+
+@dataclass
+class OpenProducer:
+    """A producer of this process, when it was opened (monotonic seconds), and what it had written before the present task."""
+
+    key: Hashable
+    producer: BlockingProducer
+    opened: float
+    before: ProducerMetrics
 
 
 class ProducerPool:
@@ -192,37 +287,27 @@ class ProducerPool:
     def __init__(self, seconds: float = 300.0, most: int = 8) -> None:
         self._seconds = seconds
         self._most = most
-        self._kept: dict[Hashable, tuple[BlockingProducer, float]] = {}
+        self._kept: dict[Hashable, OpenProducer] = {}
 
-    def take(self, target: str, options: SinkOptions) -> tuple[BlockingProducer, float]:
-        """Get an open producer with nothing outstanding, and the time when it was opened."""
+    def take(self, target: str, options: SinkOptions) -> OpenProducer:
+        """Get an open producer with nothing outstanding."""
         kept = self._kept.pop((target, options), None)
-        if kept is not None and time.monotonic() - kept[1] < self._seconds:
+        if kept is not None and time.monotonic() - kept.opened < self._seconds:
+            kept.before = kept.producer.metrics
             return kept
         if kept is not None:
-            kept[0].abort()
-        return BlockingProducer(
-            target, settings=options.producer, aws=options.aws, metrics=options.metrics
-        ).open(), time.monotonic()
+            kept.producer.abort()
+        made = BlockingProducer(target, settings=options.producer, aws=options.aws, metrics=options.metrics).open()
+        return OpenProducer((target, options), made, time.monotonic(), made.metrics)
 
-    def keep(self, target: str, options: SinkOptions, producer: BlockingProducer, opened: float) -> None:
+    def keep(self, used: OpenProducer) -> None:
         """Give a producer with nothing outstanding back."""
         while len(self._kept) >= self._most:
-            self._kept.pop(next(iter(self._kept)))[0].abort()
-        self._kept[target, options] = producer, opened
+            self._kept.pop(next(iter(self._kept))).producer.abort()
+        self._kept[used.key] = used
 
 
 _pool = ProducerPool()
-
-
-@dataclass
-class _InUse:
-    """A producer, and its metrics before this task."""
-
-    target: str
-    producer: BlockingProducer
-    opened: float
-    before: ProducerMetrics
 
 
 class Producers:
@@ -231,7 +316,7 @@ class Producers:
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self._options = options
         self._targets = targets
-        self._in_use: dict[str, _InUse] = {}
+        self._in_use: dict[str, OpenProducer] = {}
         self._by_name: dict[str | None, BlockingProducer] = {}
         self._rows = 0
         self._left_out = 0
@@ -267,7 +352,7 @@ class Producers:
             written.bytes += metrics.bytes_written - used.before.bytes_written
             written.refused += metrics.records_refused - used.before.records_refused
         for used in self._in_use.values():
-            _pool.keep(used.target, self._options, used.producer, used.opened)
+            _pool.keep(used)
         self._in_use.clear()
         return written
 
@@ -291,52 +376,6 @@ class Producers:
             logger.error("left out (failOnError is off): %s", refused)
             return None
         if target not in self._in_use:
-            producer, opened = _pool.take(target, self._options)
-            self._in_use[target] = _InUse(target, producer, opened, producer.metrics)
+            self._in_use[target] = _pool.take(target, self._options)
         self._by_name[name] = self._in_use[target].producer
         return self._by_name[name]
-
-
-class KinesisBatchWriter(WriterBase, DataSourceArrowWriter):
-    """The writer behind `df.write.format("kinesis-efo").mode("append")`."""
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what all tasks have written."""
-        _log_written("batch write", messages)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was written before some tasks failed for good."""
-        _log_aborted("batch write", messages)
-
-
-class KinesisStreamWriter(WriterBase, DataSourceStreamWriter, DataSourceArrowWriter):
-    """The writer behind `df.writeStream.format("kinesis-efo")`: an Arrow writer, too, so that Spark 4.0 passes Arrow batches."""
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
-        """Log what all tasks of a micro-batch have written."""
-        _log_written(f"micro-batch {batchId}", messages)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
-        """Log what was written before some tasks of a micro-batch failed for good."""
-        _log_aborted(f"micro-batch {batchId}", messages)
-
-
-def _log_written(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    done = [message for message in messages if isinstance(message, WriteCounts)]
-    records, size, refused = (
-        sum(getattr(message, name) for message in done) for name in ("records", "bytes", "refused")
-    )
-    logger.info("%s: wrote %d records (%d bytes) to Kinesis", what, records, size)
-    if refused:
-        logger.error("%s: left out %d records that can never be written (failOnError is off)", what, refused)
-
-
-def _log_aborted(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    done = [message for message in messages if isinstance(message, WriteCounts)]
-    logger.warning(
-        "%s failed: %d of %d tasks had written %d records, which stay in Kinesis; a retry writes them again",
-        what,
-        len(done),
-        len(messages),
-        sum(message.records for message in done),
-    )

@@ -2,30 +2,32 @@
 
 It checks options and manifest in `schema()`, which Spark calls at `load()`, and whose errors the user sees unchanged. Spark imports this
 module in four processes before a query reads its first record, so each part is imported only if it is needed.
+
+Spark 4.0 plans a batch read again for each action on a DataFrame, later versions once. Its end does not change: it is set at `load()`.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
-from pyspark.sql.types import (
-    BinaryType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, InputPartition
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, resolve_manifest
 from kinesis_efo.options import BatchOptions, SourceOptions, are_for_batch
-from kinesis_efo.spark.lifecycle import is_sparks_process
+from kinesis_efo.spark.lifecycle import is_sparks_process, log_to_stderr
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kinesis_efo.batch.stretches import Stretch
+    from kinesis_efo.spark.sink import KinesisWriter
     from kinesis_efo.spark.stream_reader import KinesisStreamReader
 
 NAME = "kinesis-efo"
@@ -64,39 +66,22 @@ class KinesisEfoSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Check options and manifest, and return the columns.
-
-        Raises:
-            OptionsError: Options are wrong; the message names all of them.
-            ManifestError: The manifest cannot be loaded or contradicts the options.
-        """
-        if are_for_batch(self.options):
-            self._resolve_batch()
-        else:
-            self._resolve()
+        """Check options and manifest, and return the columns."""
+        batch = are_for_batch(self.options)
+        _manifest(BatchOptions.parse(self.options).source if batch else SourceOptions.parse(self.options))
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of a part of the streams; see `kinesis_efo.spark.batch_reader`.
-
-        Raises:
-            ConfigurationError: Columns, options or manifest are wrong.
-        """
+        """Make the reader of a part of the streams."""
         _check_columns(schema)
-        from kinesis_efo.spark.batch_reader import KinesisBatchReader
-
-        options, manifest = self._resolve_batch()
-        told = options.source.loaded
+        options = BatchOptions.parse(self.options)
+        manifest, told = _manifest(options.source), options.source.loaded
         if told is None:
             return KinesisBatchReader(options, manifest, self._loaded)
         return KinesisBatchReader(options, manifest, told / 1000, here=False)
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
-        """Make the reader of one query.
-
-        Raises:
-            ConfigurationError: The query's schema is not this source's.
-        """
+        """Make the reader of one query."""
         _check_columns(schema)
         if is_sparks_process():
             from kinesis_efo.spark.run_process import start_ahead
@@ -104,36 +89,76 @@ class KinesisEfoSource(DataSource):
             start_ahead()
         from kinesis_efo.spark.stream_reader import KinesisStreamReader
 
-        options, manifest = self._resolve()
-        return KinesisStreamReader(options, manifest)
+        options = SourceOptions.parse(self.options)
+        return KinesisStreamReader(options, _manifest(options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Make the writer of one streaming query; see `kinesis_efo.spark.sink`.
+        """Make the writer of one streaming query."""
+        return self.writer(schema, overwrite)
 
-        Raises:
-            ConfigurationError: Mode, columns, options or manifest are wrong.
-        """
-        from kinesis_efo.spark.sink import KinesisStreamWriter
+    def writer(self, schema: StructType, overwrite: bool) -> KinesisWriter:
+        """Make the writer of one batch."""
+        from kinesis_efo.spark.sink import KinesisWriter
 
-        return KinesisStreamWriter.of(self.options, schema, overwrite)
+        return KinesisWriter.of(self.options, schema, overwrite)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Make the writer of one batch; see `kinesis_efo.spark.sink`.
 
-        Raises:
-            ConfigurationError: Mode, columns, options or manifest are wrong.
-        """
-        from kinesis_efo.spark.sink import KinesisBatchWriter
+@dataclass(frozen=True)
+class StretchPartition(InputPartition):
+    """The ranges of different shards that one task reads."""
 
-        return KinesisBatchWriter.of(self.options, schema, overwrite)
+    stretches: tuple[Stretch, ...]
 
-    def _resolve(self) -> tuple[SourceOptions, Manifest]:
-        options = SourceOptions.parse(self.options)
-        return options, _patiently(options)
 
-    def _resolve_batch(self) -> tuple[BatchOptions, Manifest]:
-        options = BatchOptions.parse(self.options)
-        return options, _patiently(options.source)
+class KinesisBatchReader(DataSourceReader):
+    """Reads a part of the streams of a manifest.
+
+    Args:
+        options: The read's options.
+        manifest: The application's manifest, reduced to the streams of the read.
+        loaded: When `load()` was called, epoch seconds: the read ends at the tips of that time.
+        here: Whether `loaded` is by this machine's clock. The clock of a client of Spark Connect may be off by an unknown time.
+    """
+
+    def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float, *, here: bool = True) -> None:
+        self._options = options
+        self._manifest = manifest
+        self._loaded = loaded
+        self._here = here
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # A worker unpickles the reader right before Spark sends the task's partition: see latency.py.
+        if self._options.source.latency_hooks:
+            from kinesis_efo.spark import latency
+
+            latency.install()
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks, each with one or several ranges."""
+        import asyncio
+
+        from kinesis_efo.batch.planning import plan, tip_at
+
+        log_to_stderr()
+        planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
+        # Without any task, Spark makes one itself.
+        tasks = max(1, math.ceil(len(planned) / self._options.source.batch_shards_per_task))
+        # Closed shards come first, and each task gets some of them.
+        return [StretchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of one task."""
+        assert isinstance(partition, StretchPartition)
+        if not partition.stretches:
+            return
+        from kinesis_efo.batch.reading import Reading
+        from kinesis_efo.spark.left_out import LEFT_OUT
+
+        log_to_stderr()
+        options = self._options.source
+        left_out = partial(LEFT_OUT.note, settings=options.metrics)
+        yield from Reading(partition.stretches, self._manifest, options, left_out=left_out).batches()
 
 
 def _check_columns(schema: StructType) -> None:
@@ -145,7 +170,7 @@ def _check_columns(schema: StructType) -> None:
         )
 
 
-def _patiently(options: SourceOptions) -> Manifest:
+def _manifest(options: SourceOptions) -> Manifest:
     load = partial(resolve_manifest, options, _Session(options))
     if options.manifest is None or "://" not in options.manifest:
         return load()  # without the imports below

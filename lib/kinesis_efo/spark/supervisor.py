@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import json
 import logging
 import os
 import pickle
+import re
 import shutil
 import socket
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from kinesis_efo.fetcher.remote import FetcherPlan
-from kinesis_efo.spark.cores import check_cores
-from kinesis_efo.spark.fetcher_task import RESULT, fetcher_task
-from kinesis_efo.spark.job_request import LENGTH
+from kinesis_efo.errors import ConfigurationError, FetcherError
+from kinesis_efo.fetcher.remote import FetcherPlan, fetch
+from kinesis_efo.hosts import is_loopback
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.spark.host import where_to_listen
+from kinesis_efo.spark.lifecycle import log_to_stderr
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +40,7 @@ _LOOK_SECONDS: Final = 2.0
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 """Longest pause before a failed job is started again; the first is `_FIRST_PAUSE`."""
+_LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:\s*,\s*\d+)?\])?")
 _numbers = count()
 _supervisors: Final[list[Supervisor]] = []
 _making: Final = threading.Lock()
@@ -39,10 +48,6 @@ _making: Final = threading.Lock()
 
 def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
     """The supervisor of a session, which all of its DataFrames share.
-
-    Args:
-        spark: A classic session.
-        fetchers: Number of fetchers for each query of the next DataFrame.
 
     Raises:
         ConfigurationError: The fetchers would leave no core for micro-batches.
@@ -57,6 +62,22 @@ def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
     return found
 
 
+def check_cores(master: str, fetchers: int, cores_here: int) -> None:
+    """Check that fetchers leave cores for micro-batches, if the number of cores is known: in local mode.
+
+    >>> check_cores("local[4]", 3, 2)
+    >>> check_cores("yarn", 400, 2)
+    """
+    if (found := _LOCAL.fullmatch(master)) is None:
+        return
+    cores = cores_here if found[1] == "*" else int(found[1] or 1)
+    if fetchers >= cores:
+        raise ConfigurationError(
+            f"kinesis-efo option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: each fetcher keeps one, and "
+            f"micro-batches need at least one more. Take fewer fetchers, or fetchers=driver, which keeps none"
+        )
+
+
 def _is_running(spark: SparkSession) -> bool:
     try:
         return bool(spark.sparkContext.defaultParallelism)
@@ -69,9 +90,6 @@ class Supervisor:
 
     Runs reach it through a Unix socket in a directory that only this user can enter. It lives as long as Spark, because a DataFrame may
     be started any number of times.
-
-    Args:
-        spark: A classic session.
 
     Attributes:
         path: The socket.
@@ -159,7 +177,7 @@ class _Job:
             try:
                 self._context.setJobGroup(self._group, f"kinesis-efo fetchers of application {application}")
                 places = self._spark.range(0, self._fetchers, 1, self._fetchers)
-                places.mapInArrow(fetcher_task(self._plan), RESULT).collect()
+                places.mapInArrow(fetcher_task(self._plan), "place long").collect()
                 return  # the run has ended
             except Exception as error:
                 if self._ended.is_set():
@@ -173,7 +191,9 @@ class _Job:
                     pause,
                     reason,
                 )
-                self._say(f"Spark gave their job up: {reason[:2000]}")
+                with suppress(OSError):
+                    problem = json.dumps(f"Spark gave their job up: {reason[:2000]}")
+                    self._connection.sendall(problem.encode() + b"\n")
                 self._ended.wait(pause)
 
     def _watch(self) -> None:
@@ -203,24 +223,46 @@ class _Job:
                         self._fetchers,
                     )
 
-    def _say(self, problem: str) -> None:
-        with suppress(OSError):
-            self._connection.sendall(json.dumps(problem).encode() + b"\n")
-
 
 def _received(connection: socket.socket) -> FetcherPlan | None:
-    with suppress(OSError, EOFError):
-        (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
-        plan = pickle.loads(_exactly(connection, length))
+    with suppress(OSError, EOFError, pickle.UnpicklingError), connection.makefile("rb") as stream:
+        plan = pickle.load(stream)
         if isinstance(plan, FetcherPlan):
             return plan
     return None
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        if not (some := connection.recv(size - len(received))):
-            raise EOFError
-        received += some
-    return bytes(received)
+# -- in tasks
+
+
+def fetcher_task(plan: FetcherPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function of the tasks, which return no rows. The number of its partition is the fetcher's number."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        assert context is not None
+        run_fetcher(plan, context.partitionId())
+        yield from ()
+
+    return run
+
+
+def run_fetcher(plan: FetcherPlan, place: int) -> None:
+    """Fetch until the run has ended."""
+    log_to_stderr()
+    options = _here(plan.options)
+    try:
+        asyncio.run(fetch(replace(plan, options=options), place, where_to_listen(options)))
+    except Exception as error:
+        raise FetcherError(
+            f"fetcher {place} on host {socket.gethostname()}: {error or type(error).__name__}"
+        ) from error
+
+
+def _here(options: SourceOptions) -> SourceOptions:
+    """The options without those for the driver's host, unless all of Spark is on one host."""
+    if options.driver_host is not None and is_loopback(options.driver_host):
+        return options
+    return replace(options, driver_host=None, fetcher_host=None, fetcher_bind_host=None)

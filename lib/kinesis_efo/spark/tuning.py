@@ -94,11 +94,7 @@ def _set_manager(spark: SparkSession, place: str, done: LowLatency) -> None:
 
 
 def manager_class(version: str) -> str:
-    """The class that writes checkpoints without a process for each file.
-
-    Args:
-        version: Spark's version. 4.1 moved the class.
-    """
+    """The class that writes checkpoints without a process for each file."""
     major, minor = (int(part) for part in re.findall(r"\d+", version)[:2])
     package = _STREAMING if (major, minor) < (4, 1) else f"{_STREAMING}checkpointing."
     return f"{package}FileSystemBasedCheckpointFileManager"

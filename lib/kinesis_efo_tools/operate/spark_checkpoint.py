@@ -13,8 +13,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.offset_document import sources_of
-from kinesis_efo.positions import Offset
+from kinesis_efo.positions import Offset, sources_of
 from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown
 

@@ -20,7 +20,7 @@ import pyspark
 import pytest
 
 from demo.output import committed
-from kinesis_efo.spark import stop_marker
+from kinesis_efo.spark import graceful
 from kinesis_efo_local import LocalAws, Settings
 from kinesis_efo_tools.emr import job
 from kinesis_efo_tools.emr.packing import Archive, PythonPlatform, package
@@ -86,7 +86,7 @@ def test_the_archive_is_small_and_brings_everything_but_spark(
 def test_a_job_runs_from_the_archive_alone_and_ends_at_its_stop_marker(
     archive: Archive, bare: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:
-    assert stop_marker.SETTING == job.MARKER_SETTING
+    assert graceful.MARKER == job.MARKER_SETTING
     container, environment = bare
     daemon = "spark.python.daemon.module"
     module = job.spark_settings(TargetKind.CLUSTER, str(archive.path), [], {})[daemon]

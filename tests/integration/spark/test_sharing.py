@@ -19,7 +19,7 @@ import pytest
 
 import kinesis_efo
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.private_directory import notes_directory
+from kinesis_efo.processes import notes_directory
 from kinesis_efo_tools.operate.live import ask
 from tests.support import arriving
 from tests.support.driven import Driver, local_driver

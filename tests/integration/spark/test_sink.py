@@ -19,7 +19,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError, RecordRefusedError, StreamNotFoundError
 from kinesis_efo.spark.facade import register
-from kinesis_efo.spark.sink import KinesisBatchWriter, ProducerPool, WriteCounts
+from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, WriteCounts
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.world import World
 
@@ -208,12 +208,12 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
         monkeypatch.setattr("kinesis_efo.spark.sink._pool", pool)
         running.client("kinesis").create_stream(StreamName="orders", ShardCount=1)
         yield running
-        for producer, _ in pool._kept.values():
-            producer.abort()
+        for kept in pool._kept.values():
+            kept.producer.abort()
 
 
-def task(schema: StructType = DATA, **options: str) -> KinesisBatchWriter:
-    return KinesisBatchWriter.of({"stream": "orders", **options}, schema, overwrite=False)
+def task(schema: StructType = DATA, **options: str) -> KinesisWriter:
+    return KinesisWriter.of({"stream": "orders", **options}, schema, overwrite=False)
 
 
 def test_a_stream_that_kinesis_distributes_itself_gets_neither_aggregates_nor_hash_keys(
@@ -319,7 +319,7 @@ def test_a_row_that_is_refused_is_named_by_its_place_in_its_own_task(aws: LocalA
         task().write(batches(["good"], ["x" * (1 << 20)]))
     aws.client("kinesis").create_stream(StreamName="clicks", ShardCount=1)
     schema = WITH_STREAM
-    writer = KinesisBatchWriter.of({}, schema, overwrite=False)
+    writer = KinesisWriter.of({}, schema, overwrite=False)
     batch = pa.record_batch({"data": ["a", "b", "x" * (1 << 20)], "stream": ["orders", "orders", "clicks"]})
     with pytest.raises(RecordRefusedError, match=r"record 2 \(partition key"):
         writer.write(iter([batch]))
@@ -343,9 +343,9 @@ def test_rows_that_make_no_record_are_named_or_left_out(
     options = {} if "stream" in columns else {"stream": "orders"}
     batch = pa.record_batch({name: pa.array(values, pa.string()) for name, values in columns.items()})
     with pytest.raises(RecordRefusedError, match=re.escape(message)):
-        KinesisBatchWriter.of(options, schema, overwrite=False).write(iter([batch]))
+        KinesisWriter.of(options, schema, overwrite=False).write(iter([batch]))
     before = count(aws)
-    written = KinesisBatchWriter.of({**options, "failOnError": "false"}, schema, overwrite=False).write(iter([batch]))
+    written = KinesisWriter.of({**options, "failOnError": "false"}, schema, overwrite=False).write(iter([batch]))
     assert (written.records, written.refused) == (1, 1)
     assert count(aws) == before + 1
     assert message in caplog.text
@@ -372,22 +372,22 @@ def test_columns_are_checked(fields: list[tuple[str, Any]], message: str) -> Non
 def test_the_target_must_be_known(world: MakeWorld) -> None:
     made = world({"orders": 1, "clicks": 1})
     with pytest.raises(OptionsError, match=r"needs option 'stream' or 'manifest', or a column 'stream'"):
-        KinesisBatchWriter.of({}, DATA, overwrite=False)
+        KinesisWriter.of({}, DATA, overwrite=False)
     with pytest.raises(OptionsError, match=r"'stream' must be one of 'clicks', 'orders' \(manifest"):
-        KinesisBatchWriter.of(options_of(made), DATA, overwrite=False)
+        KinesisWriter.of(options_of(made), DATA, overwrite=False)
     with pytest.raises(OptionsError, match=r"got 'order'"):
-        KinesisBatchWriter.of(options_of(made, stream="order"), DATA, overwrite=False)
+        KinesisWriter.of(options_of(made, stream="order"), DATA, overwrite=False)
     with pytest.raises(ManifestError, match="there is no such file"):
-        KinesisBatchWriter.of({"manifest": "nowhere.json"}, DATA, overwrite=False)
+        KinesisWriter.of({"manifest": "nowhere.json"}, DATA, overwrite=False)
     with pytest.raises(ConfigurationError, match="must be a name or an ARN"):
-        KinesisBatchWriter.of({"stream": "a b"}, DATA, overwrite=False)
-    writer = KinesisBatchWriter.of(options_of(made, stream="orders"), WITH_STREAM, overwrite=False)
+        KinesisWriter.of({"stream": "a b"}, DATA, overwrite=False)
+    writer = KinesisWriter.of(options_of(made, stream="orders"), WITH_STREAM, overwrite=False)
     batch = pa.record_batch({"data": ["x"], "stream": ["elsewhere"]})
     with pytest.raises(
         RecordRefusedError, match=r"row 0 of this task names stream 'elsewhere'; manifest .* has 'clicks', 'orders'"
     ):
         writer.write(iter([batch]))
-    writer = KinesisBatchWriter.of(options_of(made, stream="orders", failOnError="false"), WITH_STREAM, overwrite=False)
+    writer = KinesisWriter.of(options_of(made, stream="orders", failOnError="false"), WITH_STREAM, overwrite=False)
     rows = {"data": ["x", "y", "z"], "stream": ["elsewhere", "", "clicks"]}
     assert writer.write(iter([pa.RecordBatch.from_pydict(rows)])).refused == 1
     assert [len(written_to(made, name)) for name in ("orders", "clicks")] == [1, 1], "an empty name is the default's"

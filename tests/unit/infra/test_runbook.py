@@ -9,7 +9,7 @@ from pathlib import Path
 from kinesis_efo import errors
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
-from kinesis_efo.spark.sink_options import SINK_OPTIONS
+from kinesis_efo.spark.sink import SINK_OPTIONS
 from tests.unit.infra.conftest import Synth
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "runbook.md").read_text()

@@ -17,7 +17,7 @@ from kinesis_efo.planner.program import OwnFile, Program, RunEntry
 from kinesis_efo.planner.run_link import RunConnection
 from kinesis_efo.planner.run_messages import Join
 from kinesis_efo.processes import Process
-from kinesis_efo.spark.finished_listener import FinishedListener, mark_of
+from kinesis_efo.spark.listener import FinishedListener, mark_of
 from tests.support.shared_runs import FakeRun, manifest
 
 pytestmark = pytest.mark.spark

@@ -9,8 +9,7 @@ import pytest
 from kinesis_efo.calls.address import Listening
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import DRIVER_HOST
-from kinesis_efo.spark.host import choose, own_addresses
-from kinesis_efo.spark.jvm import SparkJvm
+from kinesis_efo.spark.host import SparkJvm, own_addresses, where_to_listen
 
 OWN = ("10.0.0.7", "fd00::7")
 LOCAL = SparkJvm(True, ("10.0.0.7",))
@@ -19,7 +18,7 @@ UNKNOWN = SparkJvm()
 
 
 def chosen(spark: SparkJvm, **options: str) -> Listening:
-    return choose(SourceOptions.parse({"manifest": "m", **options}), spark, lambda: OWN)
+    return where_to_listen(SourceOptions.parse({"manifest": "m", **options}), spark, lambda: OWN)
 
 
 def test_local_mode_serves_loopback_alone() -> None:

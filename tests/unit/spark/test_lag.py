@@ -7,13 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
-from kinesis_efo.private_directory import notes_directory
+from kinesis_efo.processes import notes_directory
 from kinesis_efo.spark import listener
-from kinesis_efo.spark.lag import LagNotes, Report, read_note
+from kinesis_efo.spark.lag import Lag, Report, read_note
 from kinesis_efo.spark.listener import LagListener, kinesis_progress
 
 pytestmark = pytest.mark.spark
@@ -21,7 +20,13 @@ pytestmark = pytest.mark.spark
 S0, S1 = ShardKey("orders", "s0"), ShardKey("orders", "s1")
 END = Offset({S0: Position.after(7), S1: SHARD_END})
 REPORT = '{"millisBehindLatest":{"orders":{"s0":350,"s1":20}}}'
-NOTE = Report({"orders": {"s0": 350}}, bytes=1_595_000, data=501_000)
+
+
+def lag(directory: Path, millis: int | None = 350, size: tuple[int | None, int | None] = (1_595_000, 501_000)) -> Lag:
+    lag = Lag(lambda: directory)
+    lag.update([(S0, millis), (S1, None)])
+    lag.size = size
+    return lag
 
 
 def progress(latest: str | None, end: str | None = END.to_json(), name: str | None = "archive") -> Any:
@@ -37,9 +42,8 @@ def test_the_listener_reads_the_lag_from_sparks_progress() -> None:
     )
 
 
-def test_the_listener_tells_what_was_sent_and_how_much_of_it_is_data() -> None:
-    report = Report.of({S0: 350, S1: None}, (1_595_000, 501_000))
-    (found,) = kinesis_progress(progress(msgspec.json.encode(report).decode()))
+def test_the_listener_tells_what_was_sent_and_how_much_of_it_is_data(tmp_path: Path) -> None:
+    (found,) = kinesis_progress(progress(json.dumps(lag(tmp_path).as_data())))
     assert (found.bytes, found.data_bytes) == (1_595_000, 501_000)
     assert str(found) == (
         "query archive, micro-batch 12: 5,000 rows in 1.2 s, 1.5 MiB as sent, about 489.3 KiB of data; "
@@ -47,10 +51,17 @@ def test_the_listener_tells_what_was_sent_and_how_much_of_it_is_data() -> None:
     )
 
 
-def test_a_report_has_all_of_its_fields_before_anything_is_known() -> None:
-    text = msgspec.json.encode(Report.of({S0: None}, (None, None))).decode()
-    assert json.loads(text) == {"millisBehindLatest": {}, "bytes": None, "dataBytes": None}
-    assert Report.parse(text) == Report()
+def test_a_report_has_all_of_its_fields_before_anything_is_known(tmp_path: Path) -> None:
+    report = lag(tmp_path, None, (None, None)).as_data()
+    assert report == {"millisBehindLatest": {}, "bytes": None, "dataBytes": None}
+    assert Report.parse(json.dumps(report)) == Report()
+
+
+def test_shards_that_have_ended_have_no_lag_any_more(tmp_path: Path) -> None:
+    known = lag(tmp_path)
+    known.update([(S1, 0)], {S1})
+    assert known.report.millis_behind == {S1: 0}
+    assert known.at_tips
 
 
 def test_the_listener_tells_where_no_logging_is_set_up(capfd: pytest.CaptureFixture[str]) -> None:
@@ -87,8 +98,7 @@ def test_a_note_is_found_by_the_end_of_its_micro_batch(tmp_path: Path, monkeypat
     monkeypatch.setattr(listener, "notes_directory", lambda: tmp_path / "notes")
     (unknown,) = kinesis_progress(progress(END.to_json()))
     assert unknown.millis_behind == {} and str(unknown).endswith("lag not known")
-    notes = LagNotes(lambda: tmp_path / "notes")
-    notes.write(END, NOTE)
+    lag(tmp_path / "notes").write(END)
     (found,) = kinesis_progress(progress(END.to_json()))
     assert (found.millis_behind, found.bytes, found.data_bytes) == ({S0: 350}, 1_595_000, 501_000)
     assert (tmp_path / "notes").stat().st_mode & 0o077 == 0
@@ -96,9 +106,10 @@ def test_a_note_is_found_by_the_end_of_its_micro_batch(tmp_path: Path, monkeypat
 
 def test_old_notes_are_removed_and_all_of_them_at_the_end(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    notes = LagNotes(lambda: tmp_path)
+    notes = Lag(lambda: tmp_path)
     for number in range(10):
-        notes.write(Offset({S0: Position.after(number)}), Report.of({S0: number}, (None, None)))
+        notes.update([(S0, number)])
+        notes.write(Offset({S0: Position.after(number)}))
     assert len(list(tmp_path.iterdir())) == 4
     assert read_note(tmp_path, Offset({S0: Position.after(9)})).millis_behind == {S0: 9}
     notes.clear()
@@ -108,18 +119,17 @@ def test_old_notes_are_removed_and_all_of_them_at_the_end(tmp_path: Path) -> Non
 def test_a_note_that_cannot_be_written_harms_nothing(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
-    LagNotes(lambda: blocked).write(Offset({S0: TRIM_HORIZON}), NOTE)
+    lag(blocked).write(Offset({S0: TRIM_HORIZON}))
     assert read_note(blocked, Offset({S0: TRIM_HORIZON})) == Report()
 
 
 def test_a_directory_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    notes = LagNotes(lambda: tmp_path)
-    notes.write(END, NOTE)
+    lag(tmp_path).write(END)
     assert list(tmp_path.iterdir()) == []
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
-    LagNotes(lambda: link).write(END, NOTE)
+    lag(link).write(END)
     assert read_note(link, END) == Report() and list(tmp_path.iterdir()) == [link]
 
 

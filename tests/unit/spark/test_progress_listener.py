@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
-from kinesis_efo.spark.progress_listener import ProgressListener, _FromJvm, offset_json
+from kinesis_efo.spark.listener import ProgressListener, _FromJvm, offset_json
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import FetcherError
+from kinesis_efo.calls.wire import pack_error
+from kinesis_efo.errors import DataLossError, FetcherError
 from kinesis_efo.processes import Process
 from kinesis_efo.spark import run_process
 
@@ -132,6 +133,61 @@ def test_a_process_that_cannot_be_started_is_an_error_with_what_it_needs(monkeyp
     assert not run_process._ahead, "there may be no need for it"
     with pytest.raises(FetcherError, match=r"cannot be started with .*: Resource temporarily .* one process more"):
         run_process.RunProcess(SimpleNamespace())  # type: ignore[arg-type]
+
+
+def started(monkeypatch: pytest.MonkeyPatch, program: str) -> run_process.RunProcess:
+    """A process that runs a program in place of a run's."""
+    command = [sys.executable, "-c", f"import os, sys; order = sys.stdin.buffer.read(); {program}"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    monkeypatch.setattr(run_process, "_ahead", [process])
+    return run_process.RunProcess(SimpleNamespace(name="the order"))  # type: ignore[arg-type]
+
+
+def test_a_run_that_is_ready_has_its_order_and_how_it_ends_is_known(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ready = "assert b'the order' in order; os.write(1, b'ready'); os.close(1); import time; time.sleep(600)"
+    process = started(monkeypatch, ready)
+    process.start(lambda: None)
+    assert process.end() == ""
+    process._process.terminate()
+    process._thread.join(60)
+    assert process.end().startswith("signal SIGTERM, its largest memory ")
+    assert process.end().endswith(" MiB")
+    assert "the process of the run has ended: signal SIGTERM" in caplog.text
+
+
+def test_a_run_that_cannot_begin_is_its_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = started(monkeypatch, f"os.write(1, {pack_error(DataLossError('gone'))!r})")
+    with pytest.raises(DataLossError, match="gone"):
+        process.start(lambda: None)
+    process._thread.join(60)
+    assert process.end().startswith("exit code 0, ")
+    assert caplog.messages == []
+
+
+def test_a_run_that_ends_without_an_answer_is_looked_for_and_its_end_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = started(monkeypatch, "sys.exit(3)")
+    process.start(lambda: None)
+    process._thread.join(60)
+    assert "the process of the run has ended: exit code 3" in caplog.text
+
+
+def test_a_run_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    process = started(monkeypatch, "import time; time.sleep(600)")
+
+    def check() -> None:
+        raise DataLossError("another part has failed")
+
+    with pytest.raises(DataLossError, match="another part has failed"):
+        process.start(check)
+    process._thread.join(60)
+    assert process.end().startswith("signal SIGKILL, ")
+    assert caplog.messages == []
 
 
 def test_a_process_whose_starter_has_died_ends_by_itself() -> None:

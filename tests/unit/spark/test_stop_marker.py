@@ -12,7 +12,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from kinesis_efo.spark.stop_marker import SETTING, watch_marker
+from kinesis_efo.spark.graceful import MARKER, watch_marker
 
 
 def _session(marker: str | None, exists: Callable[[], bool]) -> SparkSession:
@@ -22,7 +22,7 @@ def _session(marker: str | None, exists: Callable[[], bool]) -> SparkSession:
     hadoop = SimpleNamespace(fs=SimpleNamespace(Path=lambda location: path if location == marker else None))
     jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))
     context = SimpleNamespace(_jvm=jvm, _jsc=SimpleNamespace(hadoopConfiguration=lambda: None))
-    conf = SimpleNamespace(get=lambda name, default: marker if name == SETTING else default)
+    conf = SimpleNamespace(get=lambda name, default: marker if name == MARKER else default)
     return cast(SparkSession, SimpleNamespace(conf=conf, sparkContext=context))
 
 

@@ -26,9 +26,10 @@ from kinesis_efo.planner.access import Commit
 from kinesis_efo.planner.query_ends import EndPositions
 from kinesis_efo.planner.query_planner import QueryPlanner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
-from kinesis_efo.spark import stream_reader
+from kinesis_efo.spark import stream_planner, stream_reader
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable
 from kinesis_efo.spark.partitions import KinesisPartition
+from kinesis_efo.spark.stream_planner import StreamPlanner
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from tests.support.fetched import after, key
 from tests.support.world import wait_until
@@ -154,9 +155,6 @@ class Reader(KinesisStreamReader):
     def __init__(self, initial: Mapping[ShardKey, Position], *, marked: bool = False, **options: str) -> None:
         super().__init__(SourceOptions.parse({"manifest": "m.json", **options}), MANIFEST)
         self.marked = marked
-        if not marked:
-            # Offsets are compared whole here. Marks have tests of their own.
-            self._mark = None  # type: ignore[assignment]
         self.fetcher = Fetcher()
         self.initial_offsets = 0
         self.late = 0
@@ -171,17 +169,33 @@ class Reader(KinesisStreamReader):
         self._start_at = Offset(initial)
         query: Any = AsyncQuery(self.fetcher)
         self.planner = QueryPlanner(self, query, "q", self._options, MANIFEST.streams)
-        self._runtime = self
+        run: Any = self
+        self.here = StreamPlanner(self._options, MANIFEST, lambda: run)
+        self.__dict__["_planner"] = self.here
+        if not marked:
+            # Offsets are compared whole here. Marks have tests of their own.
+            self.here._run._mark = None  # type: ignore[assignment]
 
-    def _started(self) -> Any:
+    def start(self) -> None:
         self.started = True
-        return self
 
-    def _data(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
-        data = super()._data(offset, begin)
+    def initialOffset(self) -> dict[str, Any]:
+        return self._shown(super().initialOffset())
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        return self._shown(super().latestOffset(start, limit))
+
+    def _shown(self, data: dict[str, Any]) -> dict[str, Any]:
         if not self.marked:
             data.pop("begin", None)
         return data
+
+    def offset(self, data: dict[str, Any]) -> Offset:
+        return self.here._offsets.read(data)
+
+    def end_query(self, at_most: float) -> None:
+        """As `stop` does, and as a signal does."""
+        self.here._commit_last(at_most)
 
     @property
     def planner_address(self) -> FetcherAddress | None:
@@ -258,7 +272,7 @@ def test_a_first_micro_batch_that_is_repeated_begins_where_it_began(records: int
     # The next start is asked again where the query begins: now, which is another time, and with other shards.
     again = Reader({key(0): LATER, key(1): LATER}, marked=True)
     assert ranges(again.partitions(again.initialOffset(), end)) == planned
-    assert again.fetcher.resumed == [again._offset(end)], "it is no new query"
+    assert again.fetcher.resumed == [again.offset(end)], "it is no new query"
     assert again.latestOffset(end) == end, "Spark compares offsets as text"
     reader.fetcher.there[key(0)] = again.fetcher.there[key(0)] = (after(20), 2)
     further = again.latestOffset(end)
@@ -282,8 +296,8 @@ def test_a_micro_batch_after_which_spark_never_asks_is_done_where_the_driver_say
     reader.partitions(start, end)
     if done:
         reader.finish(end)
-    reader._learn_last(60.0 if done else 0.0)
-    assert reader.fetcher.commits == ([reader._offset(end)] if done else [])
+    reader.end_query(60.0 if done else 0.0)
+    assert reader.fetcher.commits == ([reader.offset(end)] if done else [])
 
 
 def test_word_that_is_on_its_way_is_waited_for_and_that_of_another_micro_batch_is_not_taken() -> None:
@@ -293,11 +307,11 @@ def test_word_that_is_on_its_way_is_waited_for_and_that_of_another_micro_batch_i
     end = reader.latestOffset(start)
     reader.partitions(start, end)
     reader.finish({"mark": "other:1"})
-    reader._learn_last(0.0)
+    reader.end_query(0.0)
     assert reader.fetcher.commits == []
     reader.words = [{"mark": "other:2"}, end]
-    reader._learn_last(60.0)
-    assert reader.fetcher.commits == [reader._offset(end)]
+    reader.end_query(60.0)
+    assert reader.fetcher.commits == [reader.offset(end)]
 
 
 def test_what_the_driver_has_said_is_not_committed_again_when_spark_asks_for_more() -> None:
@@ -308,9 +322,9 @@ def test_what_the_driver_has_said_is_not_committed_again_when_spark_asks_for_mor
     reader.partitions(start, end)
     reader.finish(end)
     reader.latestOffset(end)
-    assert reader.fetcher.commits == [reader._offset(end)]
+    assert reader.fetcher.commits == [reader.offset(end)]
     reader.finish(end)
-    assert reader.fetcher.commits == [reader._offset(end)]
+    assert reader.fetcher.commits == [reader.offset(end)]
 
 
 def test_without_a_listener_nothing_is_waited_for() -> None:
@@ -319,7 +333,7 @@ def test_without_a_listener_nothing_is_waited_for() -> None:
     start = reader.initialOffset()
     reader.partitions(start, reader.latestOffset(start))
     began = time.monotonic()
-    reader._learn_last(60.0)
+    reader.end_query(60.0)
     assert time.monotonic() - began < 30
     assert reader.fetcher.commits == []
 
@@ -334,8 +348,8 @@ def test_a_reader_whose_fetcher_has_failed_stops_all_the_same() -> None:
         raise DataLossError("gone")
 
     reader.fetcher.commit = fail  # type: ignore[method-assign]
-    reader._done = reader._running
-    reader._learn_last(60.0)
+    reader.here._run.done = reader.here._running
+    reader.end_query(60.0)
 
 
 def test_spark_4_0_starts_a_query_with_the_latest_offset() -> None:
@@ -448,7 +462,7 @@ def test_a_micro_batch_without_records_has_one_task_that_reads_nothing_so_that_s
     worker: KinesisStreamReader = pickle.loads(pickle.dumps(KinesisStreamReader(reader._options, MANIFEST)))
     assert list(worker.read(pickle.loads(pickle.dumps(partition)))) == []
 
-    reader._options = replace(reader._options, latency_hooks=False)
+    reader.here._options = replace(reader._options, latency_hooks=False)
     assert reader.partitions(offset(s0=START), offset(s0=after(10))) == []
 
 
@@ -578,7 +592,7 @@ def test_available_now_stops_waiting_when_it_is_asked_to() -> None:
     reader = Reader({key(0): after(1)})
     reader.prepareForTriggerAvailableNow()
     reader.fetcher.ending = [None]
-    reader._asked_to_end.set()
+    reader.here._run.ending.set()
     assert reader.latestOffset(offset(s0=after(1))) == offset(s0=after(1))
 
 
@@ -636,11 +650,11 @@ def test_a_query_that_ends_by_itself_behind_the_tips_says_so(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(stream_reader, "SPARK_VERSION", version)
+    monkeypatch.setattr(stream_planner, "SPARK_VERSION", version)
     reader = Reader({key(0): START}, marked=True, **({LISTENS: "true"} if listener else {}), **options)
     reader.fetcher.there[key(0)] = (after(9), 3)
     start, end = offset(s0=START), {**offset(s0=after(9)), "mark": "ab:1"}
-    reader._mark = Mark("ab", 0)
+    reader.here._run._mark = Mark("ab", 0)
     reader.fetcher.found = [Offset({key(0): after(9)})]
     for _ in range(asked):
         reader.latestOffset(start)
@@ -648,8 +662,8 @@ def test_a_query_that_ends_by_itself_behind_the_tips_says_so(
     if finished:
         reader.finish(end)
     with caplog.at_level(logging.WARNING):
-        reader._learn_last(0.0)
-        reader._learn_last(0.0)
+        reader.end_query(0.0)
+        reader.end_query(0.0)
     if version >= (4, 2) and asked:
         said = None
     assert len(caplog.messages) == (said is not None)
@@ -673,20 +687,20 @@ def test_a_query_that_has_read_everything_ends_without_a_word(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(stream_reader, "SPARK_VERSION", (4, 0))
+    monkeypatch.setattr(stream_planner, "SPARK_VERSION", (4, 0))
     reader = Reader({key(0): START}, **options)
     reader.fetcher.there[key(0)] = (after(9), records)
     reader.fetcher.behind = behind
     reader.partitions(offset(s0=START), reader.latestOffset(offset(s0=START)))
     with caplog.at_level(logging.WARNING):
-        reader._learn_last(0.0)
+        reader.end_query(0.0)
     assert len(caplog.messages) == warned
 
 
 def test_a_query_that_has_failed_at_its_start_says_no_more(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stream_reader, "SPARK_VERSION", (4, 0))
+    monkeypatch.setattr(stream_planner, "SPARK_VERSION", (4, 0))
     reader = Reader({key(0): START})
 
     def fail(*_: object, **__: object) -> PollReply:
@@ -696,7 +710,7 @@ def test_a_query_that_has_failed_at_its_start_says_no_more(
     with pytest.raises(DataLossError):
         reader.latestOffset(offset(s0=START))
     with caplog.at_level(logging.WARNING):
-        reader._learn_last(0.0)
+        reader.end_query(0.0)
     assert not caplog.messages
 
 
@@ -759,14 +773,15 @@ def test_the_bytes_of_a_micro_batch_up_to_the_tips_are_not_known() -> None:
     reader.fetcher.there = {key(0): (after(5), 3)}
     reader.fetcher.found = [Offset({key(0): after(5)})]
     reader.latestOffset(begin)
-    assert reader._report().bytes is None
+    assert reader.here.lag.report.bytes is None
 
 
 def test_a_pickled_reader_leaves_its_fetcher_behind() -> None:
     reader = KinesisStreamReader(SourceOptions.parse({"manifest": "m.json"}), MANIFEST)
-    reader._runtime = threading.Lock()  # type: ignore[assignment]
+    reader.__dict__["_planner"] = threading.Lock()
     again = pickle.loads(pickle.dumps(reader))
-    assert (again._runtime, again._options) == (None, reader._options)
+    assert "_planner" not in again.__dict__
+    assert again._options == reader._options
 
 
 def test_a_checkpoint_of_another_source_is_refused() -> None:
@@ -856,12 +871,14 @@ def test_the_last_record_in_front_of_an_end_that_was_asked_for_is_known_whoever_
     reader = Reader({key(0): after(1)})
     reader.prepareForTriggerAvailableNow()
     reader.fetcher.ending = [EndPositions(Offset({key(0): after(50)}), complete=True, lasts={key(0): 48})]
+    begin = reader.initialOffset()
     # Fetchers elsewhere do not tell of the inside of an event. In front of the end, they tell of the last record as ever.
     for through, last, expected in ((after(20), 19, (after(20), 19)), (after(70), 69, (after(50), 48))):
         reader.fetcher.there, reader.fetcher.lasts = {key(0): (through, 9)}, {key(0): last}
         end = reader.latestOffset()
         assert end == with_lasts({key(0): expected[1]}, s0=expected[0])
-        reader.partitions(reader._data(reader._planned or reader._initial_offset()), end)
+        reader.partitions(begin, end)
+        begin = end
 
 
 def test_catching_up_names_the_last_records_of_its_one_micro_batch() -> None:
@@ -958,7 +975,7 @@ def test_a_reader_that_waits_for_its_lease_ends_with_its_query() -> None:
     reader.fetcher.held = [False]
     asking = threading.Thread(target=reader.latestOffset)
     asking.start()
-    reader._asked_to_end.set()
+    reader.here._run.ending.set()
     asking.join(60)
     assert not asking.is_alive()
 
@@ -986,7 +1003,7 @@ def test_a_new_query_marks_its_checkpoint_and_counts_what_moves() -> None:
     reader.partitions(first, second)
     reader.fetcher.there[key(0)] = (after(20), 3)
     assert reader.latestOffset()["mark"] == f"{name}:2"
-    reader._learn_last(0.0)
+    reader.end_query(0.0)
     assert reader.fetcher.marks == [second["mark"]], "noted once Spark's log has it"
     assert reader.fetcher.resumed == [], "a new query goes on from no checkpoint"
     other = Reader({key(0): START}, marked=True)
@@ -1000,6 +1017,6 @@ def test_a_query_goes_on_with_the_mark_of_its_checkpoint_and_an_old_one_gets_one
         assert reader.latestOffset(begin) == begin
         reader.fetcher.there[key(0)] = (after(20), 3)
         moved = reader.latestOffset(begin)["mark"]
-        assert moved == (expected or f"{reader._mark.checkpoint}:1")
+        assert moved == (expected or f"{reader.here._run._mark.checkpoint}:1")
         (resumed,) = reader.fetcher.resumed
         assert resumed.to_dict().get("mark") == mark.get("mark")

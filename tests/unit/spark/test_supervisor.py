@@ -1,17 +1,25 @@
-"""One supervisor for all DataFrames of a session, and nothing left of it when Spark is stopped."""
+"""One supervisor for all DataFrames of a session, the jobs that runs ask it for, and nothing left of it when Spark is stopped."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.calls.address import FetcherAddress, Listening
+from kinesis_efo.errors import ConfigurationError, FetcherError
+from kinesis_efo.fetcher.remote import FetcherPlan
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.options.source import DRIVER_HOST, SUPERVISOR
 from kinesis_efo.spark import supervisor as module
-from kinesis_efo.spark.supervisor import supervisor_of
+from kinesis_efo.spark.run_process import FetcherJob
+from kinesis_efo.spark.supervisor import check_cores, run_fetcher, supervisor_of
+from tests.support.shared_runs import manifest
 from tests.support.world import wait_until
 
 
@@ -27,10 +35,41 @@ class Context:
             raise AttributeError("'NoneType' object has no attribute 'sc'")  # as PySpark's
         return 8
 
+    def __init__(self) -> None:
+        self.groups: list[str] = []
+        self.cancelled: list[str] = []
+        self.jobs: dict[int, list[Any]] = {}
+
+    def setJobGroup(self, group: str, _description: str) -> None:
+        self.groups.append(group)
+
+    def cancelJobGroup(self, group: str) -> None:
+        self.cancelled.append(group)
+
+    def statusTracker(self) -> Any:
+        stages = {number: stage for job, stages in self.jobs.items() for number, stage in enumerate(stages, 10 * job)}
+        return SimpleNamespace(
+            getJobIdsForGroup=lambda _group: [0],
+            getActiveJobsIds=lambda: [0, *self.jobs],
+            getJobInfo=lambda job: SimpleNamespace(stageIds=[n for n in stages if n // 10 == job]),
+            getStageInfo=stages.get,
+        )
+
 
 class Session:
-    def __init__(self, context: Context) -> None:
+    """A session whose jobs of fetchers end as a test says."""
+
+    def __init__(self, context: Context, collect: Callable[[], object] = list) -> None:
         self.sparkContext = context
+        self.sizes: list[tuple[int, ...]] = []
+        self.collect = collect
+
+    def range(self, *size: int) -> Session:
+        self.sizes.append(size)
+        return self
+
+    def mapInArrow(self, _function: object, _schema: str) -> Session:
+        return self
 
 
 @pytest.fixture
@@ -75,3 +114,120 @@ def test_so_many_that_no_core_is_left_are_refused_each_time(context: Context) ->
     path_for(Session(context), 7)
     with pytest.raises(ConfigurationError, match="option 'fetchers' is 8, but Spark has 8 cores"):
         path_for(Session(context), 8)
+
+
+@pytest.mark.parametrize(
+    ("master", "fetchers", "here"),
+    [
+        ("local[4]", 3, 1),
+        ("local[*]", 7, 8),
+        ("local-cluster[2,1,1024]", 9, 1),
+        ("yarn", 9, 1),
+        ("", 9, 1),
+    ],
+)
+def test_where_cores_are_left_or_a_cluster_may_grow(master: str, fetchers: int, here: int) -> None:
+    check_cores(master, fetchers, here)
+
+
+@pytest.mark.parametrize(
+    ("master", "fetchers", "here", "cores"),
+    [("local", 1, 8, 1), ("local[4]", 4, 8, 4), ("local[4, 2]", 5, 8, 4), ("local[*]", 8, 8, 8)],
+)
+def test_where_none_is_left(master: str, fetchers: int, here: int, cores: int) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_cores(master, fetchers, here)
+    assert f"option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: " in str(caught.value)
+
+
+# -- the jobs that runs ask it for
+
+
+def plan(**options: str) -> FetcherPlan:
+    given = {"manifest": "m.json", "fetchers": "3", SUPERVISOR: "s", **options}
+    return FetcherPlan(manifest("orders"), SourceOptions.parse(given), FetcherAddress("here", 1), "secret")
+
+
+def test_a_job_that_fails_is_started_again_and_its_run_learns_why_until_it_ends(
+    context: Context, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_FIRST_PAUSE", 0.02)
+    third, ended = threading.Event(), threading.Event()
+
+    def collect() -> None:
+        if len(session.sizes) < 3:
+            raise RuntimeError("no executor is left")
+        third.set()
+        assert ended.wait(60)
+        raise RuntimeError("cancelled")
+
+    session = Session(context, collect)
+    job = FetcherJob(str(path_for(session)), plan())
+    assert third.wait(60)
+    wait_until(lambda: job.problem() != "", 60, "word of the failure")
+    assert job.problem() == "Spark gave their job up: no executor is left"
+    assert session.sizes == [(0, 3, 1, 3)] * 3
+    assert len(set(context.groups)) == 1
+    assert [text.split("; ")[1][:27] for text in caplog.messages if "failed" in text] == [
+        "starting them again in 0 s:"
+    ] * 2
+    job.stop()
+    wait_until(lambda: context.cancelled == context.groups[:1], 60, "the end of the job")
+    ended.set()
+    wait_until(lambda: not any(each.name == "kinesis-efo job" for each in threading.enumerate()), 60, "its thread")
+    assert len(session.sizes) == 3, "what is cancelled is not started again"
+
+
+def stage(tasks: int, active: int, completed: int) -> Any:
+    return SimpleNamespace(numTasks=tasks, numActiveTasks=active, numCompletedTasks=completed)
+
+
+@pytest.mark.parametrize(
+    ("stages", "warned"),
+    [
+        ([stage(4, 0, 2)], True),
+        ([stage(4, 1, 2)], False),
+        ([stage(4, 0, 4)], False),
+        ([stage(4, 0, 2), stage(4, 2, 0)], False),
+    ],
+)
+def test_tasks_that_wait_while_fetchers_have_the_cores_are_a_warning(
+    context: Context, stages: list[Any], warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_NO_CORE_SECONDS", 0.03)
+    context.jobs = {1: stages}
+    ended = threading.Event()
+    with caplog.at_level(logging.WARNING):
+        job = FetcherJob(str(path_for(Session(context, lambda: ended.wait(60)))), plan())
+        if warned:
+            wait_until(lambda: "3 fetchers have taken the cores" in caplog.text, 60, "the warning")
+        else:
+            wait_until(lambda: context.groups != [], 60, "the job")
+            ended.wait(0.3)
+    job.stop()
+    ended.set()
+    assert ("have taken the cores" in caplog.text) is warned
+
+
+def test_a_supervisor_that_is_gone_is_an_error_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FetcherError, match=r"cannot be asked for fetchers at .*: start the query in the program that"):
+        FetcherJob(str(tmp_path / "supervisor"), plan())
+
+
+@pytest.mark.parametrize(("host", "kept"), [("127.0.0.1", True), ("10.0.0.7", False)])
+def test_a_fetcher_elsewhere_has_no_address_of_the_drivers_host(
+    host: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[SourceOptions, int]] = []
+
+    async def fetch(given: FetcherPlan, place: int, listening: Listening) -> None:
+        asked.append((given.options, place))
+        raise OSError("no route")
+
+    monkeypatch.setattr(module, "fetch", fetch)
+    with pytest.raises(FetcherError, match=r"fetcher 2 on host .*: no route"):
+        run_fetcher(plan(fetcherHost="gateway", fetcherBindHost="10.0.0.9", **{DRIVER_HOST: host}), 2)
+    ((options, place),) = asked
+    assert place == 2
+    known = (options.driver_host, options.fetcher_host, options.fetcher_bind_host)
+    assert known == ((host, "gateway", "10.0.0.9") if kept else (None, None, None))

@@ -1,0 +1,353 @@
+"""Plans the micro-batches of a query, in the process that Spark keeps for it.
+
+The order of Spark's calls differs between versions: 4.0 asks for the latest offset before the initial one, and after a crash it first
+passes the *end* of the uncommitted micro-batch, as `tasks(end, end)`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.errors import ConfigurationError, KinesisEfoError
+from kinesis_efo.failure import stopped
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.marks import Mark
+from kinesis_efo.options import Bounds, Deaggregation, SourceOptions
+from kinesis_efo.planner.access import BatchPlan, Begin, Commit, Next, Plan, Reading, Step
+from kinesis_efo.planner.shared_run import SharedRun
+from kinesis_efo.planner.stream_set import StreamSet
+from kinesis_efo.positions import Offset, ShardRange
+from kinesis_efo.processes import notes_directory
+from kinesis_efo.spark.compat import SPARK_VERSION
+from kinesis_efo.spark.lag import Lag
+from kinesis_efo.spark.lifecycle import end_with_spark
+from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
+from kinesis_efo.spark.run_process import end_ahead
+
+logger = logging.getLogger(__name__)
+
+_REPORT_SECONDS = 2.0
+"""How long a stopping query waits for the driver's report of its last micro-batch. It takes milliseconds, or half a second for the first
+micro-batch of a session."""
+
+
+class StreamPlanner:
+    """Plans the micro-batches of one query.
+
+    Args:
+        options: The query's options.
+        manifest: The application's manifest, reduced to the streams of the query.
+        join: Makes the run of the query, not started yet.
+
+    Attributes:
+        lag: What `reportLatestOffset` tells.
+        available_now: Whether the query ends at the streams' tips as they are at the first `latest`, or at `endingPosition`.
+    """
+
+    def __init__(self, options: SourceOptions, manifest: Manifest, join: Callable[[], SharedRun]) -> None:
+        self.lag = Lag(notes_directory)
+        self.available_now = False
+        self._options = options
+        self._offsets = SparkOffsets(manifest, drop=options.drop_removed_streams)
+        self._run = QueryRun(options, join, self._commit_last)
+        self._triggers = Triggers()
+        self._planned: Offset | None = None
+        self._running: Offset | None = None
+        self._step: tuple[Offset, Offset, BatchPlan] | None = None
+
+    def initial(self) -> dict[str, Any]:
+        """The start of a new query. Chosen once: Spark asks twice, or after the latest offset."""
+        start = self._run.initial()
+        return self._offsets.to_dict(start, start)
+
+    def latest(self, start: dict[str, Any] | None, *, once: bool) -> dict[str, Any]:
+        """The end of the next micro-batch; `start` itself if there is nothing to read. Spark 4.0 passes no `start`.
+
+        Spark calls this only after it has written the commit log of the micro-batch before, so that is done.
+        """
+        self._check_end(once=once)
+        hurry = self._triggers.begin()
+        position = self._offsets.read(start) if start else self._planned or self._run.initial()
+        if position == self._running:
+            self._run.done = position
+        self._run.begin(position)
+        begin = position if position is self._run.start else None
+        # Short calls, to check in between whether this process has to end.
+        while not self._run.ending.is_set():
+            step = self._run.shared.ask(
+                Next(position, self._options.poll_timeout, self._run.news, hurry, once, self.available_now)
+            )
+            self._run.committed = self._run.done
+            self._note(position, step)
+            if step.end is not None:
+                return self._offsets.to_dict(step.end, begin)
+            if not step.again:
+                break
+        self._triggers.had_nothing = True
+        return self._offsets.to_dict(position, begin)
+
+    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
+        """The tasks of a micro-batch. A call with `start == end` only gives the query's position."""
+        planned = self._planned = self._offsets.read(end)
+        if start == end:
+            return []
+        first, self._running = self._running is None, planned
+        self._run.begin(planned)
+        if SPARK_VERSION < (4, 2):
+            self.lag.write(planned)
+        begin, run = self._offsets.read(start), self._run.shared
+        logged = self._offsets.read_begin(end) if first else None
+        if logged is not None and dict(logged) != dict(begin):
+            # Spark does not log where micro-batch 0 begins. To repeat it, it asks for the initial offset again, which is another one now.
+            begin = logged
+            self._run.begin(planned, again=True)
+        known, self._step = self._step, None
+        if not first and known is not None and known[0] is begin and known[1] is planned:
+            plan = known[2]
+            if planned.mark is not None:
+                run.planned(planned.mark)
+        else:
+            plan = run.ask(Plan(begin, planned, self._options.poll_timeout, first))
+        # Tasks that start before all shards have a fetcher could take the cores that fetchers need.
+        while not plan.all_served and not self._run.ending.is_set():
+            plan = run.ask(Plan(begin, planned, self._options.poll_timeout))
+        served = plan.served(begin.ranges_to(planned))
+        ranges = [each.wanted for each in served]
+        sizes = {each.wanted.key: each.bytes for each in served if each.bytes is not None}
+        together = streams_with_generations(begin, ranges)
+        tasks: list[tuple[FetcherAddress | None, list[ShardRange]]] = [
+            (fetcher, group)
+            for fetcher, theirs in by_fetcher(ranges, [each.fetcher for each in served], together=together)
+            for group in coalesce(theirs, sizes, together=together)
+        ]
+        if not tasks and self._options.latency_hooks:
+            # Spark ends Python workers after a minute without a task; an empty task keeps them for the next record.
+            tasks = [(None, [])]
+        return [
+            KinesisPartition(
+                fetcher,
+                run.secret,
+                group,
+                deaggregate=self._options.deaggregate is not Deaggregation.OFF,
+                strict=frozenset(plan.strict),
+                planner=run.planner_address,
+                query=run.query_name,
+            )
+            for fetcher, group in tasks
+        ]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything up to `end` is processed.
+
+        Spark calls this when it has planned the next micro-batch: much later, or never if no more records arrive. So `latest` does the
+        same.
+        """
+        self._triggers.planned()
+        self._run.done = self._offsets.read(end)
+
+    def stop(self) -> None:
+        """Leave the run. The last query ends it and releases the leases."""
+        self.lag.clear()
+        self._run.leave()
+
+    def _check_end(self, *, once: bool) -> None:
+        if self._options.ends != Bounds() and not (once or self.available_now or self._options.catch_up):
+            raise ConfigurationError(
+                "kinesis-efo option 'endingPosition' needs a query that ends: .trigger(availableNow=True) on Spark 4.2 or newer; before, "
+                "option 'catchUp' with that trigger; or spark.read. Leave it out for a query that goes on"
+            )
+
+    def _note(self, position: Offset, step: Step) -> None:
+        """Note the parts of a step other than its end."""
+        self._step = (position, step.end, step.plan) if step.end is not None and step.plan is not None else None
+        self.lag.size = step.bytes, step.data
+        self.lag.update(step.behind, step.end if position.has_ends else None)
+        if step.ending is not None:
+            self._triggers.ends_known = step.ending.complete
+
+    def _commit_last(self, at_most: float = _REPORT_SECONDS) -> None:
+        """Commit the last micro-batch, if the driver reports it as done in time."""
+        options, finished = self._options, self._run.commit_last(self._running, at_most)
+        limited = options.max_bytes_per_trigger or options.max_records_per_trigger
+        self._triggers.warn_of_rest(
+            finished=finished,
+            known=self._running is None or options.listens,
+            at_tips=self.lag.at_tips and not limited,
+        )
+
+
+class QueryRun:
+    """A query in its run, which it joins with its first call.
+
+    Args:
+        options: The query's options.
+        join: Makes the run, not started yet.
+        before_leaving: Called before the query leaves.
+
+    Attributes:
+        ending: Set when this process has to end; long calls should return then.
+        start: The start of a new query, once it is chosen.
+        done: The end of what is processed.
+        committed: The same, as far as the run knows it.
+    """
+
+    def __init__(
+        self, options: SourceOptions, join: Callable[[], SharedRun], before_leaving: Callable[[], None]
+    ) -> None:
+        self.ending = threading.Event()
+        self.start: Offset | None = None
+        self.done: Offset | None = None
+        self.committed: Offset | None = None
+        self._options = options
+        self._join = join
+        self._before_leaving = before_leaving
+        # For a checkpoint without a mark. It never changes, because Spark compares offsets as text.
+        self._mark = Mark(secrets.token_hex(4))
+        self._begun = False
+        self._shared: SharedRun | None = None
+
+    @property
+    def shared(self) -> SharedRun:
+        """The run, joined."""
+        if self._shared is None:
+            try:
+                # Handle signals before `start`, which may wait for AWS.
+                self._shared = self._join()
+                end_with_spark(self.ending, self._leave_when_quiet)
+                self._shared.start()
+            except BaseException:
+                self._shared = None
+                raise
+            finally:
+                end_ahead()
+        return self._shared
+
+    @property
+    def news(self) -> Offset | None:
+        """The end of what is processed, if the run does not know it yet."""
+        return self.done if self.done != self.committed else None
+
+    def initial(self) -> Offset:
+        """Choose the start of a new query, once."""
+        while self.start is None:
+            self.start = self.shared.ask(Begin(new=True, mark=self._mark, wait=self._options.poll_timeout))
+            if self.start is None and self.ending.is_set():
+                raise stopped()
+        self._begun = True
+        return self.start
+
+    def begin(self, planned: Offset, *, again: bool = False) -> None:
+        """Tell the run, once, the last planned offset in Spark's log when this query started, unless it is new."""
+        if again or not self._begun:
+            self.shared.ask(Begin(mark=self._mark, resumed=planned))
+        self._begun = True
+
+    def commit_last(self, last: Offset | None, at_most: float) -> bool:
+        """Commit a micro-batch, and return whether the driver has reported it as done, within some seconds. Errors are ignored."""
+        waits = self._options.listens and last is not None and last != self.committed
+        if self._shared is not None and (waits or self.news is not None):
+            mark = None if last is None else last.mark
+            with contextlib.suppress(KinesisEfoError):
+                finished = self._shared.ask(Commit(mark, self.news, at_most if waits else 0.0))
+                self.committed = last if finished else self.done
+                return waits and finished
+        return False
+
+    def leave(self) -> None:
+        """Leave the run."""
+        self._before_leaving()
+        if self._shared is not None:
+            self._shared.stop()
+            self._shared = None
+
+    def _leave_when_quiet(self) -> None:
+        """Leave the run when no task has read for `leaseTimeout`.
+
+        If Spark closes the connection, as it does when a query stops, the reader is stopped at once; but Spark does not always close it.
+        If all processes got the signal, the driver may still finish its micro-batch, and tasks may read again after a pause, as with a
+        second action in `foreachBatch`.
+        """
+        read_at = time.monotonic()
+        while time.monotonic() - read_at < self._options.lease_timeout and (run := self._shared) is not None:
+            time.sleep(0.1)
+            with contextlib.suppress(KinesisEfoError):  # no task reads from a run that has ended
+                if run.ask(Reading()):
+                    read_at = time.monotonic()
+        if (run := self._shared) is not None:
+            self._before_leaving()
+            run.stop()
+
+
+class SparkOffsets(StreamSet):
+    """Keeps the last few offsets: Spark passes them repeatedly, and parsing thousands of shards takes time."""
+
+    def __init__(self, manifest: Manifest, *, drop: bool) -> None:
+        super().__init__(manifest, drop=drop)
+        self._kept: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
+
+    def read(self, data: Mapping[str, Any]) -> Offset:
+        for known, offset in self._kept:
+            if known == data:
+                return offset
+        offset = super().read(data)
+        self._kept.appendleft((dict(data), offset))
+        return offset
+
+    def to_dict(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
+        for data, known in self._kept:
+            if known is offset:
+                return data
+        data = super().to_dict(offset, begin)
+        self._kept.appendleft((data, offset))
+        return data
+
+
+class Triggers:
+    """Notes what Spark has asked this source and others, and warns if it ends a query after one trigger that need not have read everything.
+
+    Attributes:
+        had_nothing: Whether the last trigger found nothing to read.
+        ends_known: Whether all ends of an `AvailableNow` are known.
+    """
+
+    def __init__(self) -> None:
+        self.had_nothing = False
+        self.ends_known = False
+        self._asked = 0
+        self._others_have_rows = False
+
+    def begin(self) -> bool:
+        """Note a trigger. Returns whether waiting for data would delay rows of another source, in every trigger."""
+        self._asked += 1
+        hurry = self._others_have_rows
+        self._others_have_rows = self.had_nothing = False
+        return hurry
+
+    def planned(self) -> None:
+        """Note that Spark has planned a micro-batch: if this source had nothing, it has rows of other sources only."""
+        self._others_have_rows = self.had_nothing
+
+    def warn_of_rest(self, *, finished: bool, known: bool, at_tips: bool) -> None:
+        """Warn if Spark ended the query after one trigger that need not have read everything, as `Trigger.Once` does."""
+        asked, self._asked = self._asked, 2  # this may be called twice
+        if self.ends_known or asked > 1:
+            return
+        if asked == 0 and finished:
+            logger.warning(
+                "the query ended after one micro-batch, which the run before had begun, and has not looked for more records. With "
+                "trigger(once=True), run it again: it goes on where it ended"
+            )
+        if asked == 1 and SPARK_VERSION < (4, 2) and not at_tips and (finished or self.had_nothing or not known):
+            logger.warning(
+                "the query ended after one trigger, which need not have read all records that were there; the next run goes on where it "
+                "ended. With trigger(once=True) or trigger(availableNow=True), set kinesis-efo option 'catchUp' to true: before Spark "
+                "4.2, only then does the one micro-batch read up to the tips"
+            )

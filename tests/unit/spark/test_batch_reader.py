@@ -1,0 +1,79 @@
+"""How the ranges of a batch read become tasks, and what the source makes of its options."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from kinesis_efo.batch import planning
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.options import BatchOptions
+from kinesis_efo.options.source import LOADED
+from kinesis_efo.spark import latency, source
+from kinesis_efo.spark.source import SCHEMA, KinesisBatchReader, KinesisEfoSource, StretchPartition
+from tests.support.shared_runs import manifest
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(
+    ("ranges", "each", "tasks"),
+    [
+        (0, 1, [()]),
+        (3, 1, [(0,), (1,), (2,)]),
+        (5, 2, [(0, 3), (1, 4), (2,)]),
+        (2, 16, [(0, 1)]),
+    ],
+)
+def test_ranges_are_dealt_to_tasks_and_there_is_always_one(
+    ranges: int, each: int, tasks: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    async def plan(*given: object, here: bool) -> list[int]:
+        asked.append((*given, here))
+        return list(range(ranges))
+
+    monkeypatch.setattr(planning, "plan", plan)
+    options = BatchOptions.parse({"manifest": "m.json", "batch.shardsPerTask": str(each)})
+    reader = KinesisBatchReader(options, manifest("orders"), 1_700_000_000.0, here=False)
+    partitions: list[Any] = pickle.loads(pickle.dumps(reader.partitions()))
+    assert [partition.stretches for partition in partitions] == tasks
+    assert asked == [(manifest("orders"), options, planning.tip_at(1_700_000_000.0), False)]
+
+
+def test_a_task_without_ranges_reads_nothing() -> None:
+    reader = KinesisBatchReader(BatchOptions.parse({"manifest": "m.json"}), manifest("orders"), 0.0)
+    assert list(reader.read(StretchPartition(()))) == []
+
+
+@pytest.mark.parametrize("hooks", [True, False])
+def test_a_worker_that_gets_the_reader_is_made_quick_unless_an_option_forbids_it(
+    hooks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed: list[None] = []
+    monkeypatch.setattr(latency, "install", lambda: installed.append(None))
+    options = BatchOptions.parse({"manifest": "m.json", "latencyHooks": str(hooks)})
+    again = pickle.loads(pickle.dumps(KinesisBatchReader(options, manifest("orders"), 0.0)))
+    assert again._options == options
+    assert len(installed) == hooks
+
+
+@pytest.mark.parametrize(("loaded", "here"), [({}, True), ({LOADED: "1700000000000"}, False)])
+def test_a_read_ends_when_it_was_loaded(loaded: dict[str, str], here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "resolve_manifest", lambda *_: manifest("orders"))
+    made = KinesisEfoSource({"manifest": "m.json", "batch.maxRate": "1m", **loaded})
+    reader: Any = made.reader(SCHEMA)
+    assert reader._here is here
+    assert reader._loaded == (made._loaded if here else 1_700_000_000.0)
+    assert made.schema() == SCHEMA
+
+
+def test_other_columns_are_refused() -> None:
+    other = StructType([StructField("value", StringType())])
+    for make in (KinesisEfoSource({"manifest": "m.json"}).reader, KinesisEfoSource({}).streamReader):
+        with pytest.raises(ConfigurationError, match=r"got struct<value:string>. Leave \.schema"):
+            make(other)

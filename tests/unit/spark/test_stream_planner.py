@@ -1,0 +1,202 @@
+"""A query's place in its run, and the offsets that Spark passes again and again; planning has tests of its own in `test_stream_reader.py`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinesis_efo.errors import FetcherError
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.options.source import LISTENS
+from kinesis_efo.planner.access import Begin, Commit, Next, Reading, Step
+from kinesis_efo.positions import Offset, Position
+from kinesis_efo.spark import stream_planner
+from kinesis_efo.spark.compat import SPARK_VERSION
+from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner
+from kinesis_efo.spark.stream_reader import KinesisStreamReader
+from tests.support.fetched import key
+from tests.support.shared_runs import manifest
+from tests.support.world import wait_until
+
+pytestmark = pytest.mark.spark
+
+OPTIONS = SourceOptions.parse({"manifest": "m.json", LISTENS: "true"})
+ORDERS = manifest("orders")
+START = Offset({key(0): Position.after(1)})
+
+
+class Run:
+    """A run that replies as a test says."""
+
+    def __init__(self, reply: Callable[[Any], Any] = lambda _call: None) -> None:
+        self.reply = reply
+        self.asked: list[Any] = []
+        self.did: list[str] = []
+        self.failures = 0
+
+    def start(self) -> None:
+        self.did.append("start")
+        if self.failures:
+            self.failures -= 1
+            raise FetcherError("no run")
+
+    def stop(self) -> None:
+        self.did.append("stop")
+
+    def ask(self, call: Any) -> Any:
+        self.asked.append(call)
+        return self.reply(call)
+
+
+def query_of(run: Any, options: SourceOptions = OPTIONS) -> QueryRun:
+    return QueryRun(options, lambda: run, lambda: run.did.append("last word"))
+
+
+def test_a_run_that_cannot_be_joined_is_joined_with_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[None] = []
+    monkeypatch.setattr(stream_planner, "end_ahead", lambda: ended.append(None))
+    run = Run()
+    run.failures = 1
+    query = query_of(run)
+    assert run.did == [], "nothing is joined before it is needed"
+    with pytest.raises(FetcherError, match="no run"):
+        query.begin(START)
+    assert len(ended) == 1, "what was started ahead is not needed"
+    query.begin(START)
+    query.begin(START)
+    assert run.did == ["start", "start"]
+    assert run.asked == [Begin(mark=query._mark, resumed=START)], "told once"
+    assert len(ended) == 2
+    query.begin(START, again=True)
+    assert len(run.asked) == 2
+
+
+def test_the_start_of_a_new_query_is_waited_for_and_chosen_once() -> None:
+    replies = iter([None, START])
+    run = Run(lambda _call: next(replies))
+    query = query_of(run)
+    assert query.initial() is START is query.initial()
+    assert run.asked == [Begin(new=True, mark=query._mark, wait=OPTIONS.poll_timeout)] * 2
+    query.begin(START)
+    assert len(run.asked) == 2, "a new query has begun with its start"
+
+
+def test_a_query_leaves_its_run_once_after_its_last_word() -> None:
+    run = Run()
+    query = query_of(run)
+    query.leave()
+    assert run.did == ["last word"], "it has never joined"
+    query.begin(START)
+    query.leave()
+    query.leave()
+    assert run.did == ["last word", "start", "last word", "stop", "last word"]
+
+
+def test_the_last_micro_batch_is_reported_by_the_driver_or_is_what_spark_has_asked_after() -> None:
+    run = Run(lambda call: isinstance(call, Commit))
+    query = query_of(run)
+    assert not query.commit_last(START, 2.0), "not joined"
+    query.begin(START)
+    run.asked.clear()
+    assert query.commit_last(START, 2.0)
+    assert run.asked == [Commit(None, None, 2.0)]
+    assert not query.commit_last(START, 2.0), "it is committed"
+    assert len(run.asked) == 1
+    query.done = Offset({key(0): Position.after(2)})
+    run.reply = lambda _call: False
+    assert not query.commit_last(START, 2.0)
+    assert run.asked[1:] == [Commit(None, query.done, 0.0)]
+    assert query.news is None
+    # Without the driver's word there is nothing to wait for.
+    silent = query_of(Run(), replace(OPTIONS, listens=False))
+    silent.begin(START)
+    assert not silent.commit_last(START, 2.0)
+    silent.done = START
+    silent.commit_last(None, 2.0)
+    assert silent._shared.asked[1:] == [Commit(None, START, 0.0)]  # type: ignore[union-attr]
+
+
+def test_after_a_signal_it_leaves_when_no_task_has_read_for_a_while() -> None:
+    reading = threading.Event()
+    reading.set()
+
+    def reply(call: Any) -> bool:
+        if not reading.is_set():
+            raise FetcherError("the run has ended")
+        return isinstance(call, Reading)
+
+    run = Run(reply)
+    query = query_of(run, replace(OPTIONS, lease_timeout=0.5))
+    query.begin(START)
+    leaving = threading.Thread(target=query._leave_when_quiet)
+    leaving.start()
+    wait_until(lambda: len(run.asked) > 8, 60, "questions for longer than the quiet may last")
+    assert run.did == ["start"]
+    reading.clear()
+    quiet = time.monotonic()
+    leaving.join(60)
+    assert run.did == ["start", "last word", "stop"]
+    assert time.monotonic() - quiet >= 0.3
+    gone = query_of(Run())
+    gone._leave_when_quiet()
+    assert gone._shared is None
+
+
+def test_the_last_offsets_are_not_parsed_again() -> None:
+    offsets = SparkOffsets(ORDERS, drop=False)
+    texts = [Offset({key(0): Position.after(number)}).to_dict() for number in range(5)]
+    first = offsets.read(texts[0])
+    assert offsets.read(dict(texts[0])) is first
+    assert offsets.to_dict(first) == texts[0], "as Spark has it, without what would be added"
+    for text in texts[1:]:
+        offsets.read(text)
+    assert offsets.read(texts[4]) is offsets.read(texts[4])
+    assert offsets.read(texts[0]) is not first, "only a few are kept"
+    new = Offset({key(0): Position.after(9)})
+    data = offsets.to_dict(new, new)
+    assert data["begin"] == {}
+    assert offsets.to_dict(new) is data
+    assert offsets.read(data) is new
+
+
+def test_a_reader_that_stops_forgets_its_lags_and_leaves(tmp_path: Path) -> None:
+    run: Any = Run(lambda call: Step(START, behind=[(key(0), 7)]) if isinstance(call, Next) else None)
+    reader = KinesisStreamReader(replace(OPTIONS, listens=False), ORDERS)
+    planner = reader.__dict__["_planner"] = StreamPlanner(reader._options, ORDERS, lambda: run)
+    planner.lag._directory = lambda: tmp_path / "notes"
+    reader.latestOffset(Offset({key(0): Position.after(0)}).to_dict())
+    assert reader.reportLatestOffset() == {
+        "millisBehindLatest": {"orders": {"shardId-000000000000": 7}}, "bytes": 0, "dataBytes": 0
+    }  # fmt: skip
+    planner.lag.write(START)
+    assert len(list((tmp_path / "notes").iterdir())) == 1
+    reader.stop()
+    assert list((tmp_path / "notes").iterdir()) == []
+    assert run.did == ["start", "stop"]
+
+
+def test_a_micro_batch_that_was_repeated_is_done_before_spark_asks_for_the_next_one() -> None:
+    run: Any = Run(lambda call: Step() if isinstance(call, Next) else None)
+    planner = StreamPlanner(OPTIONS, ORDERS, lambda: run)
+    planner.commit(START.to_dict())
+    planner.latest(START.to_dict(), once=False)
+    (asked,) = (call for call in run.asked if isinstance(call, Next))
+    assert (asked.done, asked.hurry) == (START, False)
+
+
+def test_a_planner_is_made_where_spark_asks_for_one_and_joins_nothing_yet() -> None:
+    reader = KinesisStreamReader(OPTIONS, ORDERS)
+    assert "_planner" not in reader.__dict__
+    reader.prepareForTriggerAvailableNow()
+    assert reader._planner.available_now
+    assert reader.reportLatestOffset() is None
+    assert reader._planner._run._shared is None
+    assert reader._planner is reader._planner
+    if SPARK_VERSION >= (4, 2):
+        assert reader.getDefaultReadLimit().max_bytes == 1 << 62

@@ -302,7 +302,7 @@ def test_a_window_of_one_stream_that_is_opened_too_far_ends_that_stream() -> Non
 
 
 def test_a_service_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinesis_efo.http2.sending._MOST_UNSENT", 64 << 10)
+    monkeypatch.setattr("kinesis_efo.http2.connection._MOST_UNSENT", 64 << 10)
 
     async def main() -> None:
         pings = frame(PING, 0, 0, b"are you?") * 5000

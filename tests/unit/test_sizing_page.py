@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.fetcher.room import EVENT_OVERHEAD
+from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
 from kinesis_efo.kinesis.events import read_head
 from kinesis_efo.kinesis.sizes import data_in
 

@@ -37,12 +37,10 @@ class _Front(NamedTuple):
 
 
 class Alignment:
-    """Limits how far each shard of a query may be ahead in arrival time.
+    """Limits how many seconds of arrival time each shard of a query may be ahead of the slowest one.
 
-    Args:
-        most: Seconds that a shard may be ahead of the slowest one.
-        read_until: The time up to which all records that arrived in a shard are at or before the end of its buffer, epoch seconds by
-            Kinesis' clock; None if unknown.
+    `read_until` returns the time up to which all records that arrived in a shard are at or before the end of its buffer, epoch seconds by
+    Kinesis' clock; None if unknown.
     """
 
     def __init__(self, most: float, read_until: Callable[[ShardKey, Position], float | None]) -> None:
@@ -54,13 +52,7 @@ class Alignment:
         self._said_at = -inf
 
     def follow(self, moved: Mapping[ShardKey, Position], left: Iterable[ShardKey], now: float) -> None:
-        """Update which shards the query reads. A new shard counts as the slowest until it has an event.
-
-        Args:
-            moved: The positions that have changed.
-            left: The shards that the query no longer reads.
-            now: Monotonic time, seconds.
-        """
+        """Note where the query is, and which shards it no longer reads. A new shard counts as the slowest until it has an event."""
         for key, position in moved.items():
             if position.is_end:
                 self._fronts.pop(key, None)
@@ -71,14 +63,7 @@ class Alignment:
             self._fronts.pop(key, None)
 
     def saw(self, key: ShardKey, buffer: EventIndex, position: Position, now: float) -> None:
-        """Update how far a shard has been read.
-
-        Args:
-            key: The shard.
-            buffer: Its events.
-            position: How far the query has read it.
-            now: Monotonic time, seconds.
-        """
+        """Note how far the query has read a shard."""
         front = self._fronts.get(key)
         found = self._front(key, buffer, position)
         if front is None or found > front.at:
@@ -91,16 +76,13 @@ class Alignment:
         plan: Callable[[Mapping[ShardKey, ShardEvents]], dict[ShardKey, Portion]],
         now: float,
     ) -> dict[ShardKey, Portion]:
-        """Plan a micro-batch after which no shard is too far ahead.
+        """Plan a micro-batch after which no shard is too far ahead; returns how far each shard of `buffers` may be read.
 
         Args:
             buffers: The shards with something to read; each covers its position.
             positions: Where each shard's range starts.
             plan: Divides the limits of the micro-batch among shards.
             now: Monotonic time, seconds.
-
-        Returns:
-            How far each shard of `buffers` may be read.
         """
         if not buffers:
             return {}

@@ -6,11 +6,11 @@ that no total decreases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
 
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.kinesis.stats import State, SubscriptionStats
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.run import RunLease
@@ -18,16 +18,6 @@ from kinesis_efo.metrics import Attributes, Labels, Sample
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
 from kinesis_efo.positions import ShardKey
-
-
-class FetcherView(Protocol):
-    """The part of a fetcher that the collector reads."""
-
-    budget: Budget
-
-    @property
-    def feeds(self) -> Iterable[ShardFeed]:
-        """The shards that are read now."""
 
 
 class FetcherCollector:
@@ -45,7 +35,7 @@ class FetcherCollector:
 
     def __init__(
         self,
-        fetcher: FetcherView | None,
+        fetcher: Fetcher | None,
         streams: Mapping[str, Stream],
         leases: RunLease | None,
         about: Mapping[str, str],
@@ -72,7 +62,7 @@ class FetcherCollector:
         if self._queries is not None:
             yield from self._of_queries(*self._queries())
 
-    def _of_fetcher(self, fetcher: FetcherView) -> Iterator[Sample]:
+    def _of_fetcher(self, fetcher: Fetcher) -> Iterator[Sample]:
         feeds = {feed.key: feed for feed in fetcher.feeds}
         self._shards.keep(feeds.keys())
         for name, stream in list(self._streams.items()):

@@ -15,13 +15,7 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class Feeds:
-    """One feed per shard, started when it is needed; implements `SharedBuffers`.
-
-    Args:
-        make: Makes the feed of a shard.
-        may_read: Whether a shard may be read now.
-        budget: The bytes that all buffers share.
-    """
+    """One feed per shard, made when it is needed and the shard may be read; implements `SharedBuffers`."""
 
     withholds: Final = False
 
@@ -51,21 +45,12 @@ class Feeds:
             self._feeds[key] = self._make(key)
         return self._feeds[key]
 
-    def known(self, key: ShardKey) -> ShardFeed | None:
-        """The feed of a shard, if it is open."""
-        return self._feeds.get(key)
-
     def close(self, shards: Iterable[ShardKey]) -> list[asyncio.Task[None]]:
         """Close the feeds of shards; returns tasks that are done when their connections are closed."""
         feeds = [feed for key in shards if (feed := self._feeds.pop(key, None)) is not None]
         return [task for feed in feeds if (task := feed.close()) is not None]
 
     # -- tasks
-
-    @property
-    def readers(self) -> int:
-        """The number of ranges that tasks are reading."""
-        return sum(self._readers.values())
 
     @contextmanager
     def reading(self, key: ShardKey) -> Iterator[None]:
@@ -83,12 +68,12 @@ class Feeds:
     def covers(self, key: ShardKey, position: Position) -> bool:
         """Whether a shard can be read from a position on without a restart of its subscription."""
         buffer = self.found(key)
-        return buffer is None or buffer.may_cover(position)
+        return buffer is None or buffer.covers(position) is not False
 
     # -- what queries share
 
     def expect(self, positions: Mapping[ShardKey, Position]) -> None:
-        """See `SharedBuffers`. Does nothing: a feed starts when it is needed."""
+        """Do nothing: a feed starts when it is needed."""
 
     def found(self, key: ShardKey) -> ShardBuffer | None:
         feed = self.feed(key)
@@ -103,7 +88,7 @@ class Feeds:
         return feed.begin(position) if feed is not None else None
 
     def follow(self, positions: Mapping[ShardKey, Position]) -> None:
-        """See `SharedBuffers`. Closes the feeds of shards that are not read."""
+        """Close the feeds of shards that are not read."""
         self._offset = positions
         for key in self._feeds.keys() - positions.keys():
             self._close_unneeded(key)
@@ -130,7 +115,7 @@ class Feeds:
 
     def last_record(self, wanted: ShardRange) -> int | None:
         buffer = self.found(wanted.key)
-        if buffer is None or not buffer.may_cover(wanted.after):
+        if buffer is None or buffer.covers(wanted.after) is False:
             return None
         return buffer.last_up_to(wanted.through, wanted.after)
 

@@ -25,27 +25,19 @@ def plan(
 ) -> dict[ShardKey, Portion]:
     """Divide the limits of one micro-batch among the shards.
 
-    Every shard gets an even share. What some shards do not need goes to the rest, in the order of their waiting time. The shard that
-    has waited longest gets at least one event, so that no limit, however small, stops a query.
+    Every shard gets an even share. What some shards do not need goes to the rest, in the order of their waiting time. The shard that has
+    waited longest gets at least one event, so that no limit, however small, stops a query.
 
-    Args:
-        buffers: The shards' buffers; each covers its position.
-        positions: Where each shard's range starts.
-        max_bytes: Most bytes in the micro-batch.
-        max_records: Most records in it.
-
-    Returns:
-        How far each shard may be read; `Portion(position, 0, 0)` if it stays where it is.
+    Each buffer covers its position. A shard that stays where it is gets `Portion(position, 0, 0)`.
     """
-    since = {key: buffer.news_since(positions[key]) for key, buffer in buffers.items()}
-
-    def age(key: ShardKey) -> float:
-        arrived = since[key]
-        return inf if arrived is None else arrived
-
-    by_age = sorted(buffers, key=age)
-    if not by_age:
+    if not buffers:
         return {}
+
+    def waiting_since(key: ShardKey) -> float:
+        since = buffers[key].news_since(positions[key])
+        return inf if since is None else since
+
+    by_age = sorted(buffers, key=waiting_since)
     first, *others = by_age
     share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
     portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, some=True)}

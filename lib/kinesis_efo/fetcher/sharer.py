@@ -8,17 +8,11 @@ from kinesis_efo.positions import Position, ShardKey, ShardRange
 
 
 class ElsewhereError(Exception):
-    """The rest of a range has to be read from another fetcher, because the query catches up or has caught up.
+    """The rest of a range, `left`, has to be read from another fetcher, because the query catches up or has caught up."""
 
-    Attributes:
-        left: The rest of the range.
-        gone: The shared buffer no longer has the data; trying again there will not help.
-    """
-
-    def __init__(self, left: ShardRange, *, gone: bool) -> None:
+    def __init__(self, left: ShardRange) -> None:
         super().__init__(str(left))
         self.left = left
-        self.gone = gone
 
 
 class Sharer(Protocol):

@@ -23,9 +23,8 @@ from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.service import FetcherService, RangeSource
-from kinesis_efo.fetcher.shard_watch import ShardWatch
 from kinesis_efo.fetcher.status import ShardStatus
-from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.streams import ShardWatch, Streams
 from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereReply, WhereRequest, WorkRequest
 from kinesis_efo.planner.assignments import TICK_SECONDS, Assignments
 from kinesis_efo.planner.members import MissingFetchers
@@ -297,7 +296,7 @@ class Cluster:
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         found = self._snapshots.buffered(key, position)
-        if found is None and (told := self.found(key)) is not None and not told.may_cover(position):
+        if found is None and (told := self.found(key)) is not None and told.covers(position) is False:
             # Queries that have left may have read further.
             return self.begin_at(key, position)
         return found
@@ -334,7 +333,7 @@ class PlannerService(FetcherService):
     def __init__(self, cluster: Cluster, *arguments: Any, **options: Any) -> None:
         self._cluster = cluster
         self._sessions = cluster.sessions
-        super().__init__(cluster, *arguments, **options)
+        super().__init__(cluster.of, *arguments, **options)
         cluster.home = self.address
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:

@@ -9,8 +9,7 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.wire import unpack_error
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
-from kinesis_efo.fetcher.shard_watch import ShardWatch
-from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.streams import ShardWatch, Streams
 from kinesis_efo.fetcher.work import (
     Report,
     ReportReply,

@@ -510,7 +510,7 @@ async def test_what_a_query_reads_again_before_it_polls_is_kept_for_it() -> None
         await first.until(lambda: first.has_all)
         buffer = program.fetching.sharing.shared.found(key(0))
         assert buffer is not None
-        assert buffer.may_cover(second.offset[key(0)])
+        assert buffer.covers(second.offset[key(0)]) is not False
         await together(first, second)
         assert len(stream.subscribed) == 1
 

@@ -195,15 +195,14 @@ class Fetcher:
         Args:
             wanted: The range.
             asked_at: When the range was requested, monotonic seconds; None: now.
-            sharer: The query of the range, if queries may share the fetcher. None: there is one query, and the subscription restarts if
-                the buffer does not cover the range.
+            sharer: The query of the range, if queries of this process may share the fetcher. None: unless `shared`, there is one query,
+                and the subscription restarts if the buffer does not cover the range.
 
         Raises:
             DataLossError: The last record of the range is lost, and losses fail the query.
             RetriesExhaustedError: The end of the range is not reached in time.
             ElsewhereError: The rest has to be read from another fetcher.
         """
-        sharer = _BufferOnly(self.feeds) if sharer is None and self.shared else sharer
         reading = _Reading(self, wanted, asked_at, sharer, await self._timeout(wanted))
         self._readings.add(reading)
         try:
@@ -213,7 +212,7 @@ class Fetcher:
                         yield payloads
         except (DataLossError, RetriesExhaustedError) as error:
             # Another attempt would wait as long again. With other queries on the shard, only this task fails.
-            if sharer is None or sharer.alone:
+            if reading.alone:
                 self._failed(error)
             raise
         finally:
@@ -221,15 +220,11 @@ class Fetcher:
 
     async def _timeout(self, wanted: ShardRange) -> float:
         """Seconds without progress after which a range fails."""
-        timeout, (stream, shard), last = self._settings.timeout, wanted.key, wanted.last
-        if (
-            last is None
-            or self._settings.fail_on_data_loss
-            or not await self._streams.stream(stream).is_past(shard, last)
-        ):
-            return timeout
-        # Continue soon without that record: else each range would wait for long, while more records expire.
-        return min(timeout, _PAST_SECONDS)
+        settings, stream, last = self._settings, self._streams.stream(wanted.key.stream), wanted.last
+        if last is not None and not settings.fail_on_data_loss and await stream.is_past(wanted.key.shard, last):
+            # Continue soon without that record: else each range would wait for long, while more records expire.
+            return min(settings.timeout, _PAST_SECONDS)
+        return settings.timeout
 
     def _waits_for(self, key: ShardKey) -> str:
         if not self._coordinator.may_read(key):
@@ -311,6 +306,18 @@ class _Reading:
             wanted, timeout, now, partial(fetcher._waits_for, wanted.key), fail=fetcher._settings.fail_on_data_loss
         )
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other query reads from the fetcher."""
+        return not self._fetcher.shared if self._sharer is None else self._sharer.alone
+
+    def _may_read_here(self, position: Position) -> bool:
+        key, fetcher = self._left.key, self._fetcher
+        if self._sharer is None:
+            # Of several queries of another process, this one reads only what the buffer covers.
+            return not fetcher.shared or fetcher.feeds.covers(key, position)
+        return self._sharer.reads_shared(key, position)
+
     async def payloads(self) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover the range."""
         while not self._over:
@@ -339,9 +346,6 @@ class _Reading:
             await fetcher._allowed.within(min(give_up_at - now, _LOOK_SECONDS))
         return feed
 
-    def _may_read_here(self, position: Position) -> bool:
-        return self._sharer is None or self._sharer.reads_shared(self._left.key, position)
-
     async def _buffered(self, feed: ShardFeed) -> AsyncGenerator[list[bytes], None]:
         """The payloads from the present buffer of a feed. Ends with the range, or if its rest does not come from this buffer."""
         key, after, through, last = self._left
@@ -359,10 +363,15 @@ class _Reading:
         if cursor.beyond is None:
             return
         self._over = self._shortfall.went_beyond(cursor.settled, self._clock.monotonic())
-        if not self._over:
-            await self._begin_again(feed, buffer)
-        elif cursor.beyond:
-            yield cursor.beyond
+        if self._over:
+            if cursor.beyond:
+                yield cursor.beyond
+            return
+        if not self.alone:
+            raise ElsewhereError(self._left)
+        await self._clock.sleep(_AGAIN_SECONDS)
+        if feed.buffer is buffer:
+            feed.begin(self._left.after)
 
     async def _waited(self, feed: ShardFeed, buffer: ShardBuffer, cursor: Cursor) -> bool:
         """Wait for news of the shard; returns whether to look into the buffer again."""
@@ -371,26 +380,6 @@ class _Reading:
         self._shortfall.look(cursor.position, self._clock.monotonic())
         self._over = self._shortfall.heard(cursor.position, buffer.quiet)
         return not self._over and self._may_read_here(cursor.position)
-
-    async def _begin_again(self, feed: ShardFeed, buffer: ShardBuffer) -> None:
-        """Restart the subscription at the rest of the range."""
-        if self._sharer is not None and not self._sharer.alone:
-            raise ElsewhereError(self._left)
-        await self._clock.sleep(_AGAIN_SECONDS)
-        if feed.buffer is buffer:
-            feed.begin(self._left.after)
-
-
-class _BufferOnly:
-    """Lets a task of one of several queries read only what the buffer covers; for a fetcher outside the run's process."""
-
-    alone: Final = False
-
-    def __init__(self, feeds: Feeds) -> None:
-        self._feeds = feeds
-
-    def reads_shared(self, key: ShardKey, position: Position) -> bool:
-        return self._feeds.covers(key, position)
 
 
 def _buffer_for(feed: ShardFeed, wanted: ShardRange) -> ShardBuffer:

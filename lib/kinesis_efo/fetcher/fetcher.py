@@ -187,7 +187,7 @@ class Fetcher:
                 _buffer_for(feed, wanted)
         return self._clock.monotonic()
 
-    async def read(
+    def read(
         self, wanted: ShardRange, asked_at: float | None = None, sharer: Sharer | None = None
     ) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again.
@@ -203,20 +203,7 @@ class Fetcher:
             RetriesExhaustedError: The end of the range is not reached in time.
             ElsewhereError: The rest has to be read from another fetcher.
         """
-        reading = _Reading(self, wanted, asked_at, sharer, await self._timeout(wanted))
-        self._readings.add(reading)
-        try:
-            with self.feeds.reading(wanted.key):
-                async with aclosing(reading.payloads()) as found:
-                    async for payloads in found:
-                        yield payloads
-        except (DataLossError, RetriesExhaustedError) as error:
-            # Another attempt would wait as long again. With other queries on the shard, only this task fails.
-            if reading.alone:
-                self._failed(error)
-            raise
-        finally:
-            self._readings.remove(reading)
+        return _Reading(self, wanted, asked_at, sharer).payloads()
 
     async def _timeout(self, wanted: ShardRange) -> float:
         """Seconds without progress after which a range fails."""
@@ -291,46 +278,43 @@ class _Reading:
         handed_at: When the task got the payloads that it is working on, monotonic seconds; None while it waits for some.
     """
 
-    def __init__(
-        self, fetcher: Fetcher, wanted: ShardRange, asked_at: float | None, sharer: Sharer | None, timeout: float
-    ) -> None:
-        now = fetcher._clock.monotonic()
+    def __init__(self, fetcher: Fetcher, wanted: ShardRange, asked_at: float | None, sharer: Sharer | None) -> None:
         self.handed_at: float | None = None
         self._fetcher = fetcher
         self._clock = fetcher._clock
         self._left = wanted
         self._over = wanted.is_over
-        self._asked_at = now if asked_at is None else asked_at
+        self._asked_at = self._clock.monotonic() if asked_at is None else asked_at
         self._sharer = sharer
-        self._shortfall = Shortfall(
-            wanted, timeout, now, partial(fetcher._waits_for, wanted.key), fail=fetcher._settings.fail_on_data_loss
-        )
-
-    @property
-    def alone(self) -> bool:
-        """Whether no other query reads from the fetcher."""
-        return not self._fetcher.shared if self._sharer is None else self._sharer.alone
-
-    def _may_read_here(self, position: Position) -> bool:
-        key, fetcher = self._left.key, self._fetcher
-        if self._sharer is None:
-            # Of several queries of another process, this one reads only what the buffer covers.
-            return not fetcher.shared or fetcher.feeds.covers(key, position)
-        return self._sharer.reads_shared(key, position)
+        self._shortfall: Shortfall
 
     async def payloads(self) -> AsyncGenerator[list[bytes], None]:
-        """The payloads that cover the range."""
-        while not self._over:
-            feed = await self._feed()
-            if not self._may_read_here(self._left.after):
-                raise ElsewhereError(self._left)
-            async with aclosing(self._buffered(feed)) as found:
-                async for payloads in found:
-                    self.handed_at = self._clock.monotonic()
-                    yield payloads
-                    self.handed_at = None
-                    # After the yield, because a task may take its time.
-                    self._shortfall.progressed(self._clock.monotonic())
+        """The payloads that cover the range; see `Fetcher.read`."""
+        fetcher, wanted = self._fetcher, self._left
+        fails, waits_for = fetcher._settings.fail_on_data_loss, partial(fetcher._waits_for, wanted.key)
+        timeout = await fetcher._timeout(wanted)
+        self._shortfall = Shortfall(wanted, timeout, self._clock.monotonic(), waits_for, fail=fails)
+        fetcher._readings.add(self)
+        try:
+            with fetcher.feeds.reading(wanted.key):
+                while not self._over:
+                    feed = await self._feed()
+                    if not self._may_read_here(self._left.after):
+                        raise ElsewhereError(self._left)
+                    async with aclosing(self._buffered(feed)) as found:
+                        async for payloads in found:
+                            self.handed_at = self._clock.monotonic()
+                            yield payloads
+                            self.handed_at = None
+                            # After the yield, because a task may take its time.
+                            self._shortfall.progressed(self._clock.monotonic())
+        except (DataLossError, RetriesExhaustedError) as error:
+            # Another attempt would wait as long again. With other queries on the shard, only this task fails.
+            if self._alone:
+                fetcher._failed(error)
+            raise
+        finally:
+            fetcher._readings.remove(self)
 
     async def _feed(self) -> ShardFeed:
         """Wait for the permission to read the shard, and return its feed. After a crash, the old lease has to expire first."""
@@ -345,6 +329,18 @@ class _Reading:
                 raise fetcher._coordinator.refusal(key, patience)
             await fetcher._allowed.within(min(give_up_at - now, _LOOK_SECONDS))
         return feed
+
+    @property
+    def _alone(self) -> bool:
+        """Whether no other query reads from the fetcher."""
+        return not self._fetcher.shared if self._sharer is None else self._sharer.alone
+
+    def _may_read_here(self, position: Position) -> bool:
+        key, fetcher = self._left.key, self._fetcher
+        if self._sharer is None:
+            # Of several queries of another process, this one reads only what the buffer covers.
+            return not fetcher.shared or fetcher.feeds.covers(key, position)
+        return self._sharer.reads_shared(key, position)
 
     async def _buffered(self, feed: ShardFeed) -> AsyncGenerator[list[bytes], None]:
         """The payloads from the present buffer of a feed. Ends with the range, or if its rest does not come from this buffer."""
@@ -367,7 +363,7 @@ class _Reading:
             if cursor.beyond:
                 yield cursor.beyond
             return
-        if not self.alone:
+        if not self._alone:
             raise ElsewhereError(self._left)
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:

@@ -95,7 +95,7 @@ class Fetcher:
         self._watching: asyncio.Task[None] | None = None
         self._coordinator: Coordinator
         self._shard_listener: ShardListener
-        self._readings: set[_Reading] = set()
+        self._readings: set[_RangeReading] = set()
         self._allowed = Signal()
 
     def start(self, coordinator: Coordinator, shard_listener: ShardListener) -> None:
@@ -203,7 +203,7 @@ class Fetcher:
             RetriesExhaustedError: The end of the range is not reached in time.
             ElsewhereError: The rest has to be read from another fetcher.
         """
-        return _Reading(self, wanted, asked_at, sharer).payloads()
+        return _RangeReading(self, wanted, asked_at, sharer).payloads()
 
     async def _timeout(self, wanted: ShardRange) -> float:
         """Seconds without progress after which a range fails."""
@@ -271,7 +271,7 @@ class Fetcher:
             signal.notify()
 
 
-class _Reading:
+class _RangeReading:
     """Reads one range for a task: from the buffer of its shard, which begins again at Kinesis for what it does not have.
 
     Attributes:

@@ -80,7 +80,8 @@ class ConnectionCache:
 CONNECTIONS: Final = ConnectionCache()
 """The connections of this process."""
 atexit.register(CONNECTIONS.close)
-os.register_at_fork(after_in_child=CONNECTIONS.forked)
+if hasattr(os, "register_at_fork"):  # Windows has none, and does not fork
+    os.register_at_fork(after_in_child=CONNECTIONS.forked)
 
 
 class Connection:

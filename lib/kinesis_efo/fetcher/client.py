@@ -77,16 +77,14 @@ class FetcherClient(Connection):
         with self._limited() as give_up_at:
             ticket = msgspec.json.encode(GetTicket(ranges, self._query))
             wire, first = self.call(Request(GET, self._call_seconds), ticket, self._silent_seconds)
-            ended = False
             try:
                 for label, parts in groupby(self._parts(wire, first, give_up_at), itemgetter(0)):
                     payloads = chain.from_iterable(payloads for _, payloads in parts)
                     yield RangePayloads(ranges[label.index], label.hash_range, self._limiting(payloads, give_up_at))
-                ended = True
-            finally:
-                if not ended:
-                    # The rest of the reply may still arrive, so the connection cannot be used again.
-                    self.drop()
+            except BaseException:
+                # The rest of the reply may still arrive, so the connection cannot be used again.
+                self.drop()
+                raise
 
     def _parts(self, wire: Wire, frame: Frame, give_up_at: float) -> Iterator[tuple[RangeLabel, list[memoryview]]]:
         """The received parts of each range, cut into payloads."""

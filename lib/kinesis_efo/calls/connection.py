@@ -85,13 +85,11 @@ if hasattr(os, "register_at_fork"):  # Windows has none, and does not fork
 
 
 class Connection:
-    """One connection to one service, for one thread.
+    """One connection to one service, for one thread; the secret is that of the run.
 
     It connects with the first call, at the first address that answers, and again after the connection was broken.
 
     Args:
-        address: The service's address.
-        secret: The secret of the run.
         namespace: The network namespace of this process.
         connect_seconds: Time for each host but the last.
         last_connect_seconds: Time for the last host.

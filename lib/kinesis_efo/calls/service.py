@@ -89,18 +89,13 @@ class Call:
 
 
 class Service:
-    """Serves until `shutdown`.
+    """Serves callers that prove a secret until `shutdown`, at `address`. Raises `FetcherError` if it cannot listen.
 
     Args:
         loop: The event loop for calls; None if `act` needs none.
-        secret: The secret of the run; a caller that does not prove it is refused.
-        listening: Where to listen.
         certificate: The certificate for TLS on TCP connections; None: they do not use TLS.
         desk: The call for tools; None: they are refused.
         more: Replies to calls that the service itself does not know; returns None if it does not know them either.
-
-    Raises:
-        FetcherError: It cannot listen.
     """
 
     what = "fetcher"

@@ -50,12 +50,7 @@ class BufferedEvent(NamedTuple):
 class ShardBuffer(EventIndex):
     """The events of one shard between `start` and `end`: an index of them, and their payloads.
 
-    Args:
-        key: The shard.
-        start: The start position of the subscription that fills this buffer.
-        budget: Shared with all other shards of the fetcher.
-        arrived: Called when the buffer has grown or was closed.
-        arrival_step: Resolution of the noted arrival times, milliseconds; None: they are not noted.
+    Arrival times are noted with a resolution of `arrival_step` milliseconds; None: they are not.
 
     Attributes:
         room: Room for the next events.

@@ -21,16 +21,10 @@ from kinesis_efo.positions import ShardKey
 
 
 class FetcherCollector:
-    """Gives the samples of one fetcher.
+    """Gives the samples of one fetcher, with the attributes `about`; at most `shards` shards have samples of their own.
 
-    Args:
-        fetcher: The fetcher; None if fetchers are in other processes.
-        streams: By logical name.
-        leases: The run's lease on each stream; None if the run is in another process.
-        about: Attributes of every sample: application and environment, and the fetcher if there are several.
-        shards: Most shards with samples of their own.
-        now: Returns the monotonic time, seconds.
-        queries: Counts the queries of the run, and those that are catching up; None if the run is in another process.
+    There is no fetcher if fetchers are in other processes. There are no leases, and no counts of the run's queries and of those that are
+    catching up, if the run is in another process. `now` returns the monotonic time, seconds.
     """
 
     def __init__(

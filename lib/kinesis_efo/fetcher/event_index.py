@@ -37,10 +37,7 @@ class Portion(NamedTuple):
 
 
 class EventIndex:
-    """The events of one shard, in order and without gaps.
-
-    Args:
-        start: Position before the first event.
+    """The events of one shard after the position `start`, in order and without gaps.
 
     Attributes:
         start: Position before the first event that was not dropped.

@@ -47,14 +47,11 @@ class ShardFeed:
     """Keeps a buffer filled with the events of one shard.
 
     Args:
-        key: The shard.
         subscribe: Makes a subscription that delivers into a sink, from a position on.
-        budget: Shared with all other shards.
         listener: Told when the buffer has changed.
         ended: Called with the children when the last event of the shard has arrived.
         failed: Called with the error if the shard cannot be read any more.
         counts: Counts what is received.
-        clock: Time.
         fail_on_data_loss: Whether a shard that is gone fails the query; else it counts as read to its end.
         arrival_step: Resolution of the noted arrival times, milliseconds; None: they are not noted.
 

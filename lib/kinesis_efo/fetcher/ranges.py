@@ -26,17 +26,10 @@ _PAUSE_SECONDS: Final = 0.5
 
 
 class RangeReader:
-    """Reads the ranges of one task.
+    """Reads the ranges of one task, as long as it makes progress once in `patience` seconds.
 
-    Args:
-        secret: The secret of the run.
-        planner: Where to ask for the fetcher of a shard; None if there is only one fetcher, which cannot be replaced.
-        patience: Seconds without any progress after which reading fails.
-        query: The name of the query in its run.
-        fetcher_at: Connects to a fetcher.
-        planner_at: Connects to the planner.
-        now: Returns the monotonic time, seconds.
-        sleep: Waits for a number of seconds.
+    `planner` is where to ask for the fetcher of a shard; None if there is only one fetcher, which cannot be replaced. `query` is the name
+    of the query in its run.
     """
 
     def __init__(

@@ -49,18 +49,9 @@ class FetcherIdentity:
 
 
 class RemoteFetcher:
-    """Fetches the shards that the run assigns to it, until the run has ended.
+    """Fetches the shards that the run assigns to it, until the run has ended, or has not replied for `give_up` seconds.
 
-    Args:
-        identity: Its identity.
-        fetcher: Fetches the shards; not started yet.
-        streams: The streams to read.
-        planner: The run.
-        clock: Time.
-        new_name: Makes unique names.
-        give_up: Seconds without a reply of the run after which the fetcher ends.
-        open_stream: Opens a stream that a client has added to the run; it lists no shards.
-        ends: The option `endingPosition`.
+    `open_stream` opens a stream that a client has added to the run; it lists no shards. `ends` is the option `endingPosition`.
     """
 
     def __init__(
@@ -95,7 +86,6 @@ class RemoteFetcher:
 
         Raises:
             FetcherUnreachableError: The run has not answered for too long.
-            Exception: Any other error of its tasks.
             StreamError: The streams cannot be listed.
         """
         await self._streams.refresh()

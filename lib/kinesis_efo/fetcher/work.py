@@ -137,11 +137,8 @@ class ShardNews(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """A fetcher reports what has arrived.
 
-    Attributes:
-        name: The fetcher's name.
-        number: One more than in the report before; 1 if the report has everything.
-        shards: What has happened.
-        failure: The error that has ended reading, packed by `pack_error`; empty if there is none.
+    The number is one more than in the report before; 1 if the report has everything. `failure` is the error that has ended reading,
+    packed by `pack_error`; empty if there is none.
     """
 
     name: str
@@ -167,13 +164,9 @@ class ReportReply(msgspec.Struct, frozen=True):
 
 
 class WhereRequest(msgspec.Struct, frozen=True):
-    """A task asks for the fetchers of some shards.
+    """A task asks for the fetchers of some shards, and waits at most some seconds until all of them have one.
 
-    Attributes:
-        shards: The shards.
-        wait: Seconds to wait until all of them have a fetcher.
-        query: The name of the query in its run.
-        after: The starts of its ranges, in the order of the shards.
+    `after` are the starts of its ranges, in the order of the shards; `query` is the name of the query in its run.
     """
 
     shards: list[ShardKey]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -24,8 +24,7 @@ from kinesis_efo.fetcher.feeds import Feeds
 from kinesis_efo.fetcher.sharer import ElsewhereError, Sharer
 from kinesis_efo.fetcher.shortfall import Shortfall
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
-from kinesis_efo.fetcher.streams import ShardWatch, Streams
-from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
 from kinesis_efo.kinesis.subscriptions import Subscriptions
@@ -62,8 +61,7 @@ class FetcherSettings:
 class Fetcher:
     """Fetches shards.
 
-    Args:
-        beside: The run's shard watch, if this fetcher lets one query catch up, with GetRecords. None: it has its own.
+    If it is `apart`, it lets one query catch up, with GetRecords, and leaves the watch over the streams to the run's fetcher.
 
     Attributes:
         budget: The bytes that all shards share.
@@ -79,7 +77,8 @@ class Fetcher:
         budget: Budget,
         settings: FetcherSettings,
         clock: Clock,
-        beside: ShardWatch | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
         self.budget = budget
         self.feeds: Final = Feeds(self._feed, self._may_read, budget)
@@ -89,9 +88,7 @@ class Fetcher:
         self._streams = streams
         self._settings = settings
         self._clock = clock
-        self._apart = beside is not None
-        # The run's fetchers share one watch.
-        self._watch = beside or ShardWatch(streams, clock, self._listed)
+        self._apart = apart
         self._watching: asyncio.Task[None] | None = None
         self._coordinator: Coordinator
         self._shard_listener: ShardListener
@@ -103,7 +100,8 @@ class Fetcher:
         self._coordinator, self._shard_listener = coordinator, shard_listener
         coordinator.failure.on_set(self._wake_all)
         if not self._apart:
-            self._watching = in_background(self._watch.run(), "watching the shards", coordinator.failure)
+            watching = self._streams.watch(self._clock, self._listed)
+            self._watching = in_background(watching, "watching the shards", coordinator.failure)
 
     @property
     def apart(self) -> Callable[[Budget], Fetcher] | None:
@@ -113,7 +111,7 @@ class Fetcher:
         """
         if any(stream.apart is None for stream in self._streams.streams.values()):
             return None
-        return lambda budget: Fetcher(self._streams, budget, self._settings, self._clock, beside=self._watch)
+        return lambda budget: Fetcher(self._streams, budget, self._settings, self._clock, apart=True)
 
     async def stop(self) -> None:
         """Stop fetching and close all connections. Waiting calls fail."""
@@ -231,7 +229,7 @@ class Fetcher:
             partial(self._subscribe, key),
             self.budget,
             self._shard_listener,
-            partial(self._ended, key),
+            partial(self._streams.learn, key),
             self._failed,
             self.counts,
             self._clock,
@@ -244,10 +242,6 @@ class Fetcher:
         may_open = partial(self._coordinator.may_open, key)
         stream = self._streams.stream(key.stream)
         return stream.subscribe(key.shard, start, sink, read_until, may_open, apart=self._apart)
-
-    def _ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
-        self._streams.stream(key.stream).learn(key.shard, children)
-        self._watch.look_soon()
 
     def _failed(self, error: KinesisEfoError) -> None:
         if self.refused is not None and isinstance(error, AccessRefusedError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from kinesis_efo.arns import StreamIdentity
@@ -11,6 +11,7 @@ from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.budget import Signal
+from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.lineage import Lineage
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseInfo
@@ -31,6 +32,7 @@ class Streams:
     def __init__(self, streams: dict[str, Stream], *, may_grow: bool = False) -> None:
         self.streams: Final = streams
         self._may_grow = may_grow
+        self._outdated = Signal()
 
     def stream(self, name: str) -> Stream:
         """A stream by its logical name.
@@ -54,14 +56,40 @@ class Streams:
         await stream.refresh(patient=True)
         self.streams[name] = stream
 
-    @property
-    def outdated(self) -> bool:
-        """Whether an announced shard has an unknown parent."""
-        return any(stream.lineage.outdated for stream in self.streams.values())
-
     async def refresh(self, *, patient: bool = False) -> None:
         """List the shards of every stream, with retries of passing errors if `patient`. Raises `StreamError` if one cannot be listed."""
         await all_of(*(stream.refresh(patient=patient) for stream in self.streams.values()))
+
+    async def watch(self, clock: Clock, listed: Callable[[str], None]) -> None:
+        """List the shards of every stream now and then, until cancelled; a failed listing is repeated the next time.
+
+        After each listing, `listed` is called with the stream's name.
+        """
+        while True:
+            if self._is_outdated:
+                await clock.sleep(LIST_AGAIN_SECONDS)
+            else:
+                await within(clock, LIST_SHARDS_SECONDS, self._outdated.wait())
+            # A copy, because streams may be added meanwhile.
+            for name, stream in list(self.streams.items()):
+                try:
+                    await stream.refresh()
+                except KinesisEfoError as error:
+                    logger.warning(
+                        "stream %s cannot be listed, trying again in %.0f s: %s", name, LIST_SHARDS_SECONDS, error
+                    )
+                else:
+                    listed(name)
+
+    def learn(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
+        """Note the children that a shard's last event announced. If one has an unknown parent, the shards are listed soon."""
+        self.stream(key.stream).learn(key.shard, children)
+        if self._is_outdated:
+            self._outdated.notify()
+
+    @property
+    def _is_outdated(self) -> bool:
+        return any(stream.lineage.outdated for stream in self.streams.values())
 
     async def identify(self) -> None:
         """Find out the streams' identities, if possible."""
@@ -123,35 +151,3 @@ def by_stream(positions: Mapping[ShardKey, Position]) -> dict[str, dict[str, Pos
     for key, position in positions.items():
         streams.setdefault(key.stream, {})[key.shard] = position
     return streams
-
-
-class ShardWatch:
-    """Keeps the lists of shards up to date. After each listing it calls `listed` with the logical name of the stream."""
-
-    def __init__(self, streams: Streams, clock: Clock, listed: Callable[[str], None]) -> None:
-        self._streams = streams
-        self._clock = clock
-        self._listed = listed
-        self._outdated = Signal()
-
-    def look_soon(self) -> None:
-        """List again soon, if an announced child has an unknown parent."""
-        if self._streams.outdated:
-            self._outdated.notify()
-
-    async def run(self) -> None:
-        """List until cancelled. A failed listing is repeated the next time."""
-        while True:
-            if self._streams.outdated:
-                await self._clock.sleep(LIST_AGAIN_SECONDS)
-            else:
-                await within(self._clock, LIST_SHARDS_SECONDS, self._outdated.wait())
-            for name, stream in self._streams.streams.items():
-                try:
-                    await stream.refresh()
-                except KinesisEfoError as error:
-                    logger.warning(
-                        "stream %s cannot be listed, trying again in %.0f s: %s", name, LIST_SHARDS_SECONDS, error
-                    )
-                else:
-                    self._listed(name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +23,7 @@ from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.service import FetcherService, RangeSource
 from kinesis_efo.fetcher.status import ShardStatus
-from kinesis_efo.fetcher.streams import ShardWatch, Streams
+from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereReply, WhereRequest, WorkRequest
 from kinesis_efo.planner.assignments import TICK_SECONDS, Assignments
 from kinesis_efo.planner.members import MissingFetchers
@@ -103,7 +102,7 @@ class Apart:
     """
 
     room: int
-    fetcher: Callable[[ShardWatch, Budget], Fetcher]
+    fetcher: Callable[[Budget], Fetcher]
 
 
 class Cluster:
@@ -143,14 +142,12 @@ class Cluster:
         missing = MissingFetchers(_PATIENCE * timeout, clock.monotonic(), problem)
         self.assignments = Assignments(self._snapshots, missing, timeout, clock)
         self.home: FetcherAddress
-        self._watch = ShardWatch(streams, clock, lambda _stream: self.sharing.wake())
-        reads_apart = None if apart is None else partial(apart.fetcher, self._watch)
+        self._streams = streams
+        reads_apart = None if apart is None else apart.fetcher
         budget = Budget(1, now=clock.monotonic) if apart is None else Budget(apart.room, now=clock.monotonic)
         self.sharing: Final = Sharing(self, clock, budget, reads_apart, together=together)
         self._fetcher_watch = FetcherWatch(self.assignments, missing, gone, clock)
-        self.sessions = FetcherSessions(
-            streams, seconds, self.assignments, self._snapshots, self.sharing, self._watch, clock
-        )
+        self.sessions = FetcherSessions(streams, seconds, self.assignments, self._snapshots, self.sharing, clock)
         self._joined = 0
         self._restarted: set[ShardKey] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -162,7 +159,9 @@ class Cluster:
         failure.on_set(self.sharing.wake)
         failure.on_set(self.assignments.changed.notify)
         self._tasks = [
-            in_background(self._watch.run(), "watching the shards", failure),
+            in_background(
+                self._streams.watch(self._clock, lambda _name: self.sharing.wake()), "watching the shards", failure
+            ),
             in_background(self._fetcher_watch.run(failure), "watching the fetchers", failure),
         ]
 

@@ -175,9 +175,7 @@ class WholeRun:
             clock,
             gone=nobody_listens,
             problem=lambda: self._fetchers.problem() if self._fetchers is not None else "",
-            apart=Apart(
-                options.buffer_bytes, lambda watch, budget: Fetcher(streams, budget, settings, clock, beside=watch)
-            ),
+            apart=Apart(options.buffer_bytes, lambda budget: Fetcher(streams, budget, settings, clock, apart=True)),
             together=options.hold_together,
         )
 

@@ -90,9 +90,7 @@ class Program:
                 10.0,
                 clock,
                 gone=self._is_dead,
-                apart=Apart(
-                    buffer_bytes, lambda watch, budget: Fetcher(streams, budget, settings_, clock, beside=watch)
-                ),
+                apart=Apart(buffer_bytes, lambda budget: Fetcher(streams, budget, settings_, clock, apart=True)),
                 together=together,
             )
             self.cluster.home = HOME

@@ -11,10 +11,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from kinesis_efo.fetcher.event_index import EventIndex, Portion
-from kinesis_efo.fetcher.planning import ShardEvents
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 logger = logging.getLogger(__name__)
@@ -27,6 +26,16 @@ UNHEARD_SECONDS: Final = 60.0
 
 _ROUNDS: Final = 8
 _WORD_SECONDS: Final = 10.0
+
+
+class ShardEvents(Protocol):
+    """The events of a shard: an `EventIndex`, or a part of one."""
+
+    def news_since(self, after: Position) -> float | None:
+        """When the first event after a position that has records or ends the shard was received; None if there is none."""
+
+    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
+        """As many whole events after a position as fit into both limits."""
 
 
 class _Front(NamedTuple):

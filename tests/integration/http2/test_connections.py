@@ -280,7 +280,9 @@ def test_a_connection_that_is_lost_while_requests_wait_for_their_headers() -> No
 
 async def heard(clock: HandClock, *streams: BotoEventStream) -> None:
     """Wait until nobody has an answer to a PING to expect."""
-    await until(lambda: all(clock.monotonic() - stream._body._connection._keepalive._heard_at < 5 for stream in streams))
+    await until(
+        lambda: all(clock.monotonic() - stream._body._connection._keepalive._heard_at < 5 for stream in streams)
+    )
 
 
 def test_a_service_that_answers_no_ping_is_dead_after_ten_seconds_also_where_all_streams_are_idle() -> None:

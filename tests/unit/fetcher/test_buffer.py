@@ -433,3 +433,9 @@ def test_silence_of_a_buffer_that_began_at_a_time_says_nothing_about_what_is_bef
             cursor.take(NO_LIMIT)
     with b.reading(b.start, after(30), asked_at=0.0) as cursor:
         assert cursor.done
+
+
+def test_a_buffer_that_began_at_a_time_covers_the_number_of_its_first_record() -> None:
+    b = buffer(Position.at_timestamp(1_700_000_000_000))
+    fill(b, numbered(20, 14, 18), numbered(30, 24))
+    assert [b.covers(after(number)) for number in (13, 14, 18, 20)] == [False, True, True, True]

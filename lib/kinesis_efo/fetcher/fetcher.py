@@ -104,7 +104,7 @@ class Fetcher:
             self._watching = in_background(watching, "watching the shards", coordinator.failure)
 
     @property
-    def apart(self) -> Callable[[Budget], Fetcher] | None:
+    def new_apart(self) -> Callable[[Budget], Fetcher] | None:
         """Makes a fetcher with GetRecords for a query that catches up in the same streams, not started, given the bytes that it may buffer.
 
         None if a stream has no transport with GetRecords.

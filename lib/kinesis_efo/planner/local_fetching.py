@@ -29,7 +29,7 @@ class LocalFetching:
 
     def __init__(self, fetcher: Fetcher, clock: Clock, *, together: bool = False) -> None:
         self._fetcher = fetcher
-        self.sharing: Final = Sharing(fetcher.feeds, clock, fetcher.budget, fetcher.apart, together=together)
+        self.sharing: Final = Sharing(fetcher.feeds, clock, fetcher.budget, fetcher.new_apart, together=together)
 
     def start(self, coordinator: Coordinator) -> None:
         self.sharing.coordinator = coordinator

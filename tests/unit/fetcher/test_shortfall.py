@@ -71,7 +71,7 @@ def test_losses_that_are_accepted_end_the_range_with_a_warning(caplog: pytest.Lo
 def test_a_range_that_waits_is_warned_of_now_and_then_until_it_moves(caplog: pytest.LogCaptureFixture) -> None:
     waiting = shortfall()
     with caplog.at_level(logging.WARNING):
-        for position, seconds in ((3, (29.9, 30.0, 59.9, 60.0)), (7, (60.1, 90.0, 90.1, 120.0))):
+        for position, seconds in ((3, (29.9, 30.0, 59.9, 60.0)), (7, (61.0, 90.0, 91.0, 120.0))):
             for now in seconds:
                 waiting.look(Position.after(position), now)
     assert [message.partition(": a task ")[2].partition(" for the rest")[0] for message in caplog.messages] == [

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.errors import DataLossError, KinesisEfoError, StreamError
 from kinesis_efo.fetcher.budget import Budget, ShardRoom
 from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
@@ -52,15 +52,21 @@ class Subscription:
             await self._sink.admit(event)
 
 
-def feed_by(subscribe: Any, listener: Listener, clock: Clock) -> ShardFeed:
+def feed_by(
+    subscribe: Any,
+    listener: Listener,
+    clock: Clock,
+    failed: Callable[[KinesisEfoError], None] = raised,
+    counts: FetchCounts | None = None,
+) -> ShardFeed:
     return ShardFeed(
         KEY,
         subscribe,
         Budget(1 << 20),
         listener,
         lambda _children: None,
-        raised,
-        FetchCounts(),
+        failed,
+        counts or FetchCounts(),
         clock,
         fail_on_data_loss=True,
     )
@@ -206,3 +212,64 @@ def test_whoever_plans_is_told_once_nothing_more_is_believed_to_be_there_however
 
     asyncio.run(run())
     assert any(told), "the planner looks at a shard only where it is told to"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (DataLossError("a record is gone"), "a record is gone"),
+        (StreamError("no such stream"), "no such stream"),
+        (ValueError("a bug"), "shard orders:shardId-0: ValueError: a bug"),
+    ],
+)
+def test_the_error_of_a_subscription_is_told(error: Exception, said: str) -> None:
+    class Broken:
+        async def run(self) -> None:
+            raise error
+
+    async def run() -> None:
+        failures: list[KinesisEfoError] = []
+        feed = feed_by(lambda *_: Broken(), Listener(), SystemClock(), failures.append)
+        feed.from_position(TRIM_HORIZON)
+        assert feed._task is not None
+        await feed._task
+        assert list(map(str, failures)) == [said]
+
+    asyncio.run(run())
+
+
+def test_what_is_received_is_counted() -> None:
+    async def run() -> None:
+        counts = FetchCounts()
+        feed = feed_by(lambda _, sink: Subscription(sink, [RECORDS, STILL, NOTHING]), Listener(), Hand(), counts=counts)
+        feed.from_position(TRIM_HORIZON)
+        assert feed._task is not None
+        await feed._task
+        assert counts == FetchCounts(3, len(RECORDS.payload) + len(NOTHING.payload))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("times", "known"),
+    [((0.0, 1.0, 2.0), True), ((0.0, 1.0, 1.9), False), ((0.0, 2.0), False), ((0.0, 1.0, 5.0), True)],
+)
+def test_a_lag_that_does_not_shrink_while_nothing_comes_tells_the_tip(times: tuple[float, ...], known: bool) -> None:
+    clock = Hand()
+
+    class Lagging:
+        def __init__(self, sink: Any) -> None:
+            self._sink = sink
+
+        async def run(self) -> None:
+            for clock.now in times:
+                await self._sink.admit(STILL_BEHIND)
+
+    async def run() -> None:
+        feed = feed_by(lambda _, sink: Lagging(sink), Listener(), clock)
+        feed.from_position(Position.after(5))
+        assert feed._task is not None
+        await feed._task
+        assert feed.tip == (Position.after(5) if known else None)
+
+    asyncio.run(run())

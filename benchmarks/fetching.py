@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
@@ -162,7 +162,17 @@ async def fetch(
         for shard in _shard_ids():
             key = ShardKey("orders", shard)
             subscribe = partial(stream.subscribe, shard)
-            feed = ShardFeed(key, subscribe, reader.budget, reader, clock, fail_on_data_loss=True)
+            feed = ShardFeed(
+                key,
+                subscribe,
+                reader.budget,
+                reader,
+                reader.ended,
+                reader.failed,
+                FetchCounts(),
+                clock,
+                fail_on_data_loss=True,
+            )
             feed.from_position(TRIM_HORIZON)
             reader.feeds.append(feed)
         await reader.done.wait()
@@ -181,7 +191,10 @@ class _Reader:
         self.feeds: list[ShardFeed] = []
         self.done = asyncio.Event()
 
-    def arrived(self, key: ShardKey) -> None:
+    def touch(self, shards: Iterable[ShardKey]) -> None:
+        pass
+
+    def wake(self) -> None:
         buffers = [feed.buffer for feed in self.feeds if feed.buffer is not None]
         ends = [buffer.end for buffer in buffers]
         if len(ends) == SHARDS and all(end.reaches(self._last) for end in ends):
@@ -190,11 +203,8 @@ class _Reader:
             for buffer in buffers:
                 buffer.commit(buffer.end)
 
-    def moved(self, key: ShardKey) -> None:
-        pass
-
-    def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
-        raise AssertionError(f"{key} does not end, but here are {children}")
+    def ended(self, children: Sequence[ChildShard]) -> None:
+        raise AssertionError(f"no shard ends, but here are {children}")
 
     def failed(self, error: KinesisEfoError) -> None:
         raise error

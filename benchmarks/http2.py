@@ -11,7 +11,7 @@ import contextlib
 import gc
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Final, NamedTuple
@@ -27,7 +27,7 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget, Signal
-from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
@@ -147,7 +147,17 @@ async def _feeds(endpoint: str, transport: str, shards: int, start: Position) ->
         for number in range(shards):
             shard = f"shardId-{number:012d}"
             key, subscribe = ShardKey("orders", shard), partial(stream.subscribe, shard)
-            feed = reader.feeds[key] = ShardFeed(key, subscribe, budget, reader, clock, fail_on_data_loss=True)
+            feed = reader.feeds[key] = ShardFeed(
+                key,
+                subscribe,
+                budget,
+                reader,
+                reader.ended,
+                reader.failed,
+                FetchCounts(),
+                clock,
+                fail_on_data_loss=True,
+            )
             feed.from_position(start)
         yield reader
         await asyncio.gather(*filter(None, [feed.close() for feed in reader.feeds.values()]), return_exceptions=True)
@@ -171,19 +181,20 @@ class _Reader:
         self.events = 0
         self.news = Signal()
 
-    def arrived(self, key: ShardKey) -> None:
-        buffer = self.feeds[key].buffer
-        if buffer is not None:  # at the end, it is not there any more
-            buffer.commit(buffer.end)
-            self.events += 1
-            self.moved(key)
-
-    def moved(self, key: ShardKey) -> None:
-        self.heard.add(key)
+    def touch(self, shards: Iterable[ShardKey]) -> None:
+        for key in shards:
+            buffer = self.feeds[key].buffer
+            if buffer is not None and not buffer.idle:  # at the end, it is not there any more
+                buffer.commit(buffer.end)
+                self.events += 1
+            self.heard.add(key)
         self.news.notify()
 
-    def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
-        raise AssertionError(f"{key} does not end, but here are {children}")
+    def wake(self) -> None:
+        pass
+
+    def ended(self, children: Sequence[ChildShard]) -> None:
+        raise AssertionError(f"no shard ends, but here are {children}")
 
     def failed(self, error: KinesisEfoError) -> None:
         raise error

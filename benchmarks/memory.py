@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import product
 from multiprocessing.connection import Connection
@@ -26,7 +26,7 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
@@ -78,8 +78,8 @@ async def _stalled(endpoint: str, transport: str, shards: int) -> tuple[int, int
         for number in range(shards):
             shard = f"shardId-{number:012d}"
             feed = ShardFeed(
-                ShardKey("orders", shard), partial(stream.subscribe, shard), budget, listener, clock,
-                fail_on_data_loss=True,
+                ShardKey("orders", shard), partial(stream.subscribe, shard), budget, listener, listener.ended,
+                listener.failed, FetchCounts(), clock, fail_on_data_loss=True,
             )  # fmt: skip
             feed.from_position(TRIM_HORIZON)
             feeds.append(feed)
@@ -95,14 +95,14 @@ async def _stalled(endpoint: str, transport: str, shards: int) -> tuple[int, int
 class _Nobody:
     """Hears of everything, and reads nothing."""
 
-    def arrived(self, key: ShardKey) -> None:
+    def touch(self, shards: Iterable[ShardKey]) -> None:
         pass
 
-    def moved(self, key: ShardKey) -> None:
+    def wake(self) -> None:
         pass
 
-    def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
-        raise AssertionError(f"{key} does not end, but here are {children}")
+    def ended(self, children: Sequence[ChildShard]) -> None:
+        raise AssertionError(f"no shard ends, but here are {children}")
 
     def failed(self, error: KinesisEfoError) -> None:
         raise error

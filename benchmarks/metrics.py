@@ -131,7 +131,7 @@ def _parts() -> list[Figure]:
 
 
 def _collector(feeds: list[ShardFeed], budget: Budget, stream: Any) -> FetcherCollector:
-    fetcher = SimpleNamespace(budget=budget, feeds=feeds)
+    fetcher: Any = SimpleNamespace(budget=budget, feeds=feeds)
     about = {"application": "lake", "environment": "dev"}
     return FetcherCollector(fetcher, {"orders": stream}, _LEASES, about, MANY_SHARDS, time.monotonic)
 

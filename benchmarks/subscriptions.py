@@ -23,7 +23,7 @@ from benchmarks.processes import cpu_seconds, percent_of_a_core
 from benchmarks.simulated import reader_of
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.calls.address import Listening
-from kinesis_efo.fetcher.progress import PollReply
+from kinesis_efo.fetcher.micro_batches import PollReply
 from kinesis_efo.fetcher.remote import FetcherPlan, fetch
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions

@@ -35,9 +35,6 @@ class Waiting:
     def __init__(self) -> None:
         self.readers = 0
 
-    def of(self, query: str) -> Waiting:
-        return self
-
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         return None
 
@@ -74,7 +71,7 @@ def test_both_ends_of_a_call_that_waits_notice(hosts: Hosts, tmp_path: Path) -> 
     thread.start()
     with hosts["fetcher"].entered():
         listening = Listening("0.0.0.0", hosts=(hosts["fetcher"].address,))
-        service = FetcherService(fetcher, loop, SECRET, listening)
+        service = FetcherService(lambda _query: fetcher, loop, SECRET, listening)
     told, log = msgspec.json.encode(service.address).decode(), tmp_path / "task.log"
     hosts["task"].popen([sys.executable, "-m", __name__, told], log=log)
     wait_until(lambda: fetcher.readers == 1, 60, f"a task that reads, {log}")

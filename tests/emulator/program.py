@@ -587,7 +587,7 @@ class TaskPlanner(PlannerClient):
         super().__init__(address, secret, namespace="")
         self._world = world
 
-    def ask_where(self, request: WhereRequest) -> WhereReply:
+    def where(self, request: WhereRequest) -> WhereReply:
         """See `PlannerClient`."""
         where = self._world.services.get(self._address)
         if where is None:

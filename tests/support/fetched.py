@@ -7,9 +7,8 @@ import json
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Budget
 from kinesis_efo.fetcher.buffer import ShardBuffer
-from kinesis_efo.fetcher.room import EVENT_OVERHEAD
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 

@@ -14,7 +14,7 @@ from kinesis_efo.aws import SyncClients
 from kinesis_efo.calls.address import Listening
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.client import FetcherClient
-from kinesis_efo.fetcher.progress import PollReply
+from kinesis_efo.fetcher.micro_batches import PollReply
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.manifest import resolve_manifest

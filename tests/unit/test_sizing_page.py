@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.fetcher.room import EVENT_OVERHEAD
+from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
 from kinesis_efo.kinesis.events import data_in, read_head
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()

@@ -45,11 +45,7 @@ class FetcherAddress(msgspec.Struct, frozen=True):
     nearby: str = ""
 
     def hosts_from(self, namespace: str) -> tuple[str, ...]:
-        """The hosts that a caller should try, in order.
-
-        Args:
-            namespace: The caller's network namespace. Loopback leads to the service only in the service's own one.
-        """
+        """The hosts that a caller in a network namespace should try, in order. Loopback leads to the service only in its own one."""
         return (LOOPBACK, *self.hosts) if namespace == self.namespace else self.hosts
 
     def location(self, host: str) -> str:
@@ -76,12 +72,9 @@ def network_namespace(proc: Path = Path("/proc")) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where a service has to listen.
+    """Where a service has to listen: the address or name to bind to, and the ports to try, in order; 0 is any free one.
 
-    Attributes:
-        bind: Address or name to bind to.
-        ports: Ports to try, in order; 0 is any free one.
-        hosts: Names and addresses for callers elsewhere, in the order to try.
+    `hosts` are names and addresses for callers elsewhere, in the order to try.
     """
 
     bind: str = LOOPBACK
@@ -99,11 +92,7 @@ class Listening:
         return self.bind == LOOPBACK or is_every_address(self.bind)
 
     def listen(self, port: int) -> socket.socket:
-        """Listen at a port. "Every address" includes IPv6, if the system has it.
-
-        Raises:
-            OSError: The port is taken or not allowed, or the host has no such address.
-        """
+        """Listen at a port. "Every address" includes IPv6, if the system has it. Raises `OSError` if that is not possible."""
         if is_every_address(self.bind) and socket.has_dualstack_ipv6():
             try:
                 return _server("::", port, socket.AF_INET6, both=True)
@@ -135,11 +124,7 @@ def listen_nearby() -> socket.socket | None:
 
 
 def connect_nearby(name: str, seconds: float) -> socket.socket:
-    """Connect to a socket of `listen_nearby`.
-
-    Args:
-        name: Its name, without the leading zero byte.
-        seconds: Longest time.
+    """Connect to a socket of `listen_nearby`, by its name without the leading zero byte.
 
     Raises:
         OSError: There is none in this network namespace, or it belongs to another user's process.

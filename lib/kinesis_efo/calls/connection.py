@@ -39,30 +39,21 @@ _reached: dict[tuple[str, ...], str] = {}
 
 
 class ConnectionCache:
-    """Open connections that are not in use. Thread-safe.
+    """Open connections that are not in use; beyond `at_most` the oldest is closed. Thread-safe."""
 
-    Args:
-        at_most: Most connections; beyond that the oldest is closed.
-        process: Returns the id of this process, to drop the parent's connections after a fork.
-    """
-
-    def __init__(self, at_most: int = AT_MOST, process: Callable[[], int] = os.getpid) -> None:
+    def __init__(self, at_most: int = AT_MOST) -> None:
         self._at_most = at_most
-        self._process = process
-        self._owner: int | None = None
         self._wires: OrderedDict[Hashable, Wire] = OrderedDict()
         self._lock = threading.Lock()
 
     def take(self, where: Hashable) -> Wire | None:
         """Take a connection to a place out of the cache, if there is one."""
         with self._lock:
-            self._own()
             return self._wires.pop(where, None)
 
     def keep(self, where: Hashable, wire: Wire) -> None:
         """Keep a connection, in place of an earlier one to the same place. Closes broken ones, and the oldest if there are too many."""
         with self._lock:
-            self._own()
             ended = [each for each, kept in self._wires.items() if each == where or kept.speaks]
             closing = [self._wires.pop(each) for each in ended]
             self._wires[where] = wire
@@ -74,34 +65,31 @@ class ConnectionCache:
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
-            self._own()
             wires = list(self._wires.values())
             self._wires.clear()
         for wire in wires:
             wire.close()
 
-    def _own(self) -> None:
-        before, self._owner = self._owner, self._process()
-        if self._owner != before:
-            # This closes only the child's ends; the parent's stay open.
-            for wire in self._wires.values():
-                wire.close()
-            self._wires.clear()
+    def forked(self) -> None:
+        """Close the ends of this process, a child that was forked just now; the parent's stay open."""
+        # Another thread of the parent may have held the lock.
+        self._lock = threading.Lock()
+        self.close()
 
 
 CONNECTIONS: Final = ConnectionCache()
 """The connections of this process."""
 atexit.register(CONNECTIONS.close)
+if hasattr(os, "register_at_fork"):  # Windows has none, and does not fork
+    os.register_at_fork(after_in_child=CONNECTIONS.forked)
 
 
 class Connection:
-    """One connection to one service, for one thread.
+    """One connection to one service, for one thread; the secret is that of the run.
 
     It connects with the first call, at the first address that answers, and again after the connection was broken.
 
     Args:
-        address: The service's address.
-        secret: The secret of the run.
         namespace: The network namespace of this process.
         connect_seconds: Time for each host but the last.
         last_connect_seconds: Time for the last host.
@@ -152,13 +140,7 @@ class Connection:
         self.drop()
 
     def action(self, name: str, request: msgspec.Struct, answer: type[T], seconds: float) -> T:
-        """Make a call whose reply is one message.
-
-        Args:
-            name: The name of the call.
-            request: The message.
-            answer: The type of the reply.
-            seconds: Longest time to wait for the reply.
+        """Make a call whose reply is one message of the type `answer`, for which it waits at most some seconds.
 
         Raises:
             FetcherUnreachableError: The service cannot be reached, or does not reply in time.
@@ -172,15 +154,9 @@ class Connection:
             return msgspec.json.decode(frame.head, type=answer)
 
     def call(self, request: Request, body: bytes, seconds: float) -> tuple[Wire, Frame]:
-        """Make a call; returns the connection, and the first frame of the reply. A call may arrive twice.
+        """Make a call; returns the connection, and the first frame of the reply, for which it waits at most some seconds.
 
-        Args:
-            request: The head of the call.
-            body: The message.
-            seconds: Longest time to wait for the frame.
-
-        Raises:
-            LostError, TimeoutError, KinesisEfoError: See `translated`.
+        A call may arrive twice. Raises `LostError`, `TimeoutError` and `KinesisEfoError`, see `translated`.
         """
         head = msgspec.json.encode(request)
 
@@ -200,11 +176,7 @@ class Connection:
         return ask(self._connected())
 
     def checked(self, frame: Frame) -> Frame:
-        """Return a frame of a reply.
-
-        Raises:
-            KinesisEfoError: The frame is an error of the other side.
-        """
+        """Return a frame of a reply; raise the error of the other side if the frame is one."""
         if frame.kind is Kind.REFUSED:
             raise self._refused()
         if frame.kind is Kind.ERROR:

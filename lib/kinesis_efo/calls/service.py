@@ -57,14 +57,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """The one call that tools may make.
-
-    Attributes:
-        token: The secret for this call only.
-        name: The name of the call.
-        asked: The type of its message.
-        answer: Makes the reply, in the event loop of the service.
-    """
+    """The one call that tools may make: with a token for this call only, its name, the type of its message, and what makes the reply."""
 
     token: str
     name: str
@@ -73,13 +66,7 @@ class Desk:
 
 
 class Call:
-    """A call in progress.
-
-    Args:
-        wire: The connection to the caller.
-        is_tool: Whether the caller has proven only the token of tools.
-        seconds: How long the call may last; None: without limit.
-    """
+    """A call in progress. `is_tool`: the caller has proven only the token of tools. It may last some seconds; None: without limit."""
 
     def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
         self._wire = wire
@@ -102,21 +89,13 @@ class Call:
 
 
 class Service:
-    """Serves until `shutdown`.
+    """Serves callers that prove a secret until `shutdown`, at `address`. Raises `FetcherError` if it cannot listen.
 
     Args:
         loop: The event loop for calls; None if `act` needs none.
-        secret: The secret of the run; a caller that does not prove it is refused.
-        listening: Where to listen.
         certificate: The certificate for TLS on TCP connections; None: they do not use TLS.
         desk: The call for tools; None: they are refused.
         more: Replies to calls that the service itself does not know; returns None if it does not know them either.
-
-    Attributes:
-        address: Its address.
-
-    Raises:
-        FetcherError: It cannot listen.
     """
 
     what = "fetcher"
@@ -316,16 +295,7 @@ class Service:
     # -- calls
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
-        """Handle a call of a task or a fetcher.
-
-        Args:
-            call: The call.
-            name: Its name.
-            body: The message.
-
-        Returns:
-            The reply; None if it was sent in parts.
-        """
+        """Handle a call of a task or a fetcher, by its name; returns the reply, or None if it was sent in parts."""
         if self._more is not None:
             # Not cancelled if the caller has gone, because it may ask again.
             answer = self.run(None, self._more(name, body))
@@ -372,11 +342,7 @@ class Service:
 
 
 def decoded(data: bytes, kind: type[T]) -> T:
-    """Decode the message of a call.
-
-    Raises:
-        FetcherError: It is invalid.
-    """
+    """Decode the message of a call. Raises `FetcherError` if it is invalid."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

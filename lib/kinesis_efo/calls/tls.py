@@ -23,23 +23,14 @@ _AFTER: Final = timedelta(days=30 * 365)
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate and its private key, which is in memory only.
-
-    Attributes:
-        pem: The certificate.
-        key: The key, PEM; never shown.
-    """
+    """A certificate and its private key, PEM. The key is in memory only, and never shown."""
 
     pem: str
     key: str = field(repr=False)
 
 
 def make_certificate(now: datetime) -> Certificate:
-    """Make a self-signed certificate for one service.
-
-    Args:
-        now: The time, with its zone.
-    """
+    """Make a self-signed certificate for one service, at a time with its zone."""
     # Imported here, because TLS is not used on loopback.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes

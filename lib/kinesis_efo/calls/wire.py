@@ -62,13 +62,7 @@ class Kind(IntEnum):
 
 
 class Frame(NamedTuple):
-    """A received frame.
-
-    Attributes:
-        kind: Its type.
-        head: Its message.
-        body: Its body, read-only.
-    """
+    """A received frame: its type, its message, and its body, read-only."""
 
     kind: Kind
     head: bytes
@@ -76,12 +70,7 @@ class Frame(NamedTuple):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The head of a call's first frame.
-
-    Attributes:
-        name: The name of the call.
-        seconds: How long the caller waits for the whole reply; None: without limit.
-    """
+    """The head of a call's first frame: its name, and how long the caller waits for the whole reply; None: without limit."""
 
     name: str
     seconds: float | None = None
@@ -92,12 +81,7 @@ class LostError(ConnectionError):
 
 
 class Wire:
-    """One end of a connection.
-
-    Args:
-        sock: Its socket, connected.
-        allocate: Makes the memory for a body, given its bytes.
-    """
+    """One end of a connection, on a connected socket. `allocate` makes the memory for a body, given its bytes."""
 
     def __init__(self, sock: socket.socket, allocate: Callable[[int], Any] = bytearray) -> None:
         self._socket = sock
@@ -114,19 +98,13 @@ class Wire:
     # -- proofs
 
     def challenge(self, secrets: Sequence[str], channel: bytes, give_up_at: float) -> int | None:
-        """Let the caller prove that it knows a secret, and prove the same to it; else refuse it.
+        """Let the caller prove that it knows one of some secrets, and prove the same to it; else refuse it.
 
-        Args:
-            secrets: The accepted secrets.
-            channel: The fingerprint to which proofs are bound.
-            give_up_at: The time limit, monotonic seconds.
-
-        Returns:
-            The index of the secret; None if the caller knows none of them.
+        Proofs are bound to the fingerprint `channel`. Returns the index of the secret; None if the caller knows none of them.
 
         Raises:
             LostError: See the class.
-            TimeoutError: The time is over.
+            TimeoutError: It is later than `give_up_at`, monotonic seconds.
         """
         own = os.urandom(PROOF_BYTES)
         self._send(GREETING + own, give_up_at)
@@ -142,14 +120,11 @@ class Wire:
     def prove(self, secret: str, channel: bytes, give_up_at: float) -> bool:
         """Respond to the challenge of a service; returns whether it has accepted the secret, and has proven that it knows it.
 
-        Args:
-            secret: The secret.
-            channel: The fingerprint to which proofs are bound.
-            give_up_at: The time limit, monotonic seconds.
+        Proofs are bound to the fingerprint `channel`.
 
         Raises:
             LostError: See the class; or it is another service.
-            TimeoutError: The time is over.
+            TimeoutError: It is later than `give_up_at`, monotonic seconds.
         """
         greeting = bytes(self._fill(bytearray(len(GREETING)), None, give_up_at))
         if greeting != GREETING:
@@ -166,17 +141,11 @@ class Wire:
     # -- sending
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = (), give_up_at: float = inf) -> None:
-        """Send a frame.
-
-        Args:
-            kind: Its type.
-            head: Its message.
-            parts: The parts of its body.
-            give_up_at: The time limit, monotonic seconds.
+        """Send a frame: its type, its message, and the parts of its body.
 
         Raises:
             LostError: See the class.
-            TimeoutError: The other side has not received it in time. The connection cannot be used any more.
+            TimeoutError: The other side has not received it at `give_up_at`, monotonic seconds. The connection cannot be used any more.
         """
         parts = list(parts)
         prefix = _PREFIX.pack(kind, len(head), sum(map(len, parts)))
@@ -186,26 +155,12 @@ class Wire:
     def _send(self, piece: Data, give_up_at: float) -> None:
         left = memoryview(piece)
         while left:
-            seconds = give_up_at - time.monotonic()
-            if seconds <= 0:
-                raise TimeoutError
-            try:
-                self._socket.settimeout(None if seconds == inf else seconds)
-                left = left[self._socket.send(left) :]
-            except TimeoutError:
-                raise
-            except OSError as error:
-                raise LostError(words(error)) from None
+            left = left[self._moved(self._socket.send, left, give_up_at - time.monotonic()) :]
 
     # -- receiving
 
     def receive(self, seconds: float | None, most_head: int = MOST_HEAD, most_body: float = inf) -> Frame:
-        """The next frame.
-
-        Args:
-            seconds: Longest time without a byte.
-            most_head: Longest head, bytes.
-            most_body: Longest body, bytes.
+        """The next frame, with a head and a body of at most so many bytes.
 
         Raises:
             LostError: See the class.
@@ -224,19 +179,23 @@ class Wire:
         left = memoryview(memory).cast("B")
         while left:
             longest = min(inf if seconds is None else seconds, give_up_at - time.monotonic())
-            if longest <= 0:
-                raise TimeoutError
-            try:
-                self._socket.settimeout(None if longest == inf else longest)
-                received = self._socket.recv_into(left)
-            except TimeoutError:
-                raise
-            except OSError as error:
-                raise LostError(words(error)) from None
+            received = self._moved(self._socket.recv_into, left, longest)
             if not received:
                 raise LostError("it was closed")
             left = left[received:]
         return memory
+
+    def _moved(self, move: Callable[[memoryview], int], data: memoryview, seconds: float) -> int:
+        """Send or receive some bytes; returns how many."""
+        if seconds <= 0:
+            raise TimeoutError
+        try:
+            self._socket.settimeout(None if seconds == inf else seconds)
+            return move(data)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise LostError(words(error)) from None
 
     # -- the other side
 
@@ -295,23 +254,18 @@ def _proof(secret: str, role: bytes, of_service: bytes, of_caller: bytes, channe
     return hmac.digest(secret.encode(), b"".join((role, of_service, of_caller, channel)), "sha256")
 
 
-class _Failure(msgspec.Struct):
-    kind: str
-    message: str
-
-
 def pack_error(error: KinesisEfoError) -> bytes:
     """Encode an error of this library."""
-    return msgspec.json.encode(_Failure(type(error).__name__, str(error)))
+    return msgspec.json.encode((type(error).__name__, str(error)))
 
 
 def unpack_error(data: bytes) -> KinesisEfoError:
     """Decode the result of `pack_error`, to an error of the same type."""
     try:
-        failure = msgspec.json.decode(data, type=_Failure)
+        name, message = msgspec.json.decode(data, type=tuple[str, str])
     except msgspec.MsgspecError:
         return FetcherError(f"the fetcher failed without saying why: {data[:200]!r}")
-    kind = getattr(errors, failure.kind, None)
+    kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, KinesisEfoError) and kind is not OptionsError:
-        return kind(failure.message)
-    return FetcherError(failure.message)
+        return kind(message)
+    return FetcherError(message)

@@ -11,10 +11,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from kinesis_efo.fetcher.event_index import EventIndex, Portion
-from kinesis_efo.fetcher.planning import ShardEvents
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 logger = logging.getLogger(__name__)
@@ -29,6 +28,16 @@ _ROUNDS: Final = 8
 _WORD_SECONDS: Final = 10.0
 
 
+class ShardEvents(Protocol):
+    """The events of a shard: an `EventIndex`, or a part of one."""
+
+    def news_since(self, after: Position) -> float | None:
+        """When the first event after a position that has records or ends the shard was received; None if there is none."""
+
+    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
+        """As many whole events after a position as fit into both limits."""
+
+
 class _Front(NamedTuple):
     """The arrival time up to which a shard was read, epoch milliseconds, and when that was set, monotonic seconds."""
 
@@ -37,12 +46,10 @@ class _Front(NamedTuple):
 
 
 class Alignment:
-    """Limits how far each shard of a query may be ahead in arrival time.
+    """Limits how many seconds of arrival time each shard of a query may be ahead of the slowest one.
 
-    Args:
-        most: Seconds that a shard may be ahead of the slowest one.
-        read_until: The time up to which all records that arrived in a shard are at or before the end of its buffer, epoch seconds by
-            Kinesis' clock; None if unknown.
+    `read_until` returns the time up to which all records that arrived in a shard are at or before the end of its buffer, epoch seconds by
+    Kinesis' clock; None if unknown.
     """
 
     def __init__(self, most: float, read_until: Callable[[ShardKey, Position], float | None]) -> None:
@@ -54,13 +61,7 @@ class Alignment:
         self._said_at = -inf
 
     def follow(self, moved: Mapping[ShardKey, Position], left: Iterable[ShardKey], now: float) -> None:
-        """Update which shards the query reads. A new shard counts as the slowest until it has an event.
-
-        Args:
-            moved: The positions that have changed.
-            left: The shards that the query no longer reads.
-            now: Monotonic time, seconds.
-        """
+        """Note where the query is, and which shards it no longer reads. A new shard counts as the slowest until it has an event."""
         for key, position in moved.items():
             if position.is_end:
                 self._fronts.pop(key, None)
@@ -71,14 +72,7 @@ class Alignment:
             self._fronts.pop(key, None)
 
     def saw(self, key: ShardKey, buffer: EventIndex, position: Position, now: float) -> None:
-        """Update how far a shard has been read.
-
-        Args:
-            key: The shard.
-            buffer: Its events.
-            position: How far the query has read it.
-            now: Monotonic time, seconds.
-        """
+        """Note how far the query has read a shard."""
         front = self._fronts.get(key)
         found = self._front(key, buffer, position)
         if front is None or found > front.at:
@@ -91,16 +85,13 @@ class Alignment:
         plan: Callable[[Mapping[ShardKey, ShardEvents]], dict[ShardKey, Portion]],
         now: float,
     ) -> dict[ShardKey, Portion]:
-        """Plan a micro-batch after which no shard is too far ahead.
+        """Plan a micro-batch after which no shard is too far ahead; returns how far each shard of `buffers` may be read.
 
         Args:
             buffers: The shards with something to read; each covers its position.
             positions: Where each shard's range starts.
             plan: Divides the limits of the micro-batch among shards.
             now: Monotonic time, seconds.
-
-        Returns:
-            How far each shard of `buffers` may be read.
         """
         if not buffers:
             return {}

@@ -39,19 +39,9 @@ async def stream_opener(
     clock: KinesisClock,
     limits: Limits,
 ) -> Callable[[StreamRef], Stream]:
-    """Open the clients for reading streams.
+    """Open the clients for reading streams, which `stack` closes; returns a function that opens a stream.
 
-    Args:
-        stack: Closes the clients.
-        clients: Makes AWS clients.
-        source: Where the manifest came from, for messages.
-        options: The options of the query.
-        budget: The bytes that all shards share.
-        clock: Learns Kinesis' time from the responses.
-        limits: Kinesis' time limits.
-
-    Returns:
-        A function that opens a stream.
+    `source` is where the manifest came from, for messages. The clock learns Kinesis' time from the responses.
     """
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
@@ -105,13 +95,7 @@ async def _open_apart(
 
 
 def certificate_for(options: SourceOptions, listening: Listening, clock: Clock) -> Certificate | None:
-    """The TLS certificate of a service; None if it does not use TLS.
-
-    Args:
-        options: The options of the query.
-        listening: Where it listens.
-        clock: Gives the date.
-    """
+    """The TLS certificate of a service; None if it does not use TLS. The clock gives the date."""
     if not options.fetcher_tls:
         logger.warning(
             "kinesis-efo option 'fetcherTls' is false: records pass between tasks and fetcher in the clear, where other hosts on the "

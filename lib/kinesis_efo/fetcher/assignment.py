@@ -7,7 +7,6 @@ reply took, and also after its process was suspended.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import inf
 
 from kinesis_efo.clock import Clock
@@ -18,28 +17,10 @@ from kinesis_efo.fetcher.work import Shard, Work
 from kinesis_efo.positions import Position, ShardKey
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The changes by a reply of the run.
-
-    Attributes:
-        begin: New shards, with their start positions.
-        end: Shards to close.
-    """
-
-    begin: dict[ShardKey, Position] = field(default_factory=dict)
-    end: frozenset[ShardKey] = frozenset()
-
-
 class Assignment:
-    """The coordinator of a fetcher outside the run's process.
+    """The coordinator of a fetcher outside the run's process; `failure` is the error that ended the fetcher.
 
-    Args:
-        clock: Time.
-        ask: Sends a report at once, to find out whether the run still knows this fetcher; see `heard`.
-
-    Attributes:
-        failure: The error that ended the fetcher.
+    `ask` sends a report at once, to find out whether the run still knows this fetcher; see `heard`.
     """
 
     def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
@@ -52,24 +33,18 @@ class Assignment:
         self._heard_at = -inf
         self._heard = Signal()
 
-    def follow(self, work: Work, asked_at: float) -> Change:
-        """Apply the reply to a request for work.
+    def follow(self, work: Work, asked_at: float) -> tuple[dict[ShardKey, Position], frozenset[ShardKey]]:
+        """Apply the reply to a request for work, which was sent after `asked_at`, monotonic seconds.
 
-        Args:
-            work: The reply.
-            asked_at: Monotonic time before the request was sent, seconds.
+        Returns the start positions of the shards that begin, and the shards that end.
         """
         self._until = {stream: asked_at + seconds for stream, seconds in work.seconds.items()}
-        change = Change()
+        before = self._shards
         if work.shards is not None:
-            shards = {shard.key: shard for shard in work.shards}
-            change = Change(
-                {key: shard.start for key, shard in shards.items() if key not in self._shards},
-                frozenset(self._shards.keys() - shards.keys()),
-            )
-            self._shards, self.revision = shards, work.revision
+            self._shards, self.revision = {shard.key: shard for shard in work.shards}, work.revision
         self.heard(asked_at)
-        return change
+        begin = {key: shard.start for key, shard in self._shards.items() if key not in before}
+        return begin, frozenset(before.keys() - self._shards.keys())
 
     def heard(self, asked_at: float) -> None:
         """The run still knew this fetcher at some time after `asked_at`, and its shards are up to date."""

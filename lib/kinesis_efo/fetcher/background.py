@@ -17,10 +17,7 @@ T = TypeVar("T")
 def in_background(work: Coroutine[Any, Any, None], what: str, failure: Failure) -> asyncio.Task[None]:
     """Start a task that runs until it is cancelled.
 
-    Args:
-        work: The work.
-        what: Its name for messages, as `watching the shards`.
-        failure: Set to the error that ends it. Errors other than this library's are wrapped, so that they reach the query, too.
+    The error that ends it is set as the failure. Errors other than this library's are wrapped, so that they reach the query, too.
     """
 
     async def guarded() -> None:

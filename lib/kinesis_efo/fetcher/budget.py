@@ -14,6 +14,9 @@ from typing import Final
 
 from kinesis_efo.positions import ShardKey
 
+EVENT_OVERHEAD: Final = 512
+"""Bytes charged for an event in addition to its payload, for its objects."""
+
 SHARE_BYTES: Final = 256 << 10
 """Most bytes that a shard may hold without waiting, however full the budget is; see `Budget.share`."""
 
@@ -32,6 +35,14 @@ class Signal:
     def wait(self) -> Coroutine[None, None, bool]:
         """Sleep until the next `notify` after this call (not after its first await)."""
         return self._event.wait()
+
+    async def within(self, seconds: float) -> bool:
+        """Sleep until the next `notify`, at most for some seconds; returns whether it came."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.wait()
+        except TimeoutError:
+            return False
 
 
 class Budget:
@@ -109,25 +120,14 @@ class Budget:
 
 @dataclass(slots=True)
 class _Request:
-    """A shard's wait for room.
-
-    Attributes:
-        size: Bytes.
-        granted: Done when the shard has them.
-    """
+    """A shard's wait for some bytes. `granted` is done when the shard has them."""
 
     size: int
     granted: asyncio.Future[None]
 
 
 class Account:
-    """One shard's part of a budget, for one buffer.
-
-    Attributes:
-        key: The shard.
-        held: Bytes that it has.
-        left: Whether it has left the budget.
-    """
+    """One shard's part of a budget, for one buffer. It holds `held` bytes until it has `left`."""
 
     __slots__ = ("_budget", "held", "key", "left")
 
@@ -143,11 +143,7 @@ class Account:
         return self._budget.share
 
     def take(self, size: int) -> bool:
-        """Take room, if there is enough and no other shard waits for it; returns whether it was taken.
-
-        Args:
-            size: Bytes.
-        """
+        """Take bytes, if there is room and no other shard waits for it; returns whether they were taken."""
         budget = self._budget
         if not self.left and (self._is_small(size) or (not budget._line and budget._fits(size))):
             self._charge(size)
@@ -155,10 +151,7 @@ class Account:
         return False
 
     def wait(self, size: int) -> Coroutine[None, None, None]:
-        """Wait in line for room from this call on (not from its first await), and take it.
-
-        Args:
-            size: Bytes.
+        """Wait in line for bytes from this call on (not from its first await), and take them.
 
         Raises:
             asyncio.CancelledError: The task was cancelled, or the shard has left the budget. Nothing was taken.
@@ -230,3 +223,66 @@ class Account:
     def _charge(self, size: int) -> None:
         self.held += size
         self._budget.used += size
+
+
+class ShardRoom:
+    """Room for the next event of a shard, in addition to what the shard holds; implements `kinesis.transport.Room`.
+
+    Args:
+        account: The shard's part of the budget.
+        waits: Called when it has begun to wait in line.
+    """
+
+    def __init__(self, account: Account, waits: Callable[[], None]) -> None:
+        self._account = account
+        self._waits: Callable[[], None] | None = waits
+        self._reserved = 0
+
+    @property
+    def share(self) -> int:
+        """Bytes that may be received without room, because the budget keeps them free for each shard."""
+        return self._account.share
+
+    def take(self, size: int) -> bool:
+        """Take room for the payload of the next event before it is read, if there is enough; returns whether it was taken."""
+        missing = size + EVENT_OVERHEAD - self._reserved
+        if self._account.left or missing <= 0:
+            return True
+        if self._account.take(missing):
+            self._reserved += missing
+            return True
+        return False
+
+    async def wait(self, size: int) -> None:
+        """Wait in line for the room that `take` did not find.
+
+        If all readers of this shard wait for this event, everything before it is dropped, and it gets room whatever its size. If a reader is
+        behind, and another one has waited for `STARVING_SECONDS`, the event gets room and earlier ones are kept, for one event at a time. A
+        reader that is behind and does not move for `CLAIM_SECONDS` does not count.
+        """
+        # Hold nothing while waiting: two shards that wait for each other's room would wait for ever.
+        self.release()
+        waiting = self._account.wait(size + EVENT_OVERHEAD)
+        if self._waits is not None:
+            self._waits()
+        await waiting
+        self._reserved = size + EVENT_OVERHEAD
+
+    def release(self) -> None:
+        """Give back the room of an event that will not come."""
+        self._account.give_back(self._reserved)
+        self._reserved = 0
+
+    def close(self) -> None:
+        """Give back everything, for good."""
+        self._account.leave()
+        # Break the reference cycle with the buffer, so that its payloads are freed at once.
+        self._waits = None
+
+    async def occupy(self, size: int) -> None:
+        """Use the room for an event of `size` bytes with `EVENT_OVERHEAD`, and give back the rest. A small event waits for room here."""
+        payload = size - EVENT_OVERHEAD
+        if size > self._reserved and not self.take(payload):
+            await self.wait(payload)
+        self._account.give_back(self._reserved - size)
+        self._reserved = 0

@@ -13,9 +13,8 @@ from math import inf
 from typing import Final, NamedTuple
 
 from kinesis_efo.errors import FetcherError
-from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Budget, ShardRoom
 from kinesis_efo.fetcher.event_index import EventIndex
-from kinesis_efo.fetcher.room import EVENT_OVERHEAD, ShardRoom
 from kinesis_efo.kinesis.arrivals import Mark, read_marks
 from kinesis_efo.kinesis.events import Event, first_number, has_record, last_record
 from kinesis_efo.kinesis.quiet import Quiet
@@ -66,12 +65,7 @@ class BufferedEvent(NamedTuple):
 class ShardBuffer(EventIndex):
     """The events of one shard between `start` and `end`: an index of them, and their payloads.
 
-    Args:
-        key: The shard.
-        start: The start position of the subscription that fills this buffer.
-        budget: Shared with all other shards of the fetcher.
-        arrived: Called when the buffer has grown or was closed.
-        arrival_step: Resolution of the noted arrival times, milliseconds; None: they are not noted.
+    Arrival times are noted with a resolution of `arrival_step` milliseconds; None: they are not.
 
     Attributes:
         room: Room for the next events.
@@ -110,11 +104,9 @@ class ShardBuffer(EventIndex):
     # -- filling
 
     async def admit(self, event: Event, now: float) -> None:
-        """Add the subscription's next event, in the room reserved for it. For a small event, this waits for room itself.
+        """Add the subscription's next event, which arrived at `now`, monotonic seconds, in the room reserved for it.
 
-        Args:
-            event: The next event.
-            now: When it arrived, monotonic seconds.
+        A small event waits for room here.
         """
         self.quiet.heard(event.head, now)
         if event.head.still:
@@ -131,7 +123,7 @@ class ShardBuffer(EventIndex):
         head = event.head
         step = self._arrival_step
         marks = read_marks(event.payload, step) if step is not None and head.records else ()
-        first = first_number(event.payload) if self.is_open_below and head.records else None
+        first = first_number(event.payload) if self.starts_at_time and not len(self) and head.records else None
         if self.append(head.continuation, size, head.records, now, marks, first=first, last=head.last):
             self._payloads.append(event.payload if head.records else None)
         self._drop_what_exceeds(self.end)
@@ -146,22 +138,15 @@ class ShardBuffer(EventIndex):
 
     # -- planning
 
-    def covers(self, position: Position) -> bool:
-        """Whether everything after `position` is or will be in the buffer, without a gap."""
-        return not self._closed and super().covers(position)
-
-    def may_cover(self, position: Position) -> bool:
-        """Whether the buffer covers a position, or will only know with the first event."""
-        return not self._closed and super().may_cover(position)
+    def covers(self, position: Position) -> bool | None:
+        covered = not self._closed and super().covers(position)
+        # While nothing comes, there is no first event to wait for.
+        return False if covered is None and self.quiet.believed() else covered
 
     def entries_since(self, told: int) -> tuple[list[BufferedEvent], int]:
-        """The events since the last call. The last one is repeated if it is idle, because its position may have grown.
+        """The events since the last call, and the number of events so far.
 
-        Args:
-            told: The number that the last call returned; 0 at first.
-
-        Returns:
-            The events, and the number of events so far.
+        The last one is repeated if it is idle, because its position may have grown. `told` is the number that the last call returned; 0 at first.
         """
         first = max(0, min(told - self.compacted, len(self) - int(self.idle)))
         entries = []
@@ -177,11 +162,9 @@ class ShardBuffer(EventIndex):
     def reading(
         self, after: Position, through: Position, last: int | None = None, asked_at: float = -inf
     ) -> Iterator[Cursor]:
-        """Open a cursor for a range. Events after the cursor are kept while it is open.
+        """Open a cursor for the range `(after, through]`. Events after the cursor are kept while it is open.
 
         Args:
-            after: Its start, exclusive.
-            through: Its end, inclusive.
             last: The number of its last record, if known.
             asked_at: When the range was requested, monotonic seconds.
         """
@@ -212,8 +195,7 @@ class ShardBuffer(EventIndex):
     def last_record_up_to(self, position: Position) -> LastRecord | None:
         """The last record up to a committed position; None if there was none or it is unknown.
 
-        Args:
-            position: The end of an event, or a position within an event, as the end of a query may be.
+        The position is the end of an event, or within one, as the end of a query may be.
         """
         if position == self.start:
             return self.last_record
@@ -279,7 +261,7 @@ class Cursor:
     Attributes:
         position: The end of the last event that the reader took.
         settled: The end of the last event with records that it took.
-        astray: Whether the last record of the range is missing: the next event reaches beyond it without having it.
+        beyond: The payload of the next event, if that reaches beyond the last record of the range without having it. None if it does not.
         given_up: Whether no events are kept for the reader, because it did not move while another one waited.
     """
 
@@ -291,7 +273,7 @@ class Cursor:
         "_last",
         "_through",
         "_waits_since",
-        "astray",
+        "beyond",
         "given_up",
         "position",
         "settled",
@@ -308,7 +290,7 @@ class Cursor:
         self._waits_since: float | None = None
         self._holds_up_since: float | None = None
         self.position = self.settled = position
-        self.astray = False
+        self.beyond: list[bytes] | None = None
         self.given_up = False
 
     def waited(self, now: float) -> float:
@@ -342,33 +324,21 @@ class Cursor:
             return self._found
         if self.position.reaches(self._through):
             return True
-        # Only Kinesis decides that a shard has ended.
-        return not self._through.is_end and self.nothing_more
-
-    @property
-    def nothing_more(self) -> bool:
-        """Whether the shard seems to have no more records after the reader for now."""
-        return self._buffer.quiet.believed(self._asked_at) and self._buffer._is_at_end(self.position)
-
-    def passed_over(self) -> list[bytes]:
-        """The event that lacks the last record, if the reader is astray: it may have other records of the range."""
+        # Only Kinesis decides that a shard has ended. A buffer that may begin after the reader says nothing about the records between.
         buffer = self._buffer
-        payload = buffer._payloads[buffer.index_after(self.position)] if self.astray else None
-        return [] if payload is None else [payload]
+        believed = not self._through.is_end and buffer.quiet.believed(self._asked_at)
+        return believed and buffer._is_at_end(self.position) and bool(buffer.covers(self.position))
 
     def take(self, max_bytes: int) -> list[bytes]:
         """The next payloads, up to and including the event that ends the range; none if nothing has arrived yet.
 
-        Args:
-            max_bytes: Stop after the event that exceeds this.
+        Stops after the event that exceeds `max_bytes`.
 
         Raises:
             FetcherError: The buffer does not cover the cursor (any more).
         """
         buffer = self._buffer
-        if not buffer.covers(self.position) and buffer.may_cover(self.position):
-            return []
-        if not buffer.covers(self.position):
+        if buffer.covers(self.position) is False:
             raise FetcherError(f"shard {buffer.key}: the buffer does not cover {self.position} any more")
         payloads: list[bytes] = []
         size = 0
@@ -377,8 +347,8 @@ class Cursor:
             payload, end = buffer._payloads[index], buffer.end_of(index)
             if self._last is not None and not end.precedes(self._last):
                 self._found = payload is not None and has_record(payload, self._last)
-                self.astray = not self._found
-                if self.astray:
+                if not self._found:
+                    self.beyond = [] if payload is None else [payload]
                     break
             if payload is not None:
                 payloads.append(payload)

@@ -31,12 +31,9 @@ class CallEndedError(FetcherUnreachableError):
 
 
 class RangePayloads(NamedTuple):
-    """The payloads of one range.
+    """The raw events that cover one range, in order.
 
-    Attributes:
-        wanted: The range.
-        hash_range: First and last hash key of its shard, if the fetcher knows them.
-        payloads: Raw events that cover it, in order.
+    `hash_range` has the first and last hash key of its shard, if the fetcher knows them.
     """
 
     wanted: ShardRange
@@ -45,16 +42,9 @@ class RangePayloads(NamedTuple):
 
 
 class FetcherClient(Connection):
-    """One connection to one fetcher; see `Connection`.
+    """One connection to one fetcher for the tasks of a query, by its name in its run; see `Connection`.
 
-    Args:
-        address: The fetcher's address.
-        secret: The secret of the run.
-        kept: Keeps connections within the machine open for the next task.
-        silent_seconds: Longest time without a message of the fetcher.
-        call_seconds: Longest time for one call.
-        query: The name of the query in its run.
-        options: The options of `Connection`.
+    It waits at most `silent_seconds` for a message of the fetcher, and at most `call_seconds` for the end of a call.
     """
 
     def __init__(
@@ -87,16 +77,14 @@ class FetcherClient(Connection):
         with self._limited() as give_up_at:
             ticket = msgspec.json.encode(GetTicket(ranges, self._query))
             wire, first = self.call(Request(GET, self._call_seconds), ticket, self._silent_seconds)
-            ended = False
             try:
                 for label, parts in groupby(self._parts(wire, first, give_up_at), itemgetter(0)):
                     payloads = chain.from_iterable(payloads for _, payloads in parts)
                     yield RangePayloads(ranges[label.index], label.hash_range, self._limiting(payloads, give_up_at))
-                ended = True
-            finally:
-                if not ended:
-                    # The rest of the reply may still arrive, so the connection cannot be used again.
-                    self.drop()
+            except BaseException:
+                # The rest of the reply may still arrive, so the connection cannot be used again.
+                self.drop()
+                raise
 
     def _parts(self, wire: Wire, frame: Frame, give_up_at: float) -> Iterator[tuple[RangeLabel, list[memoryview]]]:
         """The received parts of each range, cut into payloads."""

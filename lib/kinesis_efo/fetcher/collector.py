@@ -6,11 +6,11 @@ that no total decreases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
 
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.kinesis.stats import State, SubscriptionStats
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.run import RunLease
@@ -20,32 +20,16 @@ from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
 from kinesis_efo.positions import ShardKey
 
 
-class FetcherView(Protocol):
-    """The part of a fetcher that the collector reads."""
-
-    budget: Budget
-
-    @property
-    def feeds(self) -> Iterable[ShardFeed]:
-        """The shards that are read now."""
-
-
 class FetcherCollector:
-    """Gives the samples of one fetcher.
+    """Gives the samples of one fetcher, with the attributes `about`; at most `shards` shards have samples of their own.
 
-    Args:
-        fetcher: The fetcher; None if fetchers are in other processes.
-        streams: By logical name.
-        leases: The run's lease on each stream; None if the run is in another process.
-        about: Attributes of every sample: application and environment, and the fetcher if there are several.
-        shards: Most shards with samples of their own.
-        now: Returns the monotonic time, seconds.
-        queries: Counts the queries of the run, and those that are catching up; None if the run is in another process.
+    There is no fetcher if fetchers are in other processes. There are no leases, and no counts of the run's queries and of those that are
+    catching up, if the run is in another process. `now` returns the monotonic time, seconds.
     """
 
     def __init__(
         self,
-        fetcher: FetcherView | None,
+        fetcher: Fetcher | None,
         streams: Mapping[str, Stream],
         leases: RunLease | None,
         about: Mapping[str, str],
@@ -72,7 +56,7 @@ class FetcherCollector:
         if self._queries is not None:
             yield from self._of_queries(*self._queries())
 
-    def _of_fetcher(self, fetcher: FetcherView) -> Iterator[Sample]:
+    def _of_fetcher(self, fetcher: Fetcher) -> Iterator[Sample]:
         feeds = {feed.key: feed for feed in fetcher.feeds}
         self._shards.keep(feeds.keys())
         for name, stream in list(self._streams.items()):

@@ -37,17 +37,13 @@ class Portion(NamedTuple):
 
 
 class EventIndex:
-    """The events of one shard, in order and without gaps.
-
-    Args:
-        start: Position before the first event.
+    """The events of one shard after the position `start`, in order and without gaps.
 
     Attributes:
         start: Position before the first event that was not dropped.
         end: The end of the last event.
         waiting_since: When the oldest records in the index were received, monotonic seconds; None if it has none.
-        lowest: The lowest number that it is known to cover; None if none is known yet.
-        is_open_below: Whether it starts at a time, so that only its first event shows which numbers it covers.
+        lowest: The lowest number that it is known to cover; None if it starts at a time, and none is known yet.
         newest: The latest arrival in the stream of all records that were ever in the index, epoch milliseconds; `-inf` if unknown.
         gone: The number of dropped events that still have a slot.
         compacted: The number of dropped events without a slot.
@@ -67,7 +63,6 @@ class EventIndex:
         self._newest_through: list[float] = []
         self._last_through: list[int] = []
         self.lowest = _lowest_of(start)
-        self.is_open_below = self.lowest is None
         self.gone = 0
         self.compacted = 0
 
@@ -106,7 +101,7 @@ class EventIndex:
         first: int | None = None,
         last: int | None = None,
     ) -> bool:
-        """Add the next event.
+        """Add the next event; returns whether it got a new slot. Successive events without records share one.
 
         Args:
             continuation: The sequence number at its end; None at the end of the shard.
@@ -114,15 +109,11 @@ class EventIndex:
             records: Kinesis records in it.
             now: When it was received, monotonic seconds.
             marks: When its records arrived in the stream, if noted.
-            first: The number of its first record, if known. Needed only while `is_open_below`.
+            first: The number of its first record, if known. Needed only for the first event of a buffer that starts at a time.
             last: The number of its last record, if it has one.
-
-        Returns:
-            Whether it got a new slot. Successive events without records share one.
         """
         end = _BEHIND_ALL if continuation is None else continuation
-        if self.is_open_below:
-            self.is_open_below = False
+        if self.starts_at_time and not self._ends:
             self.vouch(end if first is None else first)
         if self.end.kind is PositionKind.AFTER:
             # Ignore a lower position of an event without records: an offset must never go back.
@@ -145,15 +136,20 @@ class EventIndex:
             self.waiting_since = now
         return True
 
-    def covers(self, position: Position) -> bool:
-        """Whether everything after a position is or will be in the buffer, without a gap."""
+    @property
+    def starts_at_time(self) -> bool:
+        """Whether its start is a time, which no number can be compared with: only its first event shows which numbers it covers."""
+        return self.start.kind is PositionKind.AT_TIMESTAMP
+
+    def covers(self, position: Position) -> bool | None:
+        """Whether everything after a position is or will be in the buffer, without a gap; None: its first event will show that."""
         if position == self.start or position.is_end:
             return True
-        return position.kind is PositionKind.AFTER and self.lowest is not None and position.value >= self.lowest
-
-    def may_cover(self, position: Position) -> bool:
-        """Whether it covers a position, or will only know with the first event."""
-        return self.covers(position) or (self.is_open_below and position.kind is PositionKind.AFTER)
+        if position.kind is not PositionKind.AFTER:
+            return False
+        if self.lowest is not None and position.value >= self.lowest:
+            return True
+        return None if self.starts_at_time and not self._ends else False
 
     def ends_before(self, position: Position) -> bool:
         """Whether a position is after its end; False if one of them is a time."""
@@ -169,11 +165,11 @@ class EventIndex:
         return self._records_through[-1] - self._records_through[self.index_after(position)]
 
     def vouch(self, number: int) -> None:
-        """Record that `number` is after the start. A reader at that number can then share this buffer instead of restarting the subscription.
+        """Record that `number` is after the start, if that is a time. A reader at that number can then share this buffer.
 
         Without this, two readers at different positions would take the subscription from each other for ever.
         """
-        if self.lowest is None or number < self.lowest:
+        if self.starts_at_time and (self.lowest is None or number < self.lowest):
             self.lowest = number
 
     def end_of(self, index: int) -> Position:
@@ -194,14 +190,7 @@ class EventIndex:
         return self._since[news] if news < len(self._ends) else None
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """As many whole events after a position as fit into both limits.
-
-        Args:
-            after: A covered position.
-            max_bytes: Most bytes.
-            max_records: Most records.
-            some: Include the first event with records, whatever its size.
-        """
+        """As many whole events after a covered position as fit into both limits. With `some`, at least the first event with records."""
         first = self.index_after(after)
         by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
         by_records = bisect_right(self._records_through, self._records_through[first] + max_records, first + 1)
@@ -220,12 +209,7 @@ class EventIndex:
         )
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """The number of the last record of a range; None if the range has none, or it is unknown, as if the range ends within an event.
-
-        Args:
-            through: The end of the range.
-            after: Its start.
-        """
+        """The number of the last record of a range; None if it has none, or it is unknown, as if the range ends within an event."""
         if not self.end.reaches(through):
             return None
         stop = self.index_after(through)
@@ -243,10 +227,9 @@ class EventIndex:
         return self._marks[index]
 
     def arrived_behind(self, after: Position) -> float | None:
-        """When the first record after a position arrived in the stream, epoch milliseconds; None if there is none or it is unknown.
+        """When the first record after a covered position arrived in the stream, epoch milliseconds.
 
-        Args:
-            after: A covered position.
+        None if there is none, or it is unknown.
         """
         number = after.value if after.kind is PositionKind.AFTER else -1
         for marks in islice(self._marks, self.index_after(after), None):
@@ -258,14 +241,9 @@ class EventIndex:
     def portion_before(
         self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool = False
     ) -> Portion:
-        """As many records after a position as fit into the limits and arrived up to a time. May end within an event, at a mark.
+        """As many records after a covered position as fit into both limits and arrived up to `horizon`, epoch milliseconds.
 
-        Args:
-            after: A covered position.
-            max_bytes: Most bytes.
-            max_records: Most records.
-            horizon: The time, epoch milliseconds.
-            some: Include the records of the first mark, if they arrived up to the time, whatever their size.
+        It may end within an event, at a mark. With `some`, it has at least the records of the first mark, if they arrived up to the time.
         """
         first = self.index_after(after)
         whole = self.portion(after, max_bytes, max_records)
@@ -322,7 +300,6 @@ class EventIndex:
         elif self.lowest is None or self._records_through[stop] > self._records_through[self.gone]:
             # There is no record between the last dropped one and the start.
             self.lowest = self._last_through[stop - 1] or self._ends[stop - 1]
-        self.is_open_below = False
         self.gone = stop
         if self.waiting_since is not None:
             self.waiting_since = self.news_since(self.start)

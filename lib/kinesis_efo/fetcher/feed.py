@@ -9,15 +9,18 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from math import inf
+from typing import Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
+from kinesis_efo.fetcher.coordinator import ShardListener
 from kinesis_efo.kinesis.arrivals import last_arrival
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.kinesis.progress import EventSink
+from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.positions import Position, ShardKey
 
@@ -33,40 +36,23 @@ _STUCK_SECONDS: Final = 2.0
 _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 
 
-class FeedListener(Protocol):
-    """Is told what happens to a feed."""
-
-    def arrived(self, key: ShardKey) -> None:
-        """The buffer has new records, or was closed."""
-
-    def moved(self, key: ShardKey) -> None:
-        """The position or the time of the buffer's end has moved, without records."""
-
-    def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
-        """The last event of the shard has arrived."""
-
-    def failed(self, error: KinesisEfoError) -> None:
-        """The shard cannot be read any more."""
-
-
 @dataclass(slots=True)
-class _Empty:
-    """Successive events without records, whose lag does not shrink."""
+class FetchCounts:
+    """The number of events, or of responses of GetRecords, that a fetcher has received, and the bytes of their payloads."""
 
-    behind: int
-    since: float
-    events: int = 1
+    events: int = 0
+    bytes: int = 0
 
 
 class ShardFeed:
     """Keeps a buffer filled with the events of one shard.
 
     Args:
-        key: The shard.
         subscribe: Makes a subscription that delivers into a sink, from a position on.
-        budget: Shared with all other shards.
-        listener: Is told what happens.
-        clock: Time.
+        listener: Told when the buffer has changed.
+        ended: Called with the children when the last event of the shard has arrived.
+        failed: Called with the error if the shard cannot be read any more.
+        counts: Counts what is received.
         fail_on_data_loss: Whether a shard that is gone fails the query; else it counts as read to its end.
         arrival_step: Resolution of the noted arrival times, milliseconds; None: they are not noted.
 
@@ -79,7 +65,10 @@ class ShardFeed:
         key: ShardKey,
         subscribe: Callable[[Position, EventSink], ShardSubscription],
         budget: Budget,
-        listener: FeedListener,
+        listener: ShardListener,
+        ended: Callable[[Sequence[ChildShard]], None],
+        failed: Callable[[KinesisEfoError], None],
+        counts: FetchCounts,
         clock: Clock,
         *,
         fail_on_data_loss: bool,
@@ -89,11 +78,13 @@ class ShardFeed:
         self.buffer: ShardBuffer | None = None
         self.millis_behind: int | None = None
         self.tip: Position | None = None
-        self._empty: _Empty | None = None
         self.news = Signal()
         self._subscribe = subscribe
         self._budget = budget
         self._listener = listener
+        self._ended = ended
+        self._failed = failed
+        self._counts = counts
         self._clock = clock
         self._fail_on_data_loss = fail_on_data_loss
         self._arrival_step = arrival_step
@@ -107,7 +98,7 @@ class ShardFeed:
 
         A buffer that will only know with its first event is taken to cover the position; readers wait for that event.
         """
-        if self.buffer is None or not self.buffer.may_cover(position):
+        if self.buffer is None or self.buffer.covers(position) is False:
             return self.begin(position)
         return self.buffer
 
@@ -132,19 +123,15 @@ class ShardFeed:
             return None
         return subscription.read_until
 
-    def note_tip(self, event: Event, began: float) -> bool:
-        """Set `tip` if an event reveals it; returns whether it did.
+    def _note_tip(self, event: Event, began: float) -> bool:
+        """Set `tip` if the last event of the buffer reveals it; returns whether it did.
 
-        A single event without lag is enough: a tip that is too early loses nothing, as a query that ends there continues there the next
-        time.
-
-        Args:
-            event: The last event of the buffer.
-            began: When fetching began, epoch seconds by Kinesis' clock.
+        A single event without lag is enough: a tip that is too early loses nothing, as a query that ends there continues there the next time.
+        Fetching began at `began`, epoch seconds by Kinesis' clock.
         """
         if self.tip is not None or self.buffer is None:
             return False
-        if not _tells_tip(event, began) and not self._is_stuck(event.head):
+        if not _tells_tip(event, began) and not _is_stuck(self.buffer.quiet):
             return False
         self.tip = self.buffer.end
         return True
@@ -162,21 +149,13 @@ class ShardFeed:
             return None
         return self._clock.monotonic() - self._heard_at + self.millis_behind / 1000
 
-    def _is_stuck(self, head: EventHead) -> bool:
-        now = self._clock.monotonic()
-        if head.records or self._empty is None or head.millis_behind < self._empty.behind:
-            self._empty = None if head.records else _Empty(head.millis_behind, now)
-            return False
-        self._empty.events += 1
-        return self._empty.events >= _STUCK_EVENTS and now - self._empty.since >= _STUCK_SECONDS
-
     def close(self) -> asyncio.Task[None] | None:
         """Stop fetching and drop the buffer; returns a task that is done when the connection is closed."""
         task, self._task = self._task, None
         buffer, self.buffer = self.buffer, None
         # The subscription would keep the buffer with its payloads for as long as the feed lives.
         self._subscription = None
-        self.millis_behind = self.tip = self._empty = None
+        self.millis_behind = self.tip = None
         if task is not None:
             task.cancel()
         if buffer is not None:
@@ -200,23 +179,22 @@ class ShardFeed:
             await subscription.run()
         except DataLossError as error:
             if self._fail_on_data_loss:
-                self._listener.failed(error)
+                self._failed(error)
             else:
                 logger.warning("%s: going on without it, as option failOnDataLoss=false asks", error)
                 await buffer.admit(_END, self._clock.monotonic())
         except KinesisEfoError as error:
-            self._listener.failed(error)
+            self._failed(error)
         except Exception as error:
             logger.exception("shard %s: fetching failed", self.key)
-            self._listener.failed(KinesisEfoError(f"shard {self.key}: {type(error).__name__}: {error}"))
+            self._failed(KinesisEfoError(f"shard {self.key}: {type(error).__name__}: {error}"))
 
     def _announce(self) -> None:
         self.news.notify()
         # Readers have to see that nothing arrived up to this position. It must not wake a poll: 256 idle shards do this 50 times a second.
+        self._listener.touch((self.key,))
         if self.buffer is None or not self.buffer.idle:
-            self._listener.arrived(self.key)
-        else:
-            self._listener.moved(self.key)
+            self._listener.wake()
 
 
 def _tells_tip(event: Event, began: float) -> bool:
@@ -226,6 +204,11 @@ def _tells_tip(event: Event, began: float) -> bool:
         return True
     arrived = last_arrival(event.payload) if head.records else None
     return arrived is not None and arrived / 1000 >= began + _CLOCK_SECONDS
+
+
+def _is_stuck(quiet: Quiet) -> bool:
+    """Whether the lag that the server reports is wrong, because it does not shrink while no record comes."""
+    return quiet.answers >= _STUCK_EVENTS and quiet.lasts(-inf) >= _STUCK_SECONDS
 
 
 class _Filling:
@@ -239,15 +222,17 @@ class _Filling:
 
     async def admit(self, event: Event) -> None:
         feed = self._feed
+        feed._counts.events += 1
+        feed._counts.bytes += len(event.payload)
         if event.head.continuation is None:
-            feed._listener.ended(feed.key, event.head.children)
+            feed._ended(event.head.children)
         believed, came = self._buffer.quiet.believed(), feed._clock.monotonic()
         await self._buffer.admit(event, came)
         if feed.buffer is not self._buffer:
             return
         # The time of arrival, not the time when there was room for it.
         feed.millis_behind, feed._heard_at = event.head.millis_behind, came
-        tells_tip = feed.note_tip(event, self._began)
+        tells_tip = feed._note_tip(event, self._began)
         turns_quiet = not believed and self._buffer.quiet.believed()
         if event.head.still and (tells_tip or turns_quiet or feed._arrival_step is not None):
-            feed._listener.moved(feed.key)
+            feed._listener.touch((feed.key,))

@@ -15,13 +15,7 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class Feeds:
-    """One feed per shard, started when it is needed; implements `SharedBuffers`.
-
-    Args:
-        make: Makes the feed of a shard.
-        may_read: Whether a shard may be read now.
-        budget: The bytes that all buffers share.
-    """
+    """One feed per shard, made when it is needed and the shard may be read; implements `SharedBuffers`."""
 
     withholds: Final = False
 
@@ -62,11 +56,6 @@ class Feeds:
 
     # -- tasks
 
-    @property
-    def readers(self) -> int:
-        """The number of ranges that tasks are reading."""
-        return sum(self._readers.values())
-
     @contextmanager
     def reading(self, key: ShardKey) -> Iterator[None]:
         """Keep the feed of a shard while a task reads a range of it."""
@@ -83,12 +72,12 @@ class Feeds:
     def covers(self, key: ShardKey, position: Position) -> bool:
         """Whether a shard can be read from a position on without a restart of its subscription."""
         buffer = self.found(key)
-        return buffer is None or buffer.may_cover(position)
+        return buffer is None or buffer.covers(position) is not False
 
     # -- what queries share
 
     def expect(self, positions: Mapping[ShardKey, Position]) -> None:
-        """See `SharedBuffers`. Does nothing: a feed starts when it is needed."""
+        """Do nothing: a feed starts when it is needed."""
 
     def found(self, key: ShardKey) -> ShardBuffer | None:
         feed = self.feed(key)
@@ -103,7 +92,7 @@ class Feeds:
         return feed.begin(position) if feed is not None else None
 
     def follow(self, positions: Mapping[ShardKey, Position]) -> None:
-        """See `SharedBuffers`. Closes the feeds of shards that are not read."""
+        """Close the feeds of shards that are not read."""
         self._offset = positions
         for key in self._feeds.keys() - positions.keys():
             self._close_unneeded(key)
@@ -130,7 +119,7 @@ class Feeds:
 
     def last_record(self, wanted: ShardRange) -> int | None:
         buffer = self.found(wanted.key)
-        if buffer is None or not buffer.may_cover(wanted.after):
+        if buffer is None or buffer.covers(wanted.after) is False:
             return None
         return buffer.last_up_to(wanted.through, wanted.after)
 

@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import AccessRefusedError, DataLossError, KinesisEfoError, RetriesExhaustedError
-from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget, Signal
-from kinesis_efo.fetcher.buffer import AHEAD_SECONDS, CLAIM_SECONDS, NotBufferedError, ShardBuffer
+from kinesis_efo.fetcher.buffer import AHEAD_SECONDS, CLAIM_SECONDS, Cursor, NotBufferedError, ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
-from kinesis_efo.fetcher.counted_sink import CountedSink, FetchCounts
-from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed
 from kinesis_efo.fetcher.feeds import Feeds
-from kinesis_efo.fetcher.shard_watch import ShardWatch
-from kinesis_efo.fetcher.shortfall import Shortfall, StallWarning
+from kinesis_efo.fetcher.shortfall import Shortfall
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.progress import EventSink
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.subscription import ShardSubscription, Subscriptions
@@ -64,19 +60,14 @@ class FetcherSettings:
 class Fetcher:
     """Fetches shards.
 
-    Args:
-        streams: The streams to read.
-        budget: The bytes that all shards share.
-        settings: See `FetcherSettings`.
-        clock: Time.
-        beside: The run's shard watch, if this fetcher lets one query catch up, with GetRecords. None: it has its own.
+    If it is `apart`, it lets one query catch up, with GetRecords, and leaves the watch over the streams to the run's fetcher.
 
     Attributes:
-        budget: The same.
+        budget: The bytes that all shards share.
         feeds: The feeds of the shards.
+        counts: What it has received.
         shared: Whether several queries share it, and the run in another process decides which of them catch up.
         refused: Called if Kinesis refuses access; None: that ends reading.
-        brought: What it has received, if it lets a query catch up.
     """
 
     def __init__(
@@ -85,84 +76,88 @@ class Fetcher:
         budget: Budget,
         settings: FetcherSettings,
         clock: Clock,
-        beside: ShardWatch | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
+        self.budget = budget
+        self.feeds: Final = Feeds(self._feed, self._may_read, budget)
+        self.counts: Final = FetchCounts()
+        self.shared = False
+        self.refused: Callable[[AccessRefusedError], None] | None = None
         self._streams = streams
         self._settings = settings
         self._clock = clock
-        self.budget = budget
-        self.shared = False
-        self.refused: Callable[[AccessRefusedError], None] | None = None
-        self.brought: Final = FetchCounts()
-        self._apart = beside is not None
+        self._apart = apart
+        self._watching: asyncio.Task[None] | None = None
         self._coordinator: Coordinator
         self._shard_listener: ShardListener
-        # The run's fetchers share one watch.
-        self._watch = beside or ShardWatch(streams, clock, self._listed)
-        self.feeds: Final = Feeds(self._feed, self._may_read, budget)
-        self._handed: dict[StallWarning, float] = {}
+        self._readings: set[_RangeReading] = set()
         self._allowed = Signal()
-        self._failure: Failure
-        self._watching: asyncio.Task[None] | None = None
 
     def start(self, coordinator: Coordinator, shard_listener: ShardListener) -> None:
-        """Begin to watch the streams, and allow reading.
-
-        Args:
-            coordinator: Decides which shards may be read.
-            shard_listener: Told in which shards something happens.
-        """
-        self._coordinator, self._shard_listener, self._failure = coordinator, shard_listener, coordinator.failure
-        self._failure.on_set(self._wake_all)
+        """Watch the streams, and read the shards that the coordinator allows; the listener is told in which something happens."""
+        self._coordinator, self._shard_listener = coordinator, shard_listener
+        coordinator.failure.on_set(self._wake_all)
         if not self._apart:
-            self._watching = in_background(self._watch.run(), "watching the shards", self._failure)
-
-    def apart(self, budget: Budget) -> Fetcher:
-        """A fetcher with GetRecords for a query that catches up in the same streams; not started.
-
-        Args:
-            budget: The bytes that it may buffer.
-        """
-        return Fetcher(self._streams, budget, self._settings, self._clock, beside=self._watch)
+            watching = self._streams.watch(self._clock, self._listed)
+            self._watching = in_background(watching, "watching the shards", coordinator.failure)
 
     @property
-    def can_read_apart(self) -> bool:
-        """Whether all of its streams have a transport with GetRecords."""
-        return all(stream.apart is not None for stream in self._streams.streams.values())
+    def new_apart(self) -> Callable[[Budget], Fetcher] | None:
+        """Makes a fetcher with GetRecords for a query that catches up in the same streams, not started, given the bytes that it may buffer.
+
+        None if a stream has no transport with GetRecords.
+        """
+        if any(stream.apart is None for stream in self._streams.streams.values()):
+            return None
+        return lambda budget: Fetcher(self._streams, budget, self._settings, self._clock, apart=True)
 
     async def stop(self) -> None:
         """Stop fetching and close all connections. Waiting calls fail."""
-        self._failure.stop()
+        self._coordinator.failure.stop()
         closing = self.feeds.close([feed.key for feed in self.feeds])
         if self._watching is not None:
             self._watching.cancel()
             closing.append(self._watching)
         await asyncio.gather(*closing, return_exceptions=True)
 
-    @property
-    def room(self) -> int:
-        """Most bytes that it may buffer."""
-        return self.budget.limit
+    def allowed(self) -> None:
+        """Wake the waiting reads: more shards may be read now."""
+        self._allowed.notify()
+
+    # -- how it is doing
 
     @property
     def reading(self) -> bool:
-        """Whether a task is reading a range. A task that has taken nothing for long does not count."""
+        """Whether a task is reading a range. A task that has taken nothing for long does not count. Thread-safe."""
         long_ago = self._clock.monotonic() - CLAIM_SECONDS
-        return self.feeds.readers > sum(handed < long_ago for handed in list(self._handed.values()))
+        return any(reading.handed_at is None or reading.handed_at >= long_ago for reading in list(self._readings))
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
         """The status of each shard of one stream, or of all."""
         now = self._clock.monotonic()
         return [
-            status
+            self._status(feed.key, feed.buffer, now)
             for feed in self.feeds
-            if stream in (None, feed.key.stream) and (status := self._status(feed, now)) is not None
+            if feed.buffer is not None and stream in (None, feed.key.stream)
         ]
 
     def subscription(self, key: ShardKey) -> Subscription | None:
         """The counts of a shard's subscriptions; None before the first."""
         stats = self._stats(key)
         return Subscription.of(stats, self._clock.monotonic()) if stats is not None else None
+
+    def _status(self, key: ShardKey, buffer: ShardBuffer, now: float) -> ShardStatus:
+        stats = self._stats(key)
+        return ShardStatus(
+            *key,
+            str(buffer.end),
+            buffer.held,
+            buffer.records,
+            None if buffer.waiting_since is None else max(0.0, now - buffer.waiting_since),
+            stats.lag(now) if stats is not None else None,
+            subscription=self.subscription(key),
+        )
 
     def _stats(self, key: ShardKey) -> SubscriptionStats | None:
         return self._subscriptions(key).stats.get(key.shard)
@@ -171,40 +166,16 @@ class Fetcher:
         stream = self._streams.stream(key.stream)
         return stream.apart if self._apart and stream.apart is not None else stream.subscriptions
 
-    def _status(self, feed: ShardFeed, now: float) -> ShardStatus | None:
-        if (buffer := feed.buffer) is None:
-            return None
-        stats = self._stats(feed.key)
-        return ShardStatus(
-            *feed.key,
-            str(buffer.end),
-            buffer.held,
-            buffer.records,
-            None if buffer.waiting_since is None else max(0.0, now - buffer.waiting_since),
-            stats.lag(now) if stats is not None else None,
-            subscription=Subscription.of(stats, now) if stats is not None else None,
-        )
+    # -- what tasks need
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         """First and last hash key of a shard; None if unknown."""
         return self._streams.stream(key.stream).hash_range(key.shard)
 
-    # -- what the coordinator calls
-
-    def allowed(self) -> None:
-        """Wake the waiting reads: more shards may be read now."""
-        self._allowed.notify()
-
-    # -- what tasks need
-
-    def of(self, query: str) -> Fetcher:  # noqa: ARG002
-        return self
-
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         """Open the feeds of ranges without a known last record: one after the other, each would wait for an event for some seconds.
 
-        Returns:
-            The time of this call, monotonic seconds.
+        Returns the time of this call, monotonic seconds.
         """
         for wanted in ranges:
             waits = wanted.last is None and not wanted.through.is_end
@@ -213,82 +184,31 @@ class Fetcher:
                 _buffer_for(feed, wanted)
         return self._clock.monotonic()
 
-    async def read(
-        self,
-        wanted: ShardRange,
-        asked_at: float | None = None,
-        alone: Callable[[], bool] | None = None,
+    def read(
+        self, wanted: ShardRange, asked_at: float | None = None, alone: Callable[[], bool] | None = None
     ) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again.
 
         Args:
             wanted: The range.
             asked_at: When the range was requested, monotonic seconds; None: now.
-            alone: Whether the subscription may restart if the buffer does not have the range; None: if one query uses this fetcher.
+            alone: Whether the subscription may restart if the buffer does not have the range. None: unless several queries share the
+                fetcher.
 
         Raises:
             DataLossError: The last record of the range is lost, and losses fail the query.
             RetriesExhaustedError: The end of the range is not reached in time.
             NotBufferedError: The subscription may not restart, and the buffer has lost the rest or does not get there.
         """
-        alone = alone or self._is_alone
-        now = began_at = self._clock.monotonic()
-        asked_at = now if asked_at is None else asked_at
-        key, through, last = wanted.key, wanted.through, wanted.last
-        fails, timeout = self._settings.fail_on_data_loss, self._settings.timeout
-        if last is not None and not fails and await self._streams.stream(key.stream).is_past(key.shard, last):
+        return _RangeReading(self, wanted, asked_at, alone or self._is_alone).payloads()
+
+    async def _timeout(self, wanted: ShardRange) -> float:
+        """Seconds without progress after which a range fails."""
+        settings, stream, last = self._settings, self._streams.stream(wanted.key.stream), wanted.last
+        if last is not None and not settings.fail_on_data_loss and await stream.is_past(wanted.key.shard, last):
             # Continue soon without that record: else each range would wait for long, while more records expire.
-            timeout = min(timeout, _PAST_SECONDS)
-        shortfall = Shortfall(wanted, timeout, now, fail=fails)
-        stall_warning = StallWarning(wanted, now, partial(self._waits_for, key))
-        try:
-            with self.feeds.reading(key):
-                while not wanted.is_over:
-                    feed = await self._allowed_feed(key, partial(stall_warning.look, wanted.after))
-                    if not alone() and (self._apart or not self.feeds.covers(key, wanted.after)):
-                        raise NotBufferedError(wanted)
-                    buffer, anew, beside = _buffer_for(feed, wanted), False, []
-                    with buffer.reading(wanted.after, through, last, asked_at) as cursor:
-                        while buffer.may_cover(cursor.position) and self.feeds.feed(key) is feed:
-                            payloads = cursor.take(READ_CHUNK_BYTES)
-                            beside = cursor.passed_over()
-                            if payloads:
-                                self._handed[stall_warning] = self._clock.monotonic()
-                                yield payloads
-                                del self._handed[stall_warning]
-                                # After the yield, because a task may take its time.
-                                shortfall.progressed(self._clock.monotonic())
-                            if cursor.done:
-                                return
-                            if anew := cursor.astray or (cursor.nothing_more and not buffer.covers(cursor.position)):
-                                break
-                            if not payloads:
-                                await self._wait(feed.news, self._clock.monotonic() + 1)
-                                self.check()
-                                stall_warning.look(cursor.position, self._clock.monotonic())
-                                if shortfall.heard(cursor.position, buffer.quiet):
-                                    return
-                                ahead = not alone() and buffer.ends_before(cursor.position)
-                                if ahead and self._clock.monotonic() - began_at >= AHEAD_SECONDS:
-                                    raise NotBufferedError(ShardRange(key, cursor.settled, through, last))
-                        wanted = ShardRange(key, cursor.settled, through, last)
-                    if cursor.astray and shortfall.went_astray(wanted.after, self._clock.monotonic()):
-                        if beside:
-                            yield beside
-                        return
-                    if anew and not alone():
-                        raise NotBufferedError(wanted)
-                    if anew:
-                        await self._clock.sleep(_AGAIN_SECONDS)
-                        if feed.buffer is buffer:
-                            feed.begin(wanted.after)
-        except (DataLossError, RetriesExhaustedError) as error:
-            # Another attempt would wait as long again. With other queries on the shard, only this task fails.
-            if alone():
-                self.failed(error)
-            raise
-        finally:
-            self._handed.pop(stall_warning, None)
+            return min(settings.timeout, _PAST_SECONDS)
+        return settings.timeout
 
     def _waits_for(self, key: ShardKey) -> str:
         if not self._coordinator.may_read(key):
@@ -297,17 +217,7 @@ class Fetcher:
             )
         return self._subscriptions(key).describe(key.shard)
 
-    async def _allowed_feed(self, key: ShardKey, look: Callable[[float], None]) -> ShardFeed:
-        """Wait for the permission to read a shard, and return its feed. After a crash, the old lease has to expire first."""
-        give_up_at = self._clock.monotonic() + self._settings.patience
-        while (feed := self.feeds.feed(key)) is None:
-            self.check()
-            now = self._clock.monotonic()
-            look(now)
-            if now >= give_up_at:
-                raise self._coordinator.refusal(key, self._settings.patience)
-            await self._wait(self._allowed, min(give_up_at, now + _LOOK_SECONDS))
-        return feed
+    # -- its feeds
 
     def _may_read(self, key: ShardKey) -> bool:
         return self._coordinator.may_read(key)
@@ -317,7 +227,10 @@ class Fetcher:
             key,
             partial(self._subscribe, key),
             self.budget,
-            self,
+            self._shard_listener,
+            partial(self._streams.learn, key),
+            self._failed,
+            self.counts,
             self._clock,
             fail_on_data_loss=self._settings.fail_on_data_loss,
             arrival_step=self._settings.arrival_step,
@@ -327,33 +240,13 @@ class Fetcher:
         read_until = self._coordinator.read_until(key, start)
         may_open = partial(self._coordinator.may_open, key)
         stream = self._streams.stream(key.stream)
-        into = CountedSink(sink, self.brought) if self._apart else sink
-        return stream.subscribe(key.shard, start, into, read_until, may_open, apart=self._apart)
+        return stream.subscribe(key.shard, start, sink, read_until, may_open, apart=self._apart)
 
-    # -- what feeds call
-
-    def arrived(self, key: ShardKey) -> None:
-        """A shard has something new: wake a waiting poll."""
-        self._shard_listener.touch((key,))
-        self._shard_listener.wake()
-
-    def moved(self, key: ShardKey) -> None:
-        """A shard has moved without records: look at it with the next poll."""
-        self._shard_listener.touch((key,))
-
-    def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
-        """The last event of a shard has announced its children."""
-        self._streams.stream(key.stream).learn(key.shard, children)
-        self._watch.look_soon()
-
-    def failed(self, error: KinesisEfoError) -> None:
-        """A shard cannot be read any more."""
+    def _failed(self, error: KinesisEfoError) -> None:
         if self.refused is not None and isinstance(error, AccessRefusedError):
             self.refused(error)
         else:
-            self._failure.set(error)
-
-    # -- helpers
+            self._coordinator.failure.set(error)
 
     def _is_alone(self) -> bool:
         return not self.shared
@@ -373,14 +266,110 @@ class Fetcher:
         for signal in (self._allowed, *(feed.news for feed in self.feeds)):
             signal.notify()
 
-    def check(self) -> None:
-        """Raise the error that has ended reading, if there is one."""
-        self._failure.raise_if_set()
 
-    async def _wait(self, signal: Signal, give_up_at: float) -> None:
-        """Wait for a signal, or until the time is up."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(signal.wait(), max(0.0, give_up_at - self._clock.monotonic()))
+class _RangeReading:
+    """Reads one range for a task: from the buffer of its shard, which begins again at Kinesis for what it does not have.
+
+    Attributes:
+        handed_at: When the task got the payloads that it is working on, monotonic seconds; None while it waits for some.
+    """
+
+    def __init__(self, fetcher: Fetcher, wanted: ShardRange, asked_at: float | None, alone: Callable[[], bool]) -> None:
+        self.handed_at: float | None = None
+        self._fetcher = fetcher
+        self._clock = fetcher._clock
+        self._left = wanted
+        self._over = wanted.is_over
+        self._asked_at = self._clock.monotonic() if asked_at is None else asked_at
+        self._began_at = self._clock.monotonic()
+        self._alone = alone
+        self._shortfall: Shortfall
+
+    async def payloads(self) -> AsyncGenerator[list[bytes], None]:
+        """The payloads that cover the range; see `Fetcher.read`."""
+        fetcher, wanted = self._fetcher, self._left
+        fails, waits_for = fetcher._settings.fail_on_data_loss, partial(fetcher._waits_for, wanted.key)
+        timeout = await fetcher._timeout(wanted)
+        self._shortfall = Shortfall(wanted, timeout, self._clock.monotonic(), waits_for, fail=fails)
+        fetcher._readings.add(self)
+        try:
+            with fetcher.feeds.reading(wanted.key):
+                while not self._over:
+                    feed = await self._feed()
+                    if not self._may_read_here():
+                        raise NotBufferedError(self._left)
+                    async with aclosing(self._buffered(feed)) as found:
+                        async for payloads in found:
+                            self.handed_at = self._clock.monotonic()
+                            yield payloads
+                            self.handed_at = None
+                            # After the yield, because a task may take its time.
+                            self._shortfall.progressed(self._clock.monotonic())
+        except (DataLossError, RetriesExhaustedError) as error:
+            # Another attempt would wait as long again. With other queries on the shard, only this task fails.
+            if self._alone():
+                fetcher._failed(error)
+            raise
+        finally:
+            fetcher._readings.remove(self)
+
+    async def _feed(self) -> ShardFeed:
+        """Wait for the permission to read the shard, and return its feed. After a crash, the old lease has to expire first."""
+        fetcher, key = self._fetcher, self._left.key
+        patience = fetcher._settings.patience
+        give_up_at = self._clock.monotonic() + patience
+        while (feed := fetcher.feeds.feed(key)) is None:
+            fetcher._coordinator.failure.raise_if_set()
+            now = self._clock.monotonic()
+            self._shortfall.look(self._left.after, now)
+            if now >= give_up_at:
+                raise fetcher._coordinator.refusal(key, patience)
+            await fetcher._allowed.within(min(give_up_at - now, _LOOK_SECONDS))
+        return feed
+
+    def _may_read_here(self) -> bool:
+        """Whether the buffer has the rest of the range, or may begin again there. A query's own fetcher may not once it is refused."""
+        fetcher, left = self._fetcher, self._left
+        return self._alone() or not (fetcher._apart or not fetcher.feeds.covers(left.key, left.after))
+
+    async def _buffered(self, feed: ShardFeed) -> AsyncGenerator[list[bytes], None]:
+        """The payloads from the present buffer of a feed. Ends with the range, or if its rest does not come from this buffer."""
+        key, after, through, last = self._left
+        buffer = _buffer_for(feed, self._left)
+        with buffer.reading(after, through, last, self._asked_at) as cursor:
+            while buffer.covers(cursor.position) is not False and self._fetcher.feeds.feed(key) is feed:
+                if payloads := cursor.take(READ_CHUNK_BYTES):
+                    yield payloads
+                self._over = cursor.done
+                if self._over or cursor.beyond is not None:
+                    break
+                if not payloads and not await self._waited(feed, buffer, cursor):
+                    break
+        self._left = ShardRange(key, cursor.settled, through, last)
+        if cursor.beyond is None:
+            return
+        self._over = self._shortfall.went_beyond(cursor.settled, self._clock.monotonic())
+        if self._over:
+            if cursor.beyond:
+                yield cursor.beyond
+            return
+        if not self._alone():
+            raise NotBufferedError(self._left)
+        await self._clock.sleep(_AGAIN_SECONDS)
+        if feed.buffer is buffer:
+            feed.begin(self._left.after)
+
+    async def _waited(self, feed: ShardFeed, buffer: ShardBuffer, cursor: Cursor) -> bool:
+        """Wait for news of the shard; returns whether to look into the buffer again."""
+        await feed.news.within(1.0)
+        self._fetcher._coordinator.failure.raise_if_set()
+        self._shortfall.look(cursor.position, self._clock.monotonic())
+        self._over = self._shortfall.heard(cursor.position, buffer.quiet)
+        is_ahead = buffer.ends_before(cursor.position) and not self._alone()
+        if is_ahead and self._clock.monotonic() - self._began_at >= AHEAD_SECONDS:
+            # Another query reads before the range.
+            raise NotBufferedError(self._left._replace(after=cursor.settled))
+        return not self._over
 
 
 def _buffer_for(feed: ShardFeed, wanted: ShardRange) -> ShardBuffer:

@@ -6,20 +6,57 @@ something has happened since the last one, and at those with records that no mic
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from math import inf
 from typing import Protocol
 
+import msgspec
+
 from kinesis_efo.clock import Clock
-from kinesis_efo.fetcher.alignment import Alignment
-from kinesis_efo.fetcher.budget import Signal
+from kinesis_efo.fetcher.alignment import Alignment, ShardEvents
+from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Signal
 from kinesis_efo.fetcher.event_index import EventIndex, Portion
-from kinesis_efo.fetcher.planning import ShardEvents, plan
-from kinesis_efo.fetcher.progress import ShardProgress
-from kinesis_efo.fetcher.room import EVENT_OVERHEAD
 from kinesis_efo.kinesis.events import data_in
 from kinesis_efo.positions import Offset, Position, ShardKey
+
+
+class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How far one shard may be read in the next micro-batch.
+
+    Attributes:
+        key: The shard.
+        through: Position up to which records are buffered and within the limits.
+        records: Kinesis records up to there.
+        bytes: Their bytes in the buffer.
+        millis_behind: Milliseconds by which reading lags, by the last event; None before the first.
+        last: The number of the last of these records; None if there are none or it is unknown.
+        quiet: Seconds for which the shard seems to have no more records; 0 if it may have some, or that is unknown.
+        data: Estimated bytes of the records' data.
+    """
+
+    key: ShardKey
+    through: Position
+    records: int
+    bytes: int
+    millis_behind: int | None
+    last: int | None = None
+    quiet: float = 0.0
+    data: int = 0
+
+
+class PollReply(msgspec.Struct, frozen=True, array_like=True):
+    """The reply to a poll.
+
+    Attributes:
+        shards: The shards that can advance.
+        starting: Children whose parents are read to their end with this micro-batch; they start at the trim horizon.
+        finished: Ended shards that can leave the offset, since all their children are in it.
+    """
+
+    shards: list[ShardProgress]
+    starting: list[ShardKey] = []
+    finished: list[ShardKey] = []
 
 
 class Buffers(Protocol):
@@ -44,11 +81,7 @@ class Buffers(Protocol):
 class MicroBatchPlanner:
     """Plans the micro-batches of one query.
 
-    Args:
-        buffers: The buffers.
-        clock: Time.
-        check: Raises if reading has ended.
-        max_skew: Seconds of arrival time that a shard may be ahead of the slowest one; None: any.
+    `check` raises if reading has ended. A shard may be `max_skew` seconds of arrival time ahead of the slowest one; None: any.
 
     Attributes:
         offset: How far the query has come, by its last poll; None before.
@@ -92,14 +125,7 @@ class MicroBatchPlanner:
         self.offset = offset
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
-        """How far the next micro-batch may go: at once if there is something new, else after the timeout.
-
-        Args:
-            offset: How far the query has come: positions of all shards.
-            max_bytes: Most bytes of the next micro-batch.
-            max_records: Most records of it.
-            at_most: Seconds to wait if there is nothing new.
-        """
+        """How far the next micro-batch may go within the limits: at once if there is something new, else after `at_most` seconds."""
         self.follow(offset)
         give_up_at = self._clock.monotonic() + at_most
         idle: dict[ShardKey, Portion] = {}
@@ -108,7 +134,8 @@ class MicroBatchPlanner:
             idle |= self._look(offset)
             shards = self._progress(offset, max_bytes, max_records, idle)
             news = any(shard.records or shard.through.is_end for shard in shards)
-            if news or not await self._wait(give_up_at):
+            left = give_up_at - self._clock.monotonic()
+            if news or left <= 0 or not await self._news.within(left):
                 return shards
 
     def _look(self, offset: Offset) -> dict[ShardKey, Portion]:
@@ -169,16 +196,46 @@ class MicroBatchPlanner:
             portions = plan(buffers, offset, max_bytes, max_records)
         return portions
 
-    async def _wait(self, give_up_at: float) -> bool:
-        """Wait until something new is there; False if the time is up first."""
-        remaining = give_up_at - self._clock.monotonic()
-        if remaining <= 0:
-            return False
-        try:
-            await asyncio.wait_for(self._news.wait(), remaining)
-        except TimeoutError:
-            return False
-        return True
+
+def plan(
+    buffers: Mapping[ShardKey, ShardEvents], positions: Mapping[ShardKey, Position], max_bytes: int, max_records: int
+) -> dict[ShardKey, Portion]:
+    """Divide the limits of one micro-batch among the shards.
+
+    Every shard gets an even share. What some shards do not need goes to the rest, in the order of their waiting time. The shard that has
+    waited longest gets at least one event, so that no limit, however small, stops a query.
+
+    Each buffer covers its position. A shard that stays where it is gets `Portion(position, 0, 0)`.
+    """
+    if not buffers:
+        return {}
+
+    def waiting_since(key: ShardKey) -> float:
+        since = buffers[key].news_since(positions[key])
+        return inf if since is None else since
+
+    by_age = sorted(buffers, key=waiting_since)
+    first, *others = by_age
+    share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
+    portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, some=True)}
+    if others:
+        # Less is left if the first event of the first shard was larger than its share.
+        share_bytes = min(share_bytes, max(0, max_bytes - portions[first].bytes) // len(others))
+        share_records = min(share_records, max(0, max_records - portions[first].records) // len(others))
+    for key in others:
+        portions[key] = buffers[key].portion(positions[key], share_bytes, share_records)
+    spare_bytes = max_bytes - sum(portion.bytes for portion in portions.values())
+    spare_records = max_records - sum(portion.records for portion in portions.values())
+    for key in by_age:
+        before = portions[key]
+        if spare_bytes <= 0 or spare_records <= 0:
+            break
+        after = buffers[key].portion(positions[key], before.bytes + spare_bytes, before.records + spare_records)
+        if after.bytes > before.bytes:
+            portions[key] = after
+            spare_bytes -= after.bytes - before.bytes
+            spare_records -= after.records - before.records
+    return portions
 
 
 def _data(portion: Portion) -> int:

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import takewhile
-from typing import Final, Protocol
+from typing import Final
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.client import CallEndedError, FetcherClient, RangePayloads
-from kinesis_efo.fetcher.work import PlannerClient, WhereReply
+from kinesis_efo.fetcher.work import PlannerClient, WhereRequest
 from kinesis_efo.kinesis.events import reached
 from kinesis_efo.positions import ShardRange
 
@@ -25,32 +25,11 @@ _WAIT_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.5
 
 
-class Fetches(Protocol):
-    """The part of a `FetcherClient` that a reader needs."""
-
-    def get(self, ranges: Sequence[ShardRange]) -> Iterator[RangePayloads]:
-        """The payloads that cover some ranges."""
-
-
-class Knows(Protocol):
-    """The part of a `PlannerClient` that a reader needs."""
-
-    def where(self, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereReply:
-        """The present fetchers of some ranges."""
-
-
 class RangeReader:
-    """Reads the ranges of one task.
+    """Reads the ranges of one task, as long as it makes progress once in `patience` seconds.
 
-    Args:
-        secret: The secret of the run.
-        planner: Where to ask for the fetcher of a shard; None if there is only one fetcher, which cannot be replaced.
-        patience: Seconds without any progress after which reading fails.
-        query: The name of the query in its run.
-        fetcher_at: Connects to a fetcher.
-        planner_at: Connects to the planner.
-        now: Returns the monotonic time, seconds.
-        sleep: Waits for a number of seconds.
+    `planner` is where to ask for the fetcher of a shard; None if there is only one fetcher, which cannot be replaced. `query` is the name
+    of the query in its run.
     """
 
     def __init__(
@@ -60,8 +39,8 @@ class RangeReader:
         patience: float,
         *,
         query: str = "",
-        fetcher_at: Callable[[FetcherAddress, str], AbstractContextManager[Fetches]] = FetcherClient,
-        planner_at: Callable[[FetcherAddress, str], AbstractContextManager[Knows]] = PlannerClient,
+        fetcher_at: Callable[[FetcherAddress, str], AbstractContextManager[FetcherClient]] = FetcherClient,
+        planner_at: Callable[[FetcherAddress, str], AbstractContextManager[PlannerClient]] = PlannerClient,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -80,9 +59,7 @@ class RangeReader:
     def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
         """The raw event payloads that cover some ranges, in order. A range may come in several parts, each with its own bounds.
 
-        Args:
-            ranges: The ranges.
-            fetcher: The fetcher of their shards when they were planned; None: ask the planner.
+        `fetcher` had their shards when they were planned; None: ask the planner.
 
         Raises:
             FetcherUnreachableError: No fetcher of a shard could be reached in time.
@@ -116,7 +93,7 @@ class RangeReader:
         """The fetcher of the next range, the leading ranges that it reads, and the rest."""
         assert self._planner is not None
         with self._planner_at(self._planner, self._secret) as planner:
-            reply = planner.where(self._left, _WAIT_SECONDS, self._query)
+            reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query))
         owners = reply.fetchers
         if reply.there:
             self._nobody_since = None

@@ -40,14 +40,7 @@ _TASK_PATIENCE: Final = 2.0
 
 @dataclass(frozen=True)
 class FetcherPlan:
-    """The settings of all fetchers of a run.
-
-    Attributes:
-        manifest: The application, with the streams to read.
-        options: The options of the query.
-        planner: The address of the run's service.
-        secret: The secret of the run.
-    """
+    """The settings of all fetchers of a run: its application and options, and the address and secret of its service."""
 
     manifest: Manifest
     options: SourceOptions
@@ -59,13 +52,7 @@ class FetcherPlan:
 
 
 async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Limits = KINESIS_LIMITS) -> None:
-    """Fetch until the run has ended.
-
-    Args:
-        plan: The settings.
-        place: The number of this fetcher in the run.
-        listening: Where to listen for tasks.
-        limits: Kinesis' time limits; tests shorten them.
+    """Fetch until the run has ended, as the fetcher with the number `place`. Tests shorten Kinesis' time limits.
 
     Raises:
         KinesisEfoError: The streams cannot be listed, or the run has not answered for long.
@@ -83,7 +70,9 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
         )
         fetcher = Fetcher(streams, budget, settings, clock)
         certificate = certificate_for(options, listening, clock)
-        service = FetcherService(fetcher, asyncio.get_running_loop(), plan.secret, listening, certificate)
+        service = FetcherService(
+            lambda _query: fetcher, asyncio.get_running_loop(), plan.secret, listening, certificate
+        )
         stack.push_async_callback(asyncio.to_thread, service.shutdown)
         identity = FetcherIdentity(place, socket.gethostname(), service.address)
         about = {
@@ -103,12 +92,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
 
 
 class PlannerLink:
-    """Calls the run from an event loop: a thread and a connection for each of the two calls that may run at once.
-
-    Args:
-        address: The address of the run's service.
-        secret: The secret of the run.
-    """
+    """Calls the run from an event loop: a thread and a connection for each of the two calls that may run at once."""
 
     def __init__(self, address: FetcherAddress, secret: str) -> None:
         self._clients = PlannerClient(address, secret), PlannerClient(address, secret)

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.wire import pack_error
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.assignment import Assignment
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.fetcher import Fetcher
@@ -41,13 +41,7 @@ class Planner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FetcherIdentity:
-    """The identity of a fetcher.
-
-    Attributes:
-        place: Its number in the run.
-        host: The name of its host, for messages.
-        address: Its address for tasks.
-    """
+    """The identity of a fetcher: its number in the run, the name of its host for messages, and its address for tasks."""
 
     place: int
     host: str
@@ -55,18 +49,9 @@ class FetcherIdentity:
 
 
 class RemoteFetcher:
-    """Fetches the shards that the run assigns to it, until the run has ended.
+    """Fetches the shards that the run assigns to it, until the run has ended, or has not replied for `give_up` seconds.
 
-    Args:
-        identity: Its identity.
-        fetcher: Fetches the shards; not started yet.
-        streams: The streams to read.
-        planner: The run.
-        clock: Time.
-        new_name: Makes unique names.
-        give_up: Seconds without a reply of the run after which the fetcher ends.
-        open_stream: Opens a stream that a client has added to the run; it lists no shards.
-        ends: The option `endingPosition`.
+    `open_stream` opens a stream that a client has added to the run; it lists no shards. `ends` is the option `endingPosition`.
     """
 
     def __init__(
@@ -101,7 +86,6 @@ class RemoteFetcher:
 
         Raises:
             FetcherUnreachableError: The run has not answered for too long.
-            Exception: Any other error of its tasks.
             StreamError: The streams cannot be listed.
         """
         await self._streams.refresh()
@@ -167,18 +151,18 @@ class RemoteFetcher:
                 # Otherwise the shards were given up meanwhile, and the reply is void.
 
     async def _follow(self, work: Work, asked_at: float) -> None:
-        change = self._assignment.follow(work, asked_at)
+        begin, end = self._assignment.follow(work, asked_at)
         self._fetcher.shared = work.shared
         self._following.notify()
         # The next request reports these shards as closed, so wait until their connections are.
-        await asyncio.gather(*self._fetcher.feeds.close(change.end), return_exceptions=True)
-        known = {key: position for key, position in change.begin.items() if key.stream in self._streams.streams}
+        await asyncio.gather(*self._fetcher.feeds.close(end), return_exceptions=True)
+        known = {key: position for key, position in begin.items() if key.stream in self._streams.streams}
         self._begin(known)
-        if further := {key: position for key, position in change.begin.items() if key not in known}:
+        if further := {key: position for key, position in begin.items() if key not in known}:
             self._further.put_nowait((work, further))
         self._fetcher.allowed()
         if work.done:
-            self._commit(dict(work.done))
+            self._fetcher.feeds.commit(dict(work.done))
 
     def _begin(self, shards: dict[ShardKey, Position]) -> None:
         for key, position in shards.items():
@@ -193,12 +177,6 @@ class RemoteFetcher:
                 await self._streams.add(name, self._open_stream(work.streams[name]))
             # This has no effect on shards that were taken away meanwhile.
             self._begin(shards)
-
-    def _commit(self, done: dict[ShardKey, Position]) -> None:
-        try:
-            self._fetcher.feeds.commit(done)
-        except KinesisEfoError as error:
-            logger.debug("not committed: %s", error)  # the error was reported, and the query fails
 
     async def _begin_anew(self) -> None:
         await asyncio.gather(*self._fetcher.feeds.close(self._assignment.forget()), return_exceptions=True)

@@ -29,15 +29,9 @@ class _PlannerView:
 
 
 class Reporter:
-    """Collects what has happened since the last report.
+    """Collects what has happened in a fetcher since the last report; `news` is notified when one should be sent at once.
 
-    Args:
-        fetcher: The fetcher.
-        streams: The streams to read.
-        ends: The option `endingPosition`. Only the fetcher can find the last record before an end within an event.
-
-    Attributes:
-        news: Notified when a report should be sent at once.
+    Only the fetcher can find the last record before an end, of the option `endingPosition`, within an event.
     """
 
     def __init__(self, fetcher: Fetcher, streams: Streams, ends: Bounds | None = None) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from itertools import chain
 from typing import Any, Final, Protocol
 
@@ -36,30 +37,21 @@ class RangeSource(Protocol):
         """The payloads that cover a range, some at a time; `asked_at` is the result of `expect`."""
 
 
-class RangeSources(Protocol):
-    """Finds the source from which the tasks of a query read."""
-
-    def of(self, query: str) -> RangeSource:
-        """The source for a query, by its name.
-
-        Raises:
-            FetcherUnreachableError: The run does not have the query.
-        """
-
-
 class FetcherService(Service):
-    """Serves one fetcher; see `Service`.
+    """Serves tasks; see `Service`.
 
-    Args:
-        fetcher: The fetcher.
-        arguments, options: Passed to `Service`.
-        word_seconds: Seconds after which a call that has nothing to send says so.
+    `source` returns from what the tasks of a query read, by the query's name, or raises `FetcherUnreachableError`. A call that has nothing
+    to send says so after `word_seconds`.
     """
 
     def __init__(
-        self, fetcher: RangeSources, *arguments: Any, word_seconds: float = WORD_SECONDS, **options: Any
+        self,
+        source: Callable[[str], RangeSource],
+        *arguments: Any,
+        word_seconds: float = WORD_SECONDS,
+        **options: Any,
     ) -> None:
-        self._fetcher = fetcher
+        self._source = source
         self._word_seconds = word_seconds
         super().__init__(*arguments, **options)
 
@@ -92,7 +84,7 @@ class FetcherService(Service):
             self.run(None, getting.close())
 
     async def _served(self, query: str) -> RangeSource:
-        return self._fetcher.of(query)
+        return self._source(query)
 
 
 class _Getting:
@@ -140,13 +132,11 @@ class _Getting:
             if index == 1:
                 fetcher.expect(ranges)  # after a restart, the first call may have come before reading was allowed
             self._label = RangeLabel(index, await fetcher.hash_range(wanted.key))
-            reader = fetcher.read(wanted, asked_at)
             try:
-                async for payloads in reader:
-                    yield self._label, payloads
+                async with aclosing(fetcher.read(wanted, asked_at)) as reader:
+                    async for payloads in reader:
+                        yield self._label, payloads
             except NotBufferedError:
                 raise FetcherUnreachableError(
                     f"shard {wanted.key}: the query of this task does not read it here any more"
                 ) from None
-            finally:
-                await reader.aclose()

@@ -17,52 +17,58 @@ WARN_SECONDS: Final = 30.0
 
 
 class Shortfall:
-    """Gives up a range that makes no progress.
+    """Watches one range, and gives it up after `timeout` seconds without progress, `subscribe.retryTimeout`.
 
-    Args:
-        wanted: The range.
-        timeout: Seconds without progress, `subscribe.retryTimeout`.
-        fail: Whether a lost record fails the query.
-        now: Monotonic time, seconds.
+    `waits_for` describes what the range waits for. `fail`: a lost record fails the query. Times are monotonic seconds.
     """
 
-    def __init__(self, wanted: ShardRange, timeout: float, now: float, *, fail: bool) -> None:
+    def __init__(
+        self, wanted: ShardRange, timeout: float, now: float, waits_for: Callable[[], str], *, fail: bool
+    ) -> None:
         self._wanted = wanted
         self._timeout = timeout
+        self._waits_for = waits_for
         self._fail = fail
         self._progress_at = now
-        self._astray_since: float | None = None
+        self._beyond_since: float | None = None
+        self._position = wanted.after
+        self._moved_at = self._warned_at = now
 
     def progressed(self, now: float) -> None:
         """Records of the range have arrived."""
-        self._progress_at, self._astray_since = now, None
+        self._progress_at, self._beyond_since = now, None
 
-    def went_astray(self, position: Position, now: float) -> bool:
-        """An event has reached beyond the last record of the range without having it.
+    def look(self, position: Position, now: float) -> None:
+        """Warn if the range has waited for long at a position."""
+        if position != self._position:
+            self._position, self._moved_at, self._warned_at = position, now, now
+        elif now - self._warned_at >= WARN_SECONDS:
+            self._warned_at = now
+            logger.warning(
+                "shard %s: a task has waited for %.0f s at %s for the rest of its range, which ends at %s: %s",
+                self._wanted.key,
+                now - self._moved_at,
+                position,
+                self._wanted.through,
+                self._waits_for(),
+            )
 
-        Args:
-            position: How far the range has been read.
-            now: Monotonic time, seconds.
+    def went_beyond(self, position: Position, now: float) -> bool:
+        """Note that an event has reached beyond the last record of the range without having it.
 
-        Returns:
-            Whether the range ends here, as `failOnDataLoss=false` asks. If not, read again.
+        Returns whether the range ends here, as `failOnDataLoss=false` asks. If not, read again.
 
         Raises:
             DataLossError: This has happened for too long.
         """
-        self._astray_since = now if self._astray_since is None else self._astray_since
-        seconds = now - self._astray_since
+        self._beyond_since = now if self._beyond_since is None else self._beyond_since
+        seconds = now - self._beyond_since
         return seconds >= self._timeout and self._gone(position, seconds, "later records came without it, each time")
 
     def heard(self, position: Position, quiet: Quiet) -> bool:
         """Check the newest events, which have no records.
 
-        Args:
-            position: How far the range has been read.
-            quiet: The events.
-
-        Returns:
-            Whether the range ends here, as `failOnDataLoss=false` asks.
+        Returns whether the range ends here, as `failOnDataLoss=false` asks.
 
         Raises:
             DataLossError: The known last record of the range has not arrived for too long.
@@ -87,39 +93,3 @@ class Shortfall:
             raise DataLossError(f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it")
         logger.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
         return True
-
-
-class StallWarning:
-    """Warns while a range makes no progress.
-
-    Args:
-        wanted: The range.
-        now: Monotonic time, seconds.
-        waits_for: Describes what the range waits for.
-    """
-
-    def __init__(self, wanted: ShardRange, now: float, waits_for: Callable[[], str]) -> None:
-        self._wanted = wanted
-        self._waits_for = waits_for
-        self._position = wanted.after
-        self._since = self._said = now
-
-    def look(self, position: Position, now: float) -> None:
-        """Warn if that is due.
-
-        Args:
-            position: How far the range has been read.
-            now: Monotonic time, seconds.
-        """
-        if position != self._position:
-            self._position, self._since, self._said = position, now, now
-        elif now - self._said >= WARN_SECONDS:
-            self._said = now
-            logger.warning(
-                "shard %s: a task has waited for %.0f s at %s for the rest of its range, which ends at %s: %s",
-                self._wanted.key,
-                now - self._since,
-                position,
-                self._wanted.through,
-                self._waits_for(),
-            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import ssl
 import zlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
@@ -14,6 +14,8 @@ from kinesis_efo.positions import ShardKey
 
 if TYPE_CHECKING:
     from kinesis_efo.kinesis.stats import SubscriptionStats
+
+_PackedAccess: TypeAlias = tuple[str, int, tuple[str, ...], bytes | None, str]
 
 STATUS: Final = "status"
 """The action that returns the status of a run."""
@@ -168,11 +170,7 @@ class QueryStatus(msgspec.Struct, frozen=True):
 
 
 class StatusRequest(msgspec.Struct, frozen=True):
-    """Asks for the status of a run.
-
-    Attributes:
-        query_shards: Whether to list the shards of each of several queries.
-    """
+    """Asks for the status of a run; with `query_shards`, also for the shards of each of several queries."""
 
     query_shards: bool = False
 
@@ -196,11 +194,9 @@ class RunStatus(msgspec.Struct, frozen=True):
 
 
 class StatusAccess(msgspec.Struct, frozen=True):
-    """How tools reach a run. It is in the run's lease rows, so access to the table gives access to the status, but not to data.
+    """How tools reach a run: the address of its service, and the secret for this action only.
 
-    Attributes:
-        address: The address of the run's service.
-        token: The secret for this action only.
+    It is in the run's lease rows, so access to the table gives access to the status, but not to data.
     """
 
     address: FetcherAddress
@@ -209,33 +205,17 @@ class StatusAccess(msgspec.Struct, frozen=True):
     def to_text(self) -> str:
         """The text for the row, compressed: a row of over 1 KB costs twice as much to renew."""
         address, pem = self.address, self.address.certificate
-        packed = _PackedAccess(
-            address.namespace,
-            address.port,
-            address.hosts,
-            None if pem is None else ssl.PEM_cert_to_DER_cert(pem),
-            self.token,
-        )
+        der = None if pem is None else ssl.PEM_cert_to_DER_cert(pem)
+        packed = (address.namespace, address.port, address.hosts, der, self.token)
         return base64.b64encode(zlib.compress(msgspec.msgpack.encode(packed), 9)).decode()
 
     @classmethod
     def parse(cls, text: str) -> StatusAccess:
-        """Read the text of a row.
-
-        Raises:
-            ValueError: The text is invalid.
-        """
+        """Read the text of a row. Raises `ValueError` if it is invalid."""
         try:
-            packed = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(text, validate=True)), type=_PackedAccess)
+            packed = zlib.decompress(base64.b64decode(text, validate=True))
+            namespace, port, hosts, der, token = msgspec.msgpack.decode(packed, type=_PackedAccess)
         except (zlib.error, msgspec.MsgspecError) as error:
             raise ValueError(f"not the access to a status: {error}") from None
-        pem = None if packed.certificate is None else ssl.DER_cert_to_PEM_cert(packed.certificate)
-        return cls(FetcherAddress(packed.namespace, packed.port, packed.hosts, pem), packed.token)
-
-
-class _PackedAccess(msgspec.Struct, frozen=True, array_like=True):
-    namespace: str
-    port: int
-    hosts: tuple[str, ...]
-    certificate: bytes | None
-    token: str
+        pem = None if der is None else ssl.DER_cert_to_PEM_cert(der)
+        return cls(FetcherAddress(namespace, port, hosts, pem), token)

@@ -1,32 +1,38 @@
-"""All streams of a run: answers by `ShardKey` and offset what `Stream` answers by shard id."""
+"""All streams of a run: answers by `ShardKey` and offset what `Stream` answers by shard id, and lists their shards now and then."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.errors import FetcherError, FetcherUnreachableError
+from kinesis_efo.clock import Clock, within
+from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.background import all_of
+from kinesis_efo.fetcher.budget import Signal
+from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.kinesis.lineage import Lineage
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseInfo
 from kinesis_efo.positions import SHARD_END, Position, ShardKey
 
+logger = logging.getLogger(__name__)
+
+LIST_SHARDS_SECONDS: Final = 60.0
+"""Time between two listings of a stream's shards. A parent's last event usually announces its children earlier."""
+
+LIST_AGAIN_SECONDS: Final = 2.0
+"""The same, while an announced child has an unknown parent."""
+
 
 class Streams:
-    """The streams of a run.
-
-    Args:
-        streams: By logical name.
-        may_grow: Whether a missing stream may be added later.
-
-    Attributes:
-        streams: The same.
-    """
+    """The streams of a run, by logical name. If it `may_grow`, a missing stream may be added later."""
 
     def __init__(self, streams: dict[str, Stream], *, may_grow: bool = False) -> None:
         self.streams: Final = streams
         self._may_grow = may_grow
+        self._outdated = Signal()
 
     def stream(self, name: str) -> Stream:
         """A stream by its logical name.
@@ -46,33 +52,44 @@ class Streams:
             ) from None
 
     async def add(self, name: str, stream: Stream) -> None:
-        """List the shards of a further stream, and add it.
-
-        Args:
-            name: Its logical name.
-            stream: The stream.
-
-        Raises:
-            StreamError: It cannot be listed.
-        """
+        """List the shards of a further stream, and add it. Raises `StreamError` if it cannot be listed."""
         await stream.refresh(patient=True)
         self.streams[name] = stream
 
-    @property
-    def outdated(self) -> bool:
-        """Whether an announced shard has an unknown parent."""
-        return any(stream.lineage.outdated for stream in self.streams.values())
-
     async def refresh(self, *, patient: bool = False) -> None:
-        """List the shards of every stream.
-
-        Args:
-            patient: Whether to retry passing errors.
-
-        Raises:
-            StreamError: A stream cannot be listed.
-        """
+        """List the shards of every stream, with retries of passing errors if `patient`. Raises `StreamError` if one cannot be listed."""
         await all_of(*(stream.refresh(patient=patient) for stream in self.streams.values()))
+
+    async def watch(self, clock: Clock, listed: Callable[[str], None]) -> None:
+        """List the shards of every stream now and then, until cancelled; a failed listing is repeated the next time.
+
+        After each listing, `listed` is called with the stream's name.
+        """
+        while True:
+            if self._is_outdated:
+                await clock.sleep(LIST_AGAIN_SECONDS)
+            else:
+                await within(clock, LIST_SHARDS_SECONDS, self._outdated.wait())
+            # A copy, because streams may be added meanwhile.
+            for name, stream in list(self.streams.items()):
+                try:
+                    await stream.refresh()
+                except KinesisEfoError as error:
+                    logger.warning(
+                        "stream %s cannot be listed, trying again in %.0f s: %s", name, LIST_SHARDS_SECONDS, error
+                    )
+                else:
+                    listed(name)
+
+    def learn(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
+        """Note the children that a shard's last event announced. If one has an unknown parent, the shards are listed soon."""
+        self.stream(key.stream).learn(key.shard, children)
+        if self._is_outdated:
+            self._outdated.notify()
+
+    @property
+    def _is_outdated(self) -> bool:
+        return any(stream.lineage.outdated for stream in self.streams.values())
 
     async def identify(self) -> None:
         """Find out the streams' identities, if possible."""
@@ -84,19 +101,11 @@ class Streams:
 
     def starting(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
         """The shards that can begin, because all their parents have been read to their end."""
-        return [
-            ShardKey(name, shard)
-            for name, positions in self._with_ends(reached)
-            for shard in self.stream(name).lineage.startable(positions)
-        ]
+        return self._of_lineage(Lineage.startable, reached)
 
     def finished(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
         """The ended shards that can leave the offset, because all their children are in it."""
-        return [
-            ShardKey(name, shard)
-            for name, positions in self._with_ends(reached)
-            for shard in self.stream(name).lineage.droppable(positions)
-        ]
+        return self._of_lineage(Lineage.droppable, reached)
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
         """The ends of these shards and their descendants: `SHARD_END` if closed, None if open."""
@@ -124,11 +133,15 @@ class Streams:
         """The number of listings so far."""
         return sum(stream.listings for stream in self.streams.values())
 
-    def _with_ends(self, reached: Mapping[ShardKey, Position]) -> list[tuple[str, dict[str, Position]]]:
+    def _of_lineage(
+        self, choose: Callable[[Lineage, Mapping[str, Position]], Iterable[str]], reached: Mapping[ShardKey, Position]
+    ) -> list[ShardKey]:
+        """Shards that a lineage chooses by their positions. Without an end, nothing changes in a stream."""
         return [
-            (name, positions)
+            ShardKey(name, shard)
             for name, positions in by_stream(reached).items()
             if any(position.is_end for position in positions.values())
+            for shard in choose(self.stream(name).lineage, positions)
         ]
 
 

@@ -30,24 +30,14 @@ _ANSWER_SECONDS: Final = 10.0
 
 
 class GetTicket(msgspec.Struct, frozen=True):
-    """Asks for the events that cover some ranges, in order. A task makes one call for all of them.
-
-    Attributes:
-        ranges: The ranges.
-        query: The name of the query in its run.
-    """
+    """Asks for the events that cover some ranges of a query, in order. A task makes one call for all of them."""
 
     ranges: Sequence[ShardRange]
     query: str = ""
 
 
 class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
-    """The range of some payloads in the reply to a `get`.
-
-    Attributes:
-        index: Index of the range in the ticket.
-        hash_range: First and last hash key of the shard, if the fetcher knows them.
-    """
+    """The range of some payloads, by its index in the ticket; and the first and last hash key of its shard, if the fetcher knows them."""
 
     index: int
     hash_range: tuple[int, int] | None
@@ -80,13 +70,7 @@ class WorkRequest(msgspec.Struct, frozen=True):
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
-    """A shard that a fetcher may read.
-
-    Attributes:
-        key: The shard.
-        start: Its start position.
-        read_until: All that arrived before this time is at or before `start`, epoch seconds; None if unknown.
-    """
+    """A shard that a fetcher may read, from `start` on. All that arrived before `read_until`, epoch seconds, is at or before it; None: unknown."""
 
     key: ShardKey
     start: Position
@@ -153,11 +137,8 @@ class ShardNews(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """A fetcher reports what has arrived.
 
-    Attributes:
-        name: The fetcher's name.
-        number: One more than in the report before; 1 if the report has everything.
-        shards: What has happened.
-        failure: The error that has ended reading, packed by `pack_error`; empty if there is none.
+    The number is one more than in the report before; 1 if the report has everything. `failure` is the error that has ended reading,
+    packed by `pack_error`; empty if there is none.
     """
 
     name: str
@@ -183,13 +164,9 @@ class ReportReply(msgspec.Struct, frozen=True):
 
 
 class WhereRequest(msgspec.Struct, frozen=True):
-    """A task asks for the fetchers of some shards.
+    """A task asks for the fetchers of some shards, and waits at most some seconds until all of them have one.
 
-    Attributes:
-        shards: The shards.
-        wait: Seconds to wait until all of them have a fetcher.
-        query: The name of the query in its run.
-        after: The starts of its ranges, in the order of the shards.
+    `after` are the starts of its ranges, in the order of the shards; `query` is the name of the query in its run.
     """
 
     shards: list[ShardKey]
@@ -204,12 +181,7 @@ class WhereRequest(msgspec.Struct, frozen=True):
 
 
 class WhereReply(msgspec.Struct, frozen=True):
-    """The fetchers of some shards.
-
-    Attributes:
-        fetchers: The fetchers, in the order of the shards; None if there is none yet.
-        there: The number of all fetchers of the run.
-    """
+    """The fetchers of some shards, in their order, None if there is none yet; and the number of all fetchers of the run."""
 
     fetchers: list[FetcherAddress | None]
     there: int
@@ -228,16 +200,6 @@ class PlannerClient(Connection):
         """Report what has arrived."""
         return self.action(REPORT, report, ReportReply, _ANSWER_SECONDS)
 
-    def where(self, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereReply:
-        """Ask for the present fetchers of some ranges.
-
-        Args:
-            ranges: The ranges.
-            wait: Seconds to wait until all of their shards have a fetcher.
-            query: The name of the query in its run.
-        """
-        return self.ask_where(WhereRequest.of(ranges, wait, query))
-
-    def ask_where(self, request: WhereRequest) -> WhereReply:
-        """Pass on a task's request."""
+    def where(self, request: WhereRequest) -> WhereReply:
+        """Ask for the present fetchers of some ranges."""
         return self.action(WHERE, request, WhereReply, request.wait + _ANSWER_SECONDS)

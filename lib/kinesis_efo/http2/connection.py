@@ -19,7 +19,7 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
-from hyperframe.frame import Frame, GoAwayFrame, HeadersFrame
+from hyperframe.frame import Frame, GoAwayFrame, HeadersFrame, WindowUpdateFrame
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.http2.facts import HttpFacts, tls_version
@@ -27,7 +27,6 @@ from kinesis_efo.http2.faults import ConnectionLost, NotHttp2, NotProcessed
 from kinesis_efo.http2.frames import GOAWAY, HEADER_BYTES, FrameSplitter, MalformedFrame
 from kinesis_efo.http2.keepalive import PING_SECONDS, Keepalive
 from kinesis_efo.http2.response import LEAST_WINDOW, Response, WindowOverflow
-from kinesis_efo.http2.sending import Outbox
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +36,7 @@ MOST_STREAMS: Final = 32
 RECEIVE_BYTES: Final = 256 << 10
 """Size of the receive buffer that all connections of an event loop share: each copies its bytes before the next one receives."""
 
+_MOST_UNSENT: Final = 1 << 20
 _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
 # The connection's window is reopened at once: streams have windows of their own, and one that is not read must not stop others.
@@ -46,10 +46,8 @@ _CONNECTION_WINDOW: Final = 1 << 30
 class Connection(asyncio.BufferedProtocol):
     """A connection to a service.
 
-    Args:
-        clock: Time.
-        changed: Called when another request can begin here, or no more can.
-        scratch: The receive buffer, `RECEIVE_BYTES`; the connections of one event loop can share it.
+    `changed` is called when another request can begin here, or no more can. The receive buffer `scratch`, of `RECEIVE_BYTES`, can be shared
+    by the connections of one event loop.
 
     Attributes:
         ready: Done once the service's first SETTINGS have arrived; fails with `NotHttp2` if something else came.
@@ -80,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ceiling = MOST_STREAMS
         self._draining = False
         self._lost: Exception | None = None
-        self._outbox = Outbox(self._h2, self.abort)
+        self._outbox = _Outbox(self._h2, self.abort)
         self._keepalive = Keepalive(self, clock)
         self._hanging_up: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
@@ -137,11 +135,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Response:
         """Send a request in a place taken before; returns once the response's headers have arrived.
 
-        Args:
-            headers: The headers; those that begin with a colon come first.
-            body: The body.
-            share: Returns how many bytes of the response may be received without room.
-            silence: Longest time without a byte during a read, seconds.
+        Headers that begin with a colon come first. For `share` and `silence` see `Response`.
 
         Raises:
             NotProcessed: The service refused the request before it processed it.
@@ -169,14 +163,17 @@ class Connection(asyncio.BufferedProtocol):
         return response
 
     def open_window(self, stream_id: int, size: int) -> None:
+        """Let the service send `size` more bytes of a stream."""
         self._outbox.open_window(stream_id, size)
 
     def cancel(self, stream_id: int) -> None:
+        """Reset a stream, the rest of which is not needed."""
         self._forget(stream_id)
         self._outbox.flush()
 
     @property
     def in_use(self) -> bool:
+        """Whether a request is under way, or the connection is still being opened."""
         return bool(self.active) or not self.ready.done()
 
     def ping(self) -> None:
@@ -381,6 +378,74 @@ class Connection(asyncio.BufferedProtocol):
             self.ready.set_exception(why)
             # Retrieved, so that asyncio does not log it if nothing waits for it.
             self.ready.exception()
+
+
+class _Outbox:
+    """Sends for one connection: collects the bytes of `h2` and window updates, and writes them in one piece.
+
+    `abort` drops the connection if the other side does not read.
+
+    Attributes:
+        room: Set when the service may have opened the window for more of a request.
+        holding: Whether to hold back the bytes, as while received frames are handled: the replies to all of them are sent together.
+    """
+
+    def __init__(self, connection: H2Connection, abort: Callable[[Exception], None]) -> None:
+        self.room: Final = asyncio.Event()
+        self.holding = False
+        self._h2 = connection
+        self._abort = abort
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._flushing = False
+        self._unsent = bytearray()
+
+    def open(self, transport: asyncio.Transport) -> None:
+        """Start sending."""
+        self._transport = transport
+        self.flush()
+
+    def close(self) -> None:
+        """Stop sending."""
+        self._transport = None
+        self.room.set()
+
+    async def send(self, response: Response, body: bytes) -> None:
+        """Send the bytes collected so far and the body of a request, as the window allows, unless its response is over before."""
+        view = memoryview(body)
+        while view and not response.over:
+            self.room.clear()
+            most = min(self._h2.local_flow_control_window(response.stream_id), self._h2.max_outbound_frame_size)
+            if most <= 0:
+                self.flush()
+                await self.room.wait()
+                continue
+            self._h2.send_data(response.stream_id, bytes(view[:most]), end_stream=most >= len(view))
+            view = view[most:]
+        self.flush()
+
+    def open_window(self, stream_id: int, size: int) -> None:
+        """Let the service send `size` more bytes of a stream."""
+        # After the headers that open the stream.
+        self._unsent += self._h2.data_to_send()
+        self._unsent += WindowUpdateFrame(stream_id, window_increment=size).serialize()
+        # Many readers wake up together; their updates are sent in one piece.
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send the bytes collected so far, unless `holding`."""
+        self._flushing = False
+        transport = self._transport
+        if self.holding or transport is None:
+            return
+        self._unsent += self._h2.data_to_send()
+        if self._unsent:
+            transport.write(bytes(self._unsent))
+            self._unsent.clear()
+            if transport.get_write_buffer_size() > _MOST_UNSENT:
+                self._abort(ConnectionLost("the service does not read what it is sent"))
 
 
 def _name(code: int | ErrorCodes | None) -> str:

@@ -24,13 +24,7 @@ class ProxyRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The address of a service.
-
-    Attributes:
-        scheme: `http` or `https`.
-        host: Name or address, without brackets.
-        port: Port.
-    """
+    """The address of a service: `http` or `https`, its name or address without brackets, and its port."""
 
     scheme: str
     host: str
@@ -58,12 +52,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy for services with TLS.
-
-    Attributes:
-        url: Its URL, with user and password if it needs them.
-        security: TLS for `https` proxies.
-    """
+    """A proxy for services with TLS: its URL, with user and password if it needs them, and TLS for `https` proxies."""
 
     url: str
     security: ssl.SSLContext | None
@@ -72,13 +61,7 @@ class Proxy:
 async def dial(
     origin: Origin, security: ssl.SSLContext | None, proxy: Proxy | None, make: Callable[[], Connection]
 ) -> Connection:
-    """Open a connection, and wait until it takes requests.
-
-    Args:
-        origin: The service.
-        security: TLS with ALPN; None: without TLS.
-        proxy: The proxy; needs TLS.
-        make: Makes a `Connection` that is not yet connected.
+    """Open a connection that `make` makes, directly or through a proxy with TLS, and wait until it takes requests.
 
     Raises:
         NotHttp2: The service speaks HTTP/1.1.
@@ -124,45 +107,23 @@ async def dial(
     return connection
 
 
-class _ProxyRequest(asyncio.Protocol):
-    """Sends CONNECT to a proxy and receives its response."""
-
-    def __init__(self, request: bytes) -> None:
-        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._request = request
-        self._received = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        if not self.answer.done() and (b"\r\n\r\n" in self._received or len(self._received) > _LONGEST_ANSWER):
-            self.answer.set_result(self._received)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(exc or ProxyRefused("it closed the connection"))
-            self.answer.exception()
-
-
 async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
     parts = urlsplit(proxy.url)
     lines = [f"CONNECT {origin} HTTP/1.1", f"Host: {origin}"]
     if parts.username is not None:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         lines.append(f"Proxy-Authorization: Basic {b64encode(login.encode()).decode()}")
-    asking = _ProxyRequest(("\r\n".join(lines) + "\r\n\r\n").encode())
+    reader = asyncio.StreamReader(_LONGEST_ANSWER)
     transport, _ = await asyncio.get_running_loop().create_connection(
-        lambda: asking,
+        lambda: asyncio.StreamReaderProtocol(reader),
         parts.hostname or "",
         parts.port or _PORTS.get(parts.scheme, 80),
         ssl=proxy.security if parts.scheme == "https" else None,
         happy_eyeballs_delay=0.25,
     )
     try:
-        answer = await asking.answer
+        transport.write(("\r\n".join(lines) + "\r\n\r\n").encode())
+        answer = await _head(reader)
         status = answer.split(b"\r\n", 1)[0].decode("latin-1")
         if not re.match(r"HTTP/1\.\d 2\d\d\b", status):
             raise ProxyRefused(f"it answers {status[:200]!r}")
@@ -171,3 +132,13 @@ async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
             transport.abort()
         raise
     return transport
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    """The head of a response, or its first bytes if it is too long."""
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        return await reader.read(_LONGEST_ANSWER)
+    except asyncio.IncompleteReadError:
+        raise ProxyRefused("it closed the connection") from None

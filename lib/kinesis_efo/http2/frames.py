@@ -24,13 +24,7 @@ class FrameSink(Protocol):
     """Receives frames."""
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """Take the next bytes of a stream.
-
-        Args:
-            stream_id: The stream.
-            piece: The bytes. They are valid during the call only.
-            padding: Bytes of padding, which count against the window, too.
-        """
+        """Take the next bytes of a stream, valid during the call only, and the bytes of padding, which count against the window, too."""
         ...
 
     def ended(self, stream_id: int) -> None:
@@ -38,22 +32,12 @@ class FrameSink(Protocol):
         ...
 
     def frame(self, kind: int, frame: bytes) -> None:
-        """Take a frame other than DATA.
-
-        Args:
-            kind: Its type.
-            frame: All of it, with its header.
-        """
+        """Take a whole frame other than DATA, with its header."""
         ...
 
 
 class FrameSplitter:
-    """Splits bytes into frames.
-
-    Args:
-        sink: Receives the frames.
-        largest: Most bytes of a frame without its header, as in this side's SETTINGS.
-    """
+    """Splits bytes into frames for a sink. Without its header, a frame has at most `largest` bytes, as in this side's SETTINGS."""
 
     def __init__(self, sink: FrameSink, largest: int) -> None:
         self._sink = sink
@@ -65,10 +49,7 @@ class FrameSplitter:
         self._ends = False
 
     def feed(self, view: memoryview) -> None:
-        """Take the next bytes, cut anywhere.
-
-        Args:
-            view: The bytes. They are not kept.
+        """Take the next bytes, cut anywhere. They are not kept.
 
         Raises:
             MalformedFrame: A frame is larger than allowed, or its padding is, or it is data of no stream.

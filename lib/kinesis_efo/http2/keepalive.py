@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.http2.faults import ConnectionLost
+
+if TYPE_CHECKING:
+    from kinesis_efo.http2.connection import Connection
 
 PING_SECONDS: Final = 5.0
 """After this long without a byte a PING is sent; the other side has as long again to reply."""
@@ -14,32 +17,10 @@ IDLE_SECONDS: Final = 15.0
 """A connection without requests is closed after this long."""
 
 
-class Pingable(Protocol):
-    """The connection, as `Keepalive` uses it."""
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a request is under way, or the connection is still being opened."""
-
-    def ping(self) -> None:
-        """Send a PING."""
-
-    def close(self) -> None:
-        """Close the connection with a GOAWAY."""
-
-    def abort(self, why: Exception) -> None:
-        """Drop the connection at once."""
-
-
 class Keepalive:
-    """Watches one connection.
+    """Watches one connection."""
 
-    Args:
-        connection: The connection.
-        clock: Time.
-    """
-
-    def __init__(self, connection: Pingable, clock: Clock) -> None:
+    def __init__(self, connection: Connection, clock: Clock) -> None:
         self._connection = connection
         self._clock = clock
         self._heard_at = self._used_at = clock.monotonic()

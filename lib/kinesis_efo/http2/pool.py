@@ -18,14 +18,10 @@ Changed = Callable[[Connection], None]
 
 
 class Pool:
-    """Assigns requests to connections.
+    """Assigns requests to at most `most` connections. `dial` opens one that is ready for requests, given what it calls if it has changed.
 
-    The first connection is opened alone, because its SETTINGS say how many requests one takes. If it fails, all waiting requests fail;
-    the caller retries them.
-
-    Args:
-        dial: Opens a connection that is ready for requests. Its argument is the connection's `changed`.
-        most: Most connections.
+    The first connection is opened alone, because its SETTINGS say how many requests one takes. If it fails, all waiting requests fail; the
+    caller retries them.
     """
 
     def __init__(self, dial: Callable[[Changed], Awaitable[Connection]], most: int) -> None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from h2.errors import ErrorCodes
 
 from kinesis_efo.http2.facts import HttpFacts
+
+if TYPE_CHECKING:
+    from kinesis_efo.http2.connection import Connection
 
 LEAST_WINDOW: Final = 8 << 10
 """The smallest window of a stream, and its first one, bytes."""
@@ -29,31 +32,10 @@ class WindowOverflow(Exception):
     error_code = ErrorCodes.FLOW_CONTROL_ERROR
 
 
-class Carrier(Protocol):
-    """The connection that carries a response."""
-
-    @property
-    def facts(self) -> HttpFacts:
-        """The protocol versions and the service's settings."""
-        ...
-
-    def open_window(self, stream_id: int, size: int) -> None:
-        """Let the service send `size` more bytes of a stream."""
-        ...
-
-    def cancel(self, stream_id: int) -> None:
-        """Reset a stream, the rest of which is not needed."""
-        ...
-
-
 class Response:
     """One response; made before its request is sent.
 
-    Args:
-        carrier: The connection.
-        stream_id: The id of its stream.
-        share: Returns how many bytes may be received without room.
-        silence: Longest time without a byte during a read, seconds.
+    `share` returns how many bytes may be received without room. A read lasts at most `silence` seconds without a byte.
 
     Attributes:
         status: The status, once `opened` has returned.
@@ -61,12 +43,12 @@ class Response:
         content: The response itself, for aiohttp's interface.
     """
 
-    def __init__(self, carrier: Carrier, stream_id: int, share: Callable[[], int], silence: float | None) -> None:
+    def __init__(self, connection: Connection, stream_id: int, share: Callable[[], int], silence: float | None) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.content = self
         self.stream_id = stream_id
-        self._carrier = carrier
+        self._connection = connection
         self._share = share
         self._silence = silence
         self._window = LEAST_WINDOW
@@ -82,7 +64,7 @@ class Response:
     @property
     def facts(self) -> HttpFacts:
         """The protocol versions and the service's settings."""
-        return self._carrier.facts
+        return self._connection.facts
 
     # -- for the reader
 
@@ -117,11 +99,7 @@ class Response:
         return read
 
     async def read(self) -> bytes:
-        """Read all bytes up to the end. If this is cancelled, the response is closed, as with aiohttp's.
-
-        Raises:
-            Exception: As `readany`.
-        """
+        """Read all bytes up to the end; errors as with `readany`. If this is cancelled, the response is closed, as with aiohttp's."""
         parts = []
         try:
             while part := await self.readany():
@@ -132,18 +110,14 @@ class Response:
         return b"".join(parts)
 
     def expect(self, size: int) -> None:
-        """Open the window for a large event, for which room was taken.
-
-        Args:
-            size: Bytes of the event that have not arrived.
-        """
+        """Open the window for the rest of a large event, for which room was taken."""
         self._widen_to(size)
 
     def close(self) -> None:
         """Stop reading and reset the stream. May be called several times."""
         if not self.over:
             self._ended = True
-            self._carrier.cancel(self.stream_id)
+            self._connection.cancel(self.stream_id)
             self._wake()
         self._chunks.clear()
         self._unread = 0
@@ -158,11 +132,7 @@ class Response:
         self._wake()
 
     def arrive(self, piece: memoryview | bytes, padding: int = 0) -> None:
-        """Take the next bytes.
-
-        Args:
-            piece: The bytes; they are copied.
-            padding: Bytes of padding, which count against the window, too.
+        """Take the next bytes, which are copied, and the bytes of padding, which count against the window, too.
 
         Raises:
             WindowOverflow: They exceed the window.
@@ -216,7 +186,7 @@ class Response:
         missing = size - self._window - self._unread
         if missing > 0 and not self.over:
             self._window += missing
-            self._carrier.open_window(self.stream_id, missing)
+            self._connection.open_window(self.stream_id, missing)
 
     async def _more(self) -> None:
         if self._fault is not None:
@@ -237,7 +207,7 @@ class Response:
         # If this process was suspended, asyncio reads the bytes that arrived meanwhile before it calls this.
         if self._waiter is not None and not self._waiter.done():
             self.end(TimeoutError(f"nothing arrived for {self._silence:g} s"))
-            self._carrier.cancel(self.stream_id)
+            self._connection.cancel(self.stream_id)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

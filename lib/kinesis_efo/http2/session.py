@@ -53,13 +53,9 @@ def session_class(
     clock: Clock | None = None,
     socket_factory: Callable[..., socket.socket] | None = None,
 ) -> Any:
-    """Return the class for `AioConfig(http_session_cls=...)`.
+    """Return the class for `AioConfig(http_session_cls=...)` for one of `TRANSPORTS`.
 
-    Args:
-        transport: One of `TRANSPORTS`.
-        share: Returns how many bytes of a response may be received without room.
-        clock: Time.
-        socket_factory: Makes the sockets of HTTP/1.1.
+    `share` returns how many bytes of a response may be received without room. `socket_factory` makes the sockets of HTTP/1.1.
     """
     if transport == "http1":
         return partial(HttpSession, socket_factory=socket_factory)
@@ -68,15 +64,9 @@ def session_class(
 
 
 class Http2Session(HttpSession):
-    """aiobotocore's HTTP session with HTTP/2.
+    """aiobotocore's HTTP session with HTTP/2; only that, if `only`.
 
     Certificates, proxies, timeouts and errors are those of any session of aiobotocore.
-
-    Args:
-        only: Whether HTTP/1.1 is not allowed.
-        share: Returns how many bytes of a response may be received without room.
-        clock: Time.
-        arguments: The arguments of `HttpSession`.
     """
 
     def __init__(self, *, only: bool, share: Callable[[], int], clock: Clock, **arguments: Any) -> None:

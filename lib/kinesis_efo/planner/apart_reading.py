@@ -9,7 +9,7 @@ from kinesis_efo.errors import AccessRefusedError, KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
-from kinesis_efo.fetcher.counted_sink import FetchCounts
+from kinesis_efo.fetcher.feed import FetchCounts
 from kinesis_efo.fetcher.feeds import Feeds
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
@@ -75,7 +75,7 @@ class ApartReading:
     @property
     def brought(self) -> FetchCounts:
         """The number of calls and bytes of the fetcher."""
-        return FetchCounts() if self._fetcher is None else self._fetcher.brought
+        return FetchCounts() if self._fetcher is None else self._fetcher.counts
 
     @property
     def reading(self) -> bool:

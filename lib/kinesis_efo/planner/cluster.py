@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +22,6 @@ from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.service import FetcherService, RangeSource
-from kinesis_efo.fetcher.shard_watch import ShardWatch
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereReply, WhereRequest, WorkRequest
@@ -105,7 +103,7 @@ class Apart:
     """
 
     room: int
-    fetcher: Callable[[ShardWatch, Budget], Fetcher]
+    fetcher: Callable[[Budget], Fetcher]
 
 
 class Cluster:
@@ -145,14 +143,12 @@ class Cluster:
         missing = MissingFetchers(_PATIENCE * timeout, clock.monotonic(), problem)
         self.assignments = Assignments(self._snapshots, missing, timeout, clock)
         self.home: FetcherAddress
-        self._watch = ShardWatch(streams, clock, lambda _stream: self.sharing.wake())
-        reads_apart = None if apart is None else partial(apart.fetcher, self._watch)
+        self._streams = streams
+        reads_apart = None if apart is None else apart.fetcher
         budget = Budget(1, now=clock.monotonic) if apart is None else Budget(apart.room, now=clock.monotonic)
         self.sharing: Final = Sharing(self, clock, budget, reads_apart, together=together)
         self._fetcher_watch = FetcherWatch(self.assignments, missing, gone, clock)
-        self.sessions = FetcherSessions(
-            streams, seconds, self.assignments, self._snapshots, self.sharing, self._watch, clock
-        )
+        self.sessions = FetcherSessions(streams, seconds, self.assignments, self._snapshots, self.sharing, clock)
         self._joined = 0
         self._restarted: set[ShardKey] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -164,7 +160,9 @@ class Cluster:
         failure.on_set(self.sharing.wake)
         failure.on_set(self.assignments.changed.notify)
         self._tasks = [
-            in_background(self._watch.run(), "watching the shards", failure),
+            in_background(
+                self._streams.watch(self._clock, lambda _name: self.sharing.wake()), "watching the shards", failure
+            ),
             in_background(self._fetcher_watch.run(failure), "watching the fetchers", failure),
         ]
 
@@ -308,7 +306,7 @@ class Cluster:
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         found = self._snapshots.buffered(key, position)
-        if found is None and (told := self.found(key)) is not None and not told.may_cover(position):
+        if found is None and (told := self.found(key)) is not None and told.covers(position) is False:
             # Queries that have left may have read further.
             return self.begin_at(key, position)
         return found
@@ -345,7 +343,7 @@ class PlannerService(FetcherService):
     def __init__(self, cluster: Cluster, *arguments: Any, **options: Any) -> None:
         self._cluster = cluster
         self._sessions = cluster.sessions
-        super().__init__(cluster, *arguments, **options)
+        super().__init__(cluster.of, *arguments, **options)
         cluster.home = self.address
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:

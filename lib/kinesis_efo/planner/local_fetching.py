@@ -29,8 +29,7 @@ class LocalFetching:
 
     def __init__(self, fetcher: Fetcher, clock: Clock, *, together: bool = False) -> None:
         self._fetcher = fetcher
-        apart = fetcher.apart if fetcher.can_read_apart else None
-        self.sharing: Final = Sharing(fetcher.feeds, clock, fetcher.budget, apart, together=together)
+        self.sharing: Final = Sharing(fetcher.feeds, clock, fetcher.budget, fetcher.new_apart, together=together)
 
     def start(self, coordinator: Coordinator) -> None:
         self.sharing.coordinator = coordinator

@@ -10,7 +10,7 @@ from typing import Final
 
 from kinesis_efo.clock import within
 from kinesis_efo.errors import KinesisEfoError
-from kinesis_efo.fetcher.progress import PollReply, ShardProgress
+from kinesis_efo.fetcher.micro_batches import PollReply, ShardProgress
 from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark

@@ -98,7 +98,7 @@ class QueryBuffers:
         """
         if key in self.apart.claims:
             buffer = self._shared.found(key)
-            meets = buffer is not None and buffer.may_cover(through) and not buffer.ends_before(through)
+            meets = buffer is not None and buffer.covers(through) is not False and not buffer.ends_before(through)
             self.apart.claims[key] = buffer.start if buffer is not None and meets else None
 
     # -- helpers

@@ -15,9 +15,8 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
-from kinesis_efo.fetcher.counted_sink import FetchCounts
-from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
-from kinesis_efo.fetcher.progress import ShardProgress
+from kinesis_efo.fetcher.feed import FetchCounts
+from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner, ShardProgress
 from kinesis_efo.planner.apart_reading import ApartReading, ApartRules
 from kinesis_efo.planner.query_buffers import QueryBuffers
 from kinesis_efo.planner.serving import QueryTasks
@@ -162,7 +161,11 @@ class QueryFetching:
     def last_record(self, wanted: ShardRange) -> int | None:
         """The number of the last record of a range; None if the range has none or is not buffered."""
         last = self._shared.last_record(wanted)
-        if last is None and (own := self._apart.found(wanted.key)) is not None and own.may_cover(wanted.after):
+        if (
+            last is None
+            and (own := self._apart.found(wanted.key)) is not None
+            and own.covers(wanted.after) is not False
+        ):
             return own.last_up_to(wanted.through, wanted.after)
         return last
 
@@ -251,7 +254,7 @@ class QueryFetching:
             mine, theirs = self.claim(key), other.claim(key)
             if mine is None or theirs is None or mine == theirs or not theirs.reaches(mine):
                 continue
-            if (buffer := self._shared.found(key)) is not None and buffer.may_cover(mine):
+            if (buffer := self._shared.found(key)) is not None and buffer.covers(mine) is not False:
                 left = 0 if theirs.is_end else buffer.held_behind(theirs)
                 if (size := buffer.held_behind(mine) - left) > 0:
                     lags[key] = size

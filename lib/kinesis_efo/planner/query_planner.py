@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.fetcher.progress import PollReply
+from kinesis_efo.fetcher.micro_batches import PollReply
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Deaggregation, SourceOptions, Start
 from kinesis_efo.planner.access import BatchPlan, Begin, Call, Commit, Next, Plan, Reading, Step

@@ -50,9 +50,9 @@ class QueryTasks:
         if self.may_restart():
             return False
         own, shared = self._apart.found(key), self._group.shared.found(key)
-        if own is not None and own.may_cover(position):
+        if own is not None and own.covers(position) is not False:
             return True
-        return shared is not None and not shared.may_cover(position)
+        return shared is not None and shared.covers(position) is False
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         return await self._apart.fetcher.hash_range(key)

@@ -9,7 +9,6 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.wire import unpack_error
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
-from kinesis_efo.fetcher.shard_watch import ShardWatch
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import (
     Report,
@@ -40,7 +39,6 @@ class FetcherSessions:
         assignments: Which fetcher reads which shard.
         snapshots: The fetchers' reports of the shards.
         shard_listener: Told in which shards something happens.
-        watch: Lists the shards soon after a fetcher has reported new ones.
         clock: Time.
     """
 
@@ -51,7 +49,6 @@ class FetcherSessions:
         assignments: Assignments,
         snapshots: ShardSnapshots,
         shard_listener: ShardListener,
-        watch: ShardWatch,
         clock: Clock,
     ) -> None:
         self._streams = streams
@@ -59,7 +56,6 @@ class FetcherSessions:
         self._assignments = assignments
         self._snapshots = snapshots
         self._shard_listener = shard_listener
-        self._watch = watch
         self._clock = clock
         self._coordinator: Coordinator
 
@@ -155,8 +151,7 @@ class FetcherSessions:
             self._snapshots.commit(key, self._assignments.reached[key])
         self._assignments.count(key, size)
         if news.children:
-            self._streams.stream(key.stream).learn(key.shard, news.children)
-            self._watch.look_soon()
+            self._streams.learn(key, news.children)
         self._shard_listener.touch((key,))
         if not self._snapshots.is_idle(key):
             self._shard_listener.wake()

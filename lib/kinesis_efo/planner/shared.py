@@ -96,7 +96,7 @@ def choose(
         may_read_apart: Whether Kinesis allows that.
         has_waited: Whether the query has waited in front of the buffer for long.
     """
-    covers = buffer is not None and buffer.may_cover(position)
+    covers = buffer is not None and buffer.covers(position) is not False
     if buffer is None or not (others or covers):
         return Choice.BEGIN
     if covers and has_waited:

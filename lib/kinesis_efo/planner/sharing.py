@@ -168,7 +168,7 @@ class Sharing:
     def _covered(self, key: ShardKey, claims: Iterable[Position]) -> list[Position]:
         """The claims that the shard's buffer covers. A query with another one will catch up."""
         buffer = self.shared.found(key)
-        return [claim for claim in claims if not claim.is_end and (buffer is None or buffer.may_cover(claim))]
+        return [claim for claim in claims if not claim.is_end and (buffer is None or buffer.covers(claim) is not False)]
 
     # -- catching up
 

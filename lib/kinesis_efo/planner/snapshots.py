@@ -132,7 +132,7 @@ class ShardSnapshots:
         return snapshot.index if snapshot is not None else None
 
     def _covers(self, snapshot: ShardSnapshot, position: Position) -> bool:
-        return snapshot.index.covers(position) or (snapshot.begun and not self._several)
+        return bool(snapshot.index.covers(position)) or (snapshot.begun and not self._several)
 
     def millis_behind(self, key: ShardKey) -> int | None:
         snapshot = self._snapshots.get(key)

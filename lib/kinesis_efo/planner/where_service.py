@@ -61,7 +61,7 @@ class WhereService(Service):
                         contextlib.suppress(FetcherUnreachableError, FetcherRefusedError),
                         PlannerClient(address, self._run_secret) as client,
                     ):
-                        return client.ask_where(replace(request, wait=left))
+                        return client.where(replace(request, wait=left))
             if not left or call.gone:
                 return WhereReply([None] * len(request.shards), 1)
             time.sleep(min(left, _AGAIN_SECONDS))

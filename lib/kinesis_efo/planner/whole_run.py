@@ -174,9 +174,7 @@ class WholeRun:
             clock,
             gone=nobody_listens,
             problem=lambda: self._fetchers.problem() if self._fetchers is not None else "",
-            apart=Apart(
-                options.buffer_bytes, lambda watch, budget: Fetcher(streams, budget, settings, clock, beside=watch)
-            ),
+            apart=Apart(options.buffer_bytes, lambda budget: Fetcher(streams, budget, settings, clock, apart=True)),
             together=options.hold_together,
         )
 
@@ -189,7 +187,7 @@ class WholeRun:
         if isinstance(fetching, Cluster):
             service = PlannerService(fetching, loop, setup.secret, setup.listening, certificate, self._desk, more)
         else:
-            service = FetcherService(fetching, loop, setup.secret, setup.listening, certificate, self._desk, more)
+            service = FetcherService(fetching.of, loop, setup.secret, setup.listening, certificate, self._desk, more)
         ways = map(service.address.location, service.address.hosts_from(network_namespace()))
         logger.info("tasks reach the %s at %s", service.what, ", ".join(ways))
         return service
@@ -280,7 +278,8 @@ class WholeRun:
     # -- tools
 
     async def _status(self, request: StatusRequest) -> RunStatus:
-        fetching = self.fetcher or self.cluster
-        room = fetching.room if fetching is not None else 0
+        room = self.fetcher.budget.limit if self.fetcher is not None else 0
+        if self.cluster is not None:
+            room = self.cluster.room
         queries = self.run.query_statuses(shards=request.query_shards)
         return RunStatus(self.clock.time(), await self.run.status(), room, time.process_time(), queries)

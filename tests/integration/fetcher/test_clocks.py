@@ -117,7 +117,7 @@ def test_how_far_a_shard_has_come_in_time_is_told_by_kinesis_clock(
         assert fetcher is not None
         r.poll()
         known = wait_until(
-            lambda: (feed := fetcher.feeds.known(FIRST)) and feed.buffer and feed.read_until(feed.buffer.end), 20
+            lambda: (feed := fetcher.feeds.feed(FIRST)) and feed.buffer and feed.read_until(feed.buffer.end), 20
         )
         assert -30.0 < known - kinesis_time.time() <= 0.0
 

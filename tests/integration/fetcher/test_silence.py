@@ -46,9 +46,6 @@ class Slow:
         self.open = 0
         self.reads: list[ShardRange] = []
 
-    def of(self, query: str) -> Slow:
-        return self
-
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         return None
 
@@ -73,7 +70,9 @@ class Serving:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
-        self.service = FetcherService(fetcher, self.loop, "secret", Listening(), word_seconds=word_seconds)
+        self.service = FetcherService(
+            lambda _query: fetcher, self.loop, "secret", Listening(), word_seconds=word_seconds
+        )
 
     def stop(self) -> None:
         self.service.shutdown()

@@ -280,7 +280,9 @@ def test_a_connection_that_is_lost_while_requests_wait_for_their_headers() -> No
 
 async def heard(clock: HandClock, *streams: BotoEventStream) -> None:
     """Wait until nobody has an answer to a PING to expect."""
-    await until(lambda: all(clock.monotonic() - stream._body._carrier._keepalive._heard_at < 5 for stream in streams))
+    await until(
+        lambda: all(clock.monotonic() - stream._body._connection._keepalive._heard_at < 5 for stream in streams)
+    )
 
 
 def test_a_service_that_answers_no_ping_is_dead_after_ten_seconds_also_where_all_streams_are_idle() -> None:
@@ -364,7 +366,7 @@ def test_a_process_that_stood_still_blames_nobody() -> None:
             peer.mute = True
             await clock.advance(5)
             peer.write(b"\0\0\x08\x06\x01\0\0\0\0still up")
-            mine = stream._body._carrier._transport.get_extra_info("socket")
+            mine = stream._body._connection._transport.get_extra_info("socket")
             assert select.select([mine.fileno()], [], [], 10)[0]
             clock.stand_still(60)
             await heard(clock, stream)
@@ -382,7 +384,7 @@ def test_idle_connections_are_closed_and_those_in_use_are_not() -> None:
         async with http2_peer(hold) as server, client(server, clock=clock, silence=1000) as aws:
             streams = await aws.subscribe_all(6)
             idle, used = sorted(server.peers, key=lambda peer: len(peer.requests))
-            (last,) = (stream for stream in streams if stream._body._carrier.active == 1)
+            (last,) = (stream for stream in streams if stream._body._connection.active == 1)
             last.close()
             await until(lambda: idle.resets)
             for _ in range(3):
@@ -416,7 +418,7 @@ def test_closing_a_subscription_tells_the_service_and_swallows_what_still_comes(
             await server.requests[1].send(event(2))
             assert await read(other, 2) == [1, 2]
             assert await anext(closed, None) is None
-            connection = other._body._carrier
+            connection = other._body._connection
             assert connection._unreturned >= 6 * 16_000, "it counts for the connection's window"
             peer.mute = False
             await server.requests[1].send(event(3))

@@ -302,7 +302,7 @@ def test_a_window_of_one_stream_that_is_opened_too_far_ends_that_stream() -> Non
 
 
 def test_a_service_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinesis_efo.http2.sending._MOST_UNSENT", 64 << 10)
+    monkeypatch.setattr("kinesis_efo.http2.connection._MOST_UNSENT", 64 << 10)
 
     async def main() -> None:
         pings = frame(PING, 0, 0, b"are you?") * 5000
@@ -318,7 +318,7 @@ def test_a_service_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatc
             assert await read(stream, 1) == [1]
             # Small buffers are soon full.
             server.peers[0]._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            mine = stream._body._carrier._transport.get_extra_info("socket")
+            mine = stream._body._connection._transport.get_extra_info("socket")
             mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             flooding = asyncio.ensure_future(deaf(server.peers[0]))
             await fault_of(stream, "the service does not read what it is sent")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kinesis_efo.fetcher.alignment import CLOCK_SECONDS, UNHEARD_SECONDS, Alignment
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.event_index import Portion
-from kinesis_efo.fetcher.planning import ShardEvents, plan
+from kinesis_efo.fetcher.micro_batches import ShardEvents, plan
 from kinesis_efo.kinesis.events import Event, EventHead
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from tests.support.fetched import Budget, after, event, fill, key

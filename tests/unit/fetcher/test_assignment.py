@@ -6,7 +6,7 @@ import asyncio
 from math import inf
 
 from kinesis_efo.errors import FetcherUnreachableError
-from kinesis_efo.fetcher.assignment import Assignment, Change
+from kinesis_efo.fetcher.assignment import Assignment
 from kinesis_efo.fetcher.work import Shard, Work
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from tests.support.virtual_time import LoopClock, run
@@ -47,12 +47,14 @@ def test_nothing_may_be_read_before_the_planner_has_said_so() -> None:
 
 def test_an_answer_tells_what_begins_and_what_ends() -> None:
     made = assignment()
-    assert made.follow(work(shard(FIRST, "AFTER:5"), shard(SECOND)), 100.0) == Change(
-        {FIRST: Position.after(5), SECOND: TRIM_HORIZON}, frozenset()
+    assert made.follow(work(shard(FIRST, "AFTER:5"), shard(SECOND)), 100.0) == (
+        {FIRST: Position.after(5), SECOND: TRIM_HORIZON},
+        frozenset(),
     )
     assert made.revision == 2
-    assert made.follow(work(shard(SECOND, "AFTER:9"), shard(OTHER), revision=3), 100.0) == Change(
-        {OTHER: TRIM_HORIZON}, frozenset({FIRST})
+    assert made.follow(work(shard(SECOND, "AFTER:9"), shard(OTHER), revision=3), 100.0) == (
+        {OTHER: TRIM_HORIZON},
+        frozenset({FIRST}),
     )
     assert made.revision == 3
     assert [made.may_read(key) for key in (FIRST, SECOND, OTHER)] == [False, True, True]
@@ -62,7 +64,7 @@ def test_an_answer_without_shards_changes_only_the_time() -> None:
     clock = Clock()
     made = assignment(clock)
     made.follow(work(shard(FIRST)), 100.0)
-    assert made.follow(Work("working", 7, None, {"orders": 10.0}), 108.0) == Change()
+    assert made.follow(Work("working", 7, None, {"orders": 10.0}), 108.0) == ({}, frozenset())
     assert made.revision == 2
     clock.now = 117.9
     assert made.may_read(FIRST)
@@ -91,7 +93,7 @@ def test_who_begins_anew_reads_nothing_and_asks_as_a_new_one() -> None:
     assert made.forget() == frozenset({FIRST, OTHER})
     assert (made.revision, made.next_expiry, made.expired()) == (0, inf, frozenset())
     assert not made.may_read(FIRST)
-    assert made.follow(work(shard(FIRST)), 100.0).begin == {FIRST: TRIM_HORIZON}, "it begins again"
+    assert made.follow(work(shard(FIRST)), 100.0)[0] == {FIRST: TRIM_HORIZON}, "it begins again"
 
 
 def test_the_time_up_to_which_was_read_is_that_of_the_start_alone() -> None:

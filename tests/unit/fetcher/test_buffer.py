@@ -11,6 +11,7 @@ import pytest
 
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.event_index import Portion
 from kinesis_efo.kinesis.events import Event, EventHead
 from kinesis_efo.positions import LastRecord, Position
@@ -382,3 +383,59 @@ def test_many_commits_compact_the_columns() -> None:
     with b.reading(after(5996), after(5999)) as cursor:
         assert len(cursor.take(NO_LIMIT)) == 3
     assert b.portion(after(5996), NO_LIMIT, NO_LIMIT) == Portion(after(5999), 3 * EVENT_OVERHEAD, 3, events=3)
+
+
+def still(b: ShardBuffer, *seconds: float) -> None:
+    """Answers of GetRecords without records at some times."""
+    for second in seconds:
+        run(b.admit(Event(b"", EventHead(0, 0, 0, still=True)), second))
+
+
+def test_an_event_that_reaches_beyond_the_last_record_without_having_it_is_shown_and_not_taken() -> None:
+    b = buffer()
+    fill(b, numbered(10, 7), numbered(20, 14, 18))
+    with b.reading(TRIM_HORIZON, after(20), 16) as cursor:
+        assert len(cursor.take(NO_LIMIT)) == 1
+        assert (cursor.beyond, cursor.done, cursor.settled) == ([numbered(20, 14, 18).payload], False, after(10))
+    with b.reading(TRIM_HORIZON, after(20), 14) as cursor:
+        assert len(cursor.take(NO_LIMIT)) == 2
+        assert (cursor.beyond, cursor.done) == (None, True)
+    fill(b, idle(30))
+    with b.reading(after(20), after(30), 25) as cursor:
+        assert cursor.take(NO_LIMIT) == []
+        assert (cursor.beyond, cursor.done) == ([], False)
+
+
+def test_a_range_without_a_known_last_record_is_over_once_nothing_more_is_believed_to_come() -> None:
+    b = buffer(after(5))
+    with b.reading(after(5), after(30), asked_at=0.0) as cursor, b.reading(after(5), SHARD_END) as to_the_end:
+        still(b, 0.0, 1.0)
+        assert not cursor.done
+        still(b, 2.5)
+        assert cursor.take(NO_LIMIT) == []
+        assert (cursor.done, to_the_end.done) == (True, False), "only Kinesis decides that a shard has ended"
+    with b.reading(after(5), after(30), asked_at=2.0) as cursor:
+        assert not cursor.done, "what came before it was asked for does not count"
+    with b.reading(after(5), after(30), 25) as cursor:
+        assert not cursor.done, "a known record is waited for"
+
+
+def test_silence_of_a_buffer_that_began_at_a_time_says_nothing_about_what_is_before_it() -> None:
+    b = buffer(Position.at_timestamp(1_700_000_000_000))
+    with b.reading(after(5), after(30), asked_at=0.0) as cursor:
+        still(b, 0.0, 1.0)
+        assert b.covers(after(5)) is None
+        assert cursor.take(NO_LIMIT) == [], "its first event will show it"
+        still(b, 2.5)
+        assert b.covers(after(5)) is False
+        assert not cursor.done
+        with pytest.raises(FetcherError, match="does not cover AFTER:5"):
+            cursor.take(NO_LIMIT)
+    with b.reading(b.start, after(30), asked_at=0.0) as cursor:
+        assert cursor.done
+
+
+def test_a_buffer_that_began_at_a_time_covers_the_number_of_its_first_record() -> None:
+    b = buffer(Position.at_timestamp(1_700_000_000_000))
+    fill(b, numbered(20, 14, 18), numbered(30, 24))
+    assert [b.covers(after(number)) for number in (13, 14, 18, 20)] == [False, True, True, True]

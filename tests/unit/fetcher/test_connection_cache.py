@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -19,13 +21,8 @@ class Client:
 
 
 @pytest.fixture
-def process() -> list[int]:
-    return [7]
-
-
-@pytest.fixture
-def kept(process: list[int]) -> ConnectionCache:
-    return ConnectionCache(at_most=2, process=lambda: process[0])
+def kept() -> ConnectionCache:
+    return ConnectionCache(at_most=2)
 
 
 def clients(number: int) -> list[Any]:
@@ -68,15 +65,27 @@ def test_the_one_that_waits_longest_makes_room(kept: ConnectionCache) -> None:
     assert kept.take("a") is None
 
 
-def test_a_child_uses_nothing_of_its_parents_and_closes_its_own_end(kept: ConnectionCache, process: list[int]) -> None:
-    parents, own = clients(2)
-    kept.keep("here", parents)
-    process[0] = 8
-    assert kept.take("here") is None
-    assert parents.closed
-    kept.keep("here", own)
-    kept.close()
-    assert own.closed
+def test_a_child_uses_nothing_of_its_parents_and_closes_its_own_end() -> None:
+    """In a process of its own, since a fork of this one would have its threads."""
+    program = """
+import os
+from kinesis_efo.calls.connection import CONNECTIONS
+from tests.unit.fetcher.test_connection_cache import Client
+
+parents = Client()
+CONNECTIONS.keep("here", parents)
+with CONNECTIONS._lock:
+    child = os.fork()
+if not child:
+    own = Client()
+    fresh = CONNECTIONS.take("here") is None and parents.closed
+    CONNECTIONS.keep("here", own)
+    CONNECTIONS.close()
+    os._exit(0 if fresh and own.closed else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert CONNECTIONS.take("here") is parents and not parents.closed
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_all_are_closed_at_the_end(kept: ConnectionCache) -> None:

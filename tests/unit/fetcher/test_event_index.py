@@ -48,3 +48,34 @@ def test_the_end_of_a_shard_is_news_so_that_nothing_is_covered_once_it_was_dropp
     made.drop(2)
     assert not made.covers(Position.after(10))
     assert made.covers(SHARD_END)
+
+
+def test_the_first_event_shows_what_an_index_that_starts_at_a_time_covers() -> None:
+    made = EventIndex(Position.at_timestamp(1_700_000_000_000))
+    assert [made.covers(each) for each in (made.start, SHARD_END, TRIM_HORIZON)] == [True, True, False]
+    assert made.covers(Position.after(15)) is None
+    made.append(20, 100, 1, 0.0, first=15)
+    assert [made.covers(Position.after(number)) for number in (14, 15, 20)] == [False, True, True]
+    unknown = EventIndex(made.start)
+    unknown.append(20, 0, 0, 0.0)
+    assert [unknown.covers(Position.after(number)) for number in (19, 20)] == [False, True]
+
+
+def test_a_number_after_the_time_at_which_an_index_starts_is_covered_before_its_first_event() -> None:
+    made = EventIndex(Position.at_timestamp(1_700_000_000_000))
+    made.vouch(9)
+    made.vouch(12)
+    assert [made.covers(Position.after(number)) for number in (8, 9)] == [None, True]
+    made.vouch(7)
+    made.append(20, 100, 1, 0.0, first=15)
+    assert [made.covers(Position.after(number)) for number in (6, 7)] == [False, True]
+    made.append(30, 100, 1, 0.0)
+    made.drop(1)
+    made.vouch(3)
+    assert [made.covers(Position.after(number)) for number in (10, 20)] == [False, True]
+
+
+def test_a_start_that_is_a_number_covers_what_is_after_it_whatever_is_vouched_for() -> None:
+    made = EventIndex(Position.after(10))
+    made.vouch(5)
+    assert [made.covers(Position.after(number)) for number in (9, 10, 11)] == [False, True, True]

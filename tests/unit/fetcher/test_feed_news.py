@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
-from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import KinesisEfoError
-from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.feed import ShardFeed
-from kinesis_efo.fetcher.room import ShardRoom
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.errors import DataLossError, KinesisEfoError, StreamError
+from kinesis_efo.fetcher.budget import Budget, ShardRoom
+from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
@@ -26,22 +25,19 @@ class Listener:
     """Counts."""
 
     def __init__(self) -> None:
+        self.touched = 0
         self.woken = 0
-        self.moves = 0
 
-    def arrived(self, key: ShardKey) -> None:
-        assert key == KEY
+    def touch(self, shards: Iterable[ShardKey]) -> None:
+        assert list(shards) == [KEY]
+        self.touched += 1
+
+    def wake(self) -> None:
         self.woken += 1
 
-    def moved(self, key: ShardKey) -> None:
-        assert key == KEY
-        self.moves += 1
 
-    def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
-        pass
-
-    def failed(self, error: KinesisEfoError) -> None:
-        raise error
+def raised(error: KinesisEfoError) -> None:
+    raise error
 
 
 class Subscription:
@@ -56,15 +52,28 @@ class Subscription:
             await self._sink.admit(event)
 
 
-def feed_of(events: list[Event], listener: Listener) -> ShardFeed:
+def feed_by(
+    subscribe: Any,
+    listener: Listener,
+    clock: Clock,
+    failed: Callable[[KinesisEfoError], None] = raised,
+    counts: FetchCounts | None = None,
+) -> ShardFeed:
     return ShardFeed(
         KEY,
-        lambda _, sink: Subscription(sink, events),  # type: ignore[arg-type,return-value]
+        subscribe,
         Budget(1 << 20),
         listener,
-        SystemClock(),
+        lambda _children: None,
+        failed,
+        counts or FetchCounts(),
+        clock,
         fail_on_data_loss=True,
     )
+
+
+def feed_of(events: list[Event], listener: Listener) -> ShardFeed:
+    return feed_by(lambda _, sink: Subscription(sink, events), listener, SystemClock())
 
 
 @pytest.mark.parametrize(
@@ -88,7 +97,7 @@ def test_polls_are_woken_by_news_and_reads_by_every_event(events: list[Event], p
         assert feed._task is not None
         await feed._task
         assert (listener.woken, len(read)) == (polls, reads)
-        assert listener.moves == reads - polls
+        assert listener.touched == reads
 
     asyncio.run(run())
 
@@ -152,7 +161,7 @@ def test_a_buffer_ends_behind_what_had_arrived_by_a_time_as_far_as_its_events_sa
             clock.now += sum(waits)
 
         monkeypatch.setattr(ShardRoom, "occupy", occupy)
-        feed = ShardFeed(KEY, lambda _, sink: Open(sink), Budget(1 << 20), Listener(), clock, fail_on_data_loss=True)  # type: ignore[arg-type,return-value]
+        feed = feed_by(lambda _, sink: Open(sink), Listener(), clock)
         assert feed.tip_since(-100.0) is None
         feed.from_position(TRIM_HORIZON)
         assert feed._task is not None
@@ -191,17 +200,10 @@ def test_whoever_plans_is_told_once_nothing_more_is_believed_to_be_there_however
                 clock.now += step
 
     class Told(Listener):
-        def moved(self, key: ShardKey) -> None:
+        def touch(self, shards: Iterable[ShardKey]) -> None:
             told.append(feed.quiet)
 
-    feed = ShardFeed(
-        KEY,
-        lambda _, sink: Quiet(sink),  # type: ignore[arg-type,return-value]
-        Budget(1 << 20),
-        Told(),
-        clock,
-        fail_on_data_loss=True,
-    )
+    feed = feed_by(lambda _, sink: Quiet(sink), Told(), clock)
 
     async def run() -> None:
         feed.from_position(Position.after(5))
@@ -210,3 +212,64 @@ def test_whoever_plans_is_told_once_nothing_more_is_believed_to_be_there_however
 
     asyncio.run(run())
     assert any(told), "the planner looks at a shard only where it is told to"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (DataLossError("a record is gone"), "a record is gone"),
+        (StreamError("no such stream"), "no such stream"),
+        (ValueError("a bug"), "shard orders:shardId-0: ValueError: a bug"),
+    ],
+)
+def test_the_error_of_a_subscription_is_told(error: Exception, said: str) -> None:
+    class Broken:
+        async def run(self) -> None:
+            raise error
+
+    async def run() -> None:
+        failures: list[KinesisEfoError] = []
+        feed = feed_by(lambda *_: Broken(), Listener(), SystemClock(), failures.append)
+        feed.from_position(TRIM_HORIZON)
+        assert feed._task is not None
+        await feed._task
+        assert list(map(str, failures)) == [said]
+
+    asyncio.run(run())
+
+
+def test_what_is_received_is_counted() -> None:
+    async def run() -> None:
+        counts = FetchCounts()
+        feed = feed_by(lambda _, sink: Subscription(sink, [RECORDS, STILL, NOTHING]), Listener(), Hand(), counts=counts)
+        feed.from_position(TRIM_HORIZON)
+        assert feed._task is not None
+        await feed._task
+        assert counts == FetchCounts(3, len(RECORDS.payload) + len(NOTHING.payload))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("times", "known"),
+    [((0.0, 1.0, 2.0), True), ((0.0, 1.0, 1.9), False), ((0.0, 2.0), False), ((0.0, 1.0, 5.0), True)],
+)
+def test_a_lag_that_does_not_shrink_while_nothing_comes_tells_the_tip(times: tuple[float, ...], known: bool) -> None:
+    clock = Hand()
+
+    class Lagging:
+        def __init__(self, sink: Any) -> None:
+            self._sink = sink
+
+        async def run(self) -> None:
+            for clock.now in times:
+                await self._sink.admit(STILL_BEHIND)
+
+    async def run() -> None:
+        feed = feed_by(lambda _, sink: Lagging(sink), Listener(), clock)
+        feed.from_position(Position.after(5))
+        assert feed._task is not None
+        await feed._task
+        assert feed.tip == (Position.after(5) if known else None)
+
+    asyncio.run(run())

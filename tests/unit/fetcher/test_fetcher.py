@@ -267,8 +267,8 @@ async def test_the_first_error_is_kept_and_ends_what_waits_at_once() -> None:
         polling = asyncio.create_task(query.planner.poll(begin, NO_LIMIT, NO_LIMIT, 50.0))
         await asyncio.sleep(0.45)
         began = LoopClock().monotonic()
-        query.fetcher.failed(DataLossError("first"))
-        query.fetcher.failed(DataLossError("second"))
+        query.fetcher._failed(DataLossError("first"))
+        query.fetcher._failed(DataLossError("second"))
         for call in (reading, polling, query.leases.wait_held(["orders"]), query.planner.commit(begin)):
             with pytest.raises(DataLossError, match=r"^first$"):
                 await call

@@ -28,7 +28,6 @@ async def test_a_fetcher_elsewhere_does_not_begin_a_shard_anew_for_a_task_of_one
         await asyncio.sleep(10)
         (host,) = program.hosts
         numbers, calls = numbers_of(stream), len(stream.subscribed)
-        assert host.fetcher.of(first.name) is host.fetcher
         host.fetcher.expect([ShardRange(key(0), TRIM_HORIZON, Position.after(numbers[0]))])
         with pytest.raises(NotBufferedError):
             async for _ in host.fetcher.read(

@@ -9,10 +9,9 @@ import pytest
 
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.failure import Failure
+from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
 from kinesis_efo.fetcher.event_index import EventIndex
-from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
-from kinesis_efo.fetcher.progress import ShardProgress
-from kinesis_efo.fetcher.room import EVENT_OVERHEAD
+from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner, ShardProgress
 from kinesis_efo.kinesis.arrivals import Mark
 from kinesis_efo.kinesis.events import data_in
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey

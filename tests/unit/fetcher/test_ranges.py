@@ -14,7 +14,7 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.client import CallEndedError, RangePayloads
 from kinesis_efo.fetcher.ranges import RangeReader
-from kinesis_efo.fetcher.work import WhereReply
+from kinesis_efo.fetcher.work import WhereReply, WhereRequest
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 
@@ -61,8 +61,8 @@ class Network:
             planner,
             60.0,
             query="q",
-            fetcher_at=lambda address, _secret: Client(self, address),
-            planner_at=lambda _address, _secret: Client(self, PLANNER),
+            fetcher_at=lambda address, _secret: Client(self, address),  # type: ignore[arg-type, return-value]
+            planner_at=lambda _address, _secret: Client(self, PLANNER),  # type: ignore[arg-type, return-value]
             now=lambda: self.time,
             sleep=self.sleep,
         )
@@ -94,11 +94,11 @@ class Client:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def where(self, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereReply:
-        assert query == "q"
-        found = [self.network.owners[wanted.key] for wanted in ranges]
+    def where(self, request: WhereRequest) -> WhereReply:
+        assert request.query == "q"
+        found = [self.network.owners[key] for key in request.shards]
         if None in found:
-            self.network.time += wait
+            self.network.time += request.wait
         return WhereReply(found, self.network.there)
 
     def get(self, ranges: Sequence[ShardRange]) -> Iterator[RangePayloads]:

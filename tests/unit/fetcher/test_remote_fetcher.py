@@ -412,7 +412,7 @@ async def test_commits_drop_what_is_done(host: Host) -> None:
 async def test_an_error_is_told_with_each_report_and_does_not_end_the_fetcher(host: Host) -> None:
     host.planner.give(FIRST)
     await asyncio.sleep(1)
-    host.fetcher.failed(DataLossError("a shard is gone"))
+    host.fetcher._failed(DataLossError("a shard is gone"))
     host.planner.done = [(FIRST, Position.after(2000))]
     host.planner.notify()
     await asyncio.sleep(3)

@@ -18,7 +18,7 @@ TIMEOUT = 60.0
 
 
 def shortfall(last: int | None = 9, *, fail: bool = True) -> Shortfall:
-    return Shortfall(ShardRange(KEY, Position.after(3), Position.after(9), last), TIMEOUT, 0.0, fail=fail)
+    return Shortfall(ShardRange(KEY, Position.after(3), Position.after(9), last), TIMEOUT, 0.0, lambda: "it", fail=fail)
 
 
 def quiet(since: float, until: float) -> Quiet:
@@ -50,19 +50,33 @@ def test_an_end_that_is_not_reached_and_is_no_record_is_no_loss() -> None:
 
 def test_what_comes_without_the_record_is_asked_for_again_until_the_same_time() -> None:
     missing = shortfall()
-    assert not missing.went_astray(AT, 100.0)
-    assert not missing.went_astray(AT, 100.0 + TIMEOUT - 0.1)
+    assert not missing.went_beyond(AT, 100.0)
+    assert not missing.went_beyond(AT, 100.0 + TIMEOUT - 0.1)
     missing.progressed(159.95)
-    assert not missing.went_astray(AT, 160.0), "counted anew"
-    assert not missing.went_astray(AT, 219.9)
+    assert not missing.went_beyond(AT, 160.0), "counted anew"
+    assert not missing.went_beyond(AT, 219.9)
     with pytest.raises(DataLossError, match="for 60 s: later records came without it, each time"):
-        missing.went_astray(AT, 220.0)
+        missing.went_beyond(AT, 220.0)
 
 
 def test_losses_that_are_accepted_end_the_range_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert shortfall(fail=False).heard(AT, quiet(0, TIMEOUT))
         missing = shortfall(fail=False)
-        assert not missing.went_astray(AT, 0.0)
-        assert missing.went_astray(AT, TIMEOUT)
+        assert not missing.went_beyond(AT, 0.0)
+        assert missing.went_beyond(AT, TIMEOUT)
     assert [message.endswith("as option failOnDataLoss=false asks") for message in caplog.messages] == [True, True]
+
+
+def test_a_range_that_waits_is_warned_of_now_and_then_until_it_moves(caplog: pytest.LogCaptureFixture) -> None:
+    waiting = shortfall()
+    with caplog.at_level(logging.WARNING):
+        for position, seconds in ((3, (29.9, 30.0, 59.9, 60.0)), (7, (61.0, 90.0, 91.0, 120.0))):
+            for now in seconds:
+                waiting.look(Position.after(position), now)
+    assert [message.partition(": a task ")[2].partition(" for the rest")[0] for message in caplog.messages] == [
+        "has waited for 30 s at AFTER:3",
+        "has waited for 60 s at AFTER:3",
+        "has waited for 30 s at AFTER:7",
+    ]
+    assert caplog.messages[0].endswith(", which ends at AFTER:9: it")

@@ -18,7 +18,7 @@ class Buffer:
     def __init__(self, start: int, end: int) -> None:
         self.start, self.end = start, Position.after(end)
 
-    def may_cover(self, position: Position) -> bool:
+    def covers(self, position: Position) -> bool:
         return position.value >= self.start
 
     def ends_before(self, position: Position) -> bool:

@@ -552,7 +552,7 @@ async def test_the_error_of_one_fetcher_is_that_of_the_query() -> None:
     stream = ModelStream(shards=2)
     async with Run(stream) as run:
         await run.idle_until(lambda: len(run.readers()) == 2, 10.0)
-        run.hosts[1].fetcher.failed(DataLossError("a shard is gone"))
+        run.hosts[1].fetcher._failed(DataLossError("a shard is gone"))
         with pytest.raises(DataLossError, match=r"a shard is gone \(the fetcher on host host1 says so\)"):
             await run.idle_until(lambda: False, 10.0)
 
@@ -562,11 +562,11 @@ async def test_the_first_error_of_the_run_is_kept_whoever_of_its_parts_fails_nex
     stream = ModelStream(shards=2)
     async with Run(stream) as run:
         await run.idle_until(lambda: len(run.readers()) == 2, 10.0)
-        run.hosts[0].fetcher.failed(DataLossError("the first"))
+        run.hosts[0].fetcher._failed(DataLossError("the first"))
         assert run.hosts[0].remote._reporter.waits, "it is reported at once"
-        run.hosts[0].fetcher.failed(DataLossError("the second of this fetcher"))
+        run.hosts[0].fetcher._failed(DataLossError("the second of this fetcher"))
         await asyncio.sleep(2)
-        run.hosts[1].fetcher.failed(DataLossError("another fetcher's"))
+        run.hosts[1].fetcher._failed(DataLossError("another fetcher's"))
         await asyncio.sleep(2)
         run.inner.lease_lost("orders", "somebody")
         calls = (
@@ -586,7 +586,7 @@ async def test_an_error_that_the_planner_did_not_hear_of_is_told_again() -> None
     async with Run(stream) as run:
         await run.idle_until(lambda: len(run.readers()) == 2, 10.0)
         run.hosts[0].link.cut = True
-        run.hosts[0].fetcher.failed(DataLossError("the first"))
+        run.hosts[0].fetcher._failed(DataLossError("the first"))
         await asyncio.sleep(4)
         assert run.inner.failure.error is None
         run.hosts[0].link.cut = False

@@ -14,7 +14,7 @@ from kinesis_efo.calls.wire import pack_error
 from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import BufferedEvent
-from kinesis_efo.fetcher.progress import ShardProgress
+from kinesis_efo.fetcher.micro_batches import ShardProgress
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import (
@@ -817,8 +817,8 @@ async def test_what_was_given_up_before_a_shard_was_told_of_is_not_offered_to_a_
     await centre.report("f0", news(FIRST, event(20), event(30), start="TRIM_HORIZON"))
     told = centre.cluster.found(FIRST)
     assert told is not None
-    assert not told.may_cover(TRIM_HORIZON)
-    assert told.may_cover(Position.after(20))
+    assert not told.covers(TRIM_HORIZON)
+    assert told.covers(Position.after(20))
 
 
 @scenario(shards=1)

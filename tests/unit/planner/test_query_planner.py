@@ -11,7 +11,7 @@ import pytest
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import FetcherError
-from kinesis_efo.fetcher.progress import PollReply, ShardProgress
+from kinesis_efo.fetcher.micro_batches import PollReply, ShardProgress
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Step

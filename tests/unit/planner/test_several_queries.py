@@ -92,9 +92,7 @@ class Program:
                 10.0,
                 clock,
                 gone=self._is_dead,
-                apart=Apart(
-                    buffer_bytes, lambda watch, budget: Fetcher(streams, budget, settings_, clock, beside=watch)
-                ),
+                apart=Apart(buffer_bytes, lambda budget: Fetcher(streams, budget, settings_, clock, apart=True)),
                 together=together,
             )
             self.cluster.home = HOME
@@ -512,7 +510,7 @@ async def test_what_a_query_reads_again_before_it_polls_is_kept_for_it() -> None
         await first.until(lambda: first.has_all)
         buffer = program.fetching.sharing.shared.found(key(0))
         assert buffer is not None
-        assert buffer.may_cover(second.offset[key(0)])
+        assert buffer.covers(second.offset[key(0)]) is not False
         await together(first, second)
         assert len(stream.subscribed) == 1
 

@@ -18,7 +18,7 @@ from kinesis_efo.errors import (
     LeaseTableError,
     OptionsError,
 )
-from kinesis_efo.fetcher.work import PlannerClient
+from kinesis_efo.fetcher.work import PlannerClient, WhereRequest
 from kinesis_efo.marks import Mark
 from kinesis_efo.planner import shared_run
 from kinesis_efo.planner.access import Begin, Commit, Next, Plan
@@ -62,7 +62,7 @@ def files(programs: Programs) -> list[str]:
 def where(run: SharedRun, wait: float = 0.05) -> Any:
     assert run.planner_address is not None
     with PlannerClient(run.planner_address, run.secret) as client:
-        return client.where([ShardRange(KEY, TRIM_HORIZON, SHARD_END)], wait, run.query_name)
+        return client.where(WhereRequest.of([ShardRange(KEY, TRIM_HORIZON, SHARD_END)], wait, run.query_name))
 
 
 def two(programs: Programs) -> tuple[SharedRun, SharedRun, FakeRun]:

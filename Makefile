@@ -26,7 +26,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
 endif
 
-.PHONY: help demo test long core sdk cluster upgrade lint synth bench soak seeds mutants docs site fuzz fuzz-core sanitize dist java ip faketime clean
+.PHONY: help demo trial test long core sdk sparks cluster upgrade lint synth bench soak seeds mutants docs site fuzz fuzz-core sanitize dist java ip faketime clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -95,6 +95,11 @@ faketime:
 demo: $(VENV)/.demo java
 	@$(RUN) $(PYTHON) -m demo $(DEMO_ARGS)
 
+# The same with the Kinesis of an account: Terraform makes what it needs there and removes it, for cents. TRIAL_ARGS="--manifest FILE"
+# takes an application that exists.
+trial: $(VENV)/.demo java
+	@$(RUN) $(PYTHON) -m demo.trial $(TRIAL_ARGS)
+
 # Tests marked spark run on both versions; what does not depend on the version runs on one of them. One version comes after the other, in
 # one process more than there are cores: a test waits often, but each process has a JVM that has to warm up.
 TESTS_43 := -m "not spark40 and not cluster and not upgrade and not long"
@@ -120,6 +125,14 @@ sdk-%: $(VENV)/.full
 	@$(VENV)/bin/uv pip install --quiet --python .venv-sdk-$*/bin/python --constraint .venv-sdk-$*/versions.txt \
 		--group test --editable '.[emr,local]'
 	$(RUN) .venv-sdk-$*/bin/python $(call TEST,4) $(SDK_TESTS)
+
+# The tests of the source, the sink and whole queries, on the versions of Spark between those of `make test`.
+sparks: spark-4.1 spark-4.2
+spark-%: $(VENV)/.full | java
+	@echo "setup: .venv-spark-$*" >&2
+	@$(VENV)/bin/uv venv --quiet --clear --python $(PYTHON) .venv-spark-$*
+	@$(VENV)/bin/uv pip install --quiet --python .venv-spark-$*/bin/python --group test --editable '.[emr,local]' 'pyspark==$*.*'
+	$(RUN) .venv-spark-$*/bin/python $(call TEST,3) -m "spark and not cluster and not upgrade and not long" tests/integration/spark
 
 # Every test that needs a cluster of hosts, one by one. Only root can make hosts; who is not root is told so.
 cluster: $(VENV)/.classes $(VENV40)/.classes | ip

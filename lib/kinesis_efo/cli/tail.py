@@ -29,7 +29,7 @@ from kinesis_efo.operate.tailing import Tail, Until, before_last, stream_access
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.options.readers import refusal
 from kinesis_efo.positions import TRIM_HORIZON, Position
-from kinesis_efo.units import format_size
+from kinesis_efo.units import format_size, parse_time
 
 _IN_USE = timedelta(minutes=3)
 _CONCURRENT_SHARDS = 32
@@ -248,7 +248,7 @@ def _start(text: str, now: float) -> Position:
             case "TRIM_HORIZON" if not rest:
                 return TRIM_HORIZON
             case "AT_TIMESTAMP":
-                return Position.at_timestamp(times.at(rest))
+                return Position.at_timestamp(parse_time(rest))
         return Position.at_timestamp(times.at_or_ago(text, now))
     except ValueError as error:
         rule = "LATEST, TRIM_HORIZON, a time (ISO 8601 or epoch ms, also after AT_TIMESTAMP:) or a duration such as 10m"

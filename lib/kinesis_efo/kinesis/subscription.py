@@ -221,7 +221,7 @@ class ShardSubscription:
         self._recovery.opened()
         self.stats.opened += 1
         self.stats.state = State.STREAMING
-        logger.info("%s: %s at %s", self._name, "polled" if self._stream.polled else "subscribed", self.position)
+        logger.debug("%s: %s at %s", self._name, "polled" if self._stream.polled else "subscribed", self.position)
         before = self.stats.events
         self._alarm = Alarm(stream, self._clock, self._limits, self.stats)
         outcome = _Outcome("stopped")
@@ -232,7 +232,7 @@ class ShardSubscription:
             stream.close()
             if self._in_line is None:
                 self._room.release()
-            logger.info(
+            logger.debug(
                 "%s: %s ended after %.1f s and %d events at %s: %s",
                 self._name,
                 self._reading,

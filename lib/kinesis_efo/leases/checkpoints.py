@@ -402,7 +402,7 @@ class Checkpoints:
             shard = self._keys.decode(row.key)
             assert shard is not None
             if (noted := self._noted.get(shard)) is None or not noted.position.is_end:
-                logger.info("checkpoint %s finished: its shard was read to its end in an earlier run", row.key)
+                logger.debug("checkpoint %s finished: its shard was read to its end in an earlier run", row.key)
                 self.finish(shard, children)
         try:
             for row in finished_parents(rows, left):
@@ -412,7 +412,7 @@ class Checkpoints:
                 if isinstance(outcome, Conflict) and outcome.current is not None:
                     self._rows[shard] = outcome.current
                 else:
-                    logger.info(
+                    logger.debug(
                         "checkpoint %s deleted: its shard was read to its end, and its children have begun", row.key
                     )
                     for known in (self._rows, self._noted, self._written_at):

@@ -378,7 +378,7 @@ class RunLease:
         self._renewals[stream], self._epochs[stream] = renewal, lease.epoch
         self._further -= {stream}
         self.stats.taken += 1
-        logger.info("lease %s taken by %s, epoch %d", lease.key, self._me, lease.epoch)
+        logger.debug("lease %s taken by %s, epoch %d", lease.key, self._me, lease.epoch)
         task = asyncio.create_task(self._tend(stream, renewal), name=f"lease {lease.key}")
         self._tending.add(task)
         task.add_done_callback(self._tending.discard)
@@ -394,7 +394,7 @@ class RunLease:
             match await renewal.keep():
                 case RenewalEnd.LEAVING:
                     freed = await renewal.release()
-                    logger.info("lease %s %s by %s", key, "released" if freed else "left to expire", self._me)
+                    logger.debug("lease %s %s by %s", key, "released" if freed else "left to expire", self._me)
                 case RenewalEnd.LOST:
                     self.stats.lost_to_others += 1
                     logger.warning("lease %s of %s lost to %s", key, self._me, renewal.lost_to or "nobody")

@@ -123,7 +123,7 @@ class ApartReading:
         apart = self.shards.get(key)
         if apart is None:
             apart = self.shards[key] = ApartShard()
-            logger.info(
+            logger.debug(
                 "shard %s: a query at %s is behind the shared buffer, and catches up with GetRecords", key, position
             )
         if apart.back:
@@ -145,7 +145,7 @@ class ApartReading:
         apart = self.shards.get(key)
         if apart is not None and not apart.back:
             apart.back, apart.kept = True, position
-            logger.info("shard %s: a query has caught up, and shares the buffer again at %s", key, position)
+            logger.debug("shard %s: a query has caught up, and shares the buffer again at %s", key, position)
 
     def end(self, shards: Iterable[ShardKey]) -> None:
         """Drop shards, and close their feeds."""

@@ -202,7 +202,7 @@ class Clients:
         while self._clients:
             await self._run.clock.sleep(_LOOK_SECONDS)
             for name in [name for name, client in self._clients.items() if not client.process.lives()]:
-                logger.info("process %d, which shared this run, is gone", self._clients[name].process.pid)
+                logger.debug("process %d, which shared this run, is gone", self._clients[name].process.pid)
                 await self._drop(name)
 
     async def _drop(self, name: str) -> None:

@@ -345,6 +345,6 @@ class Query:
             self._probing = asyncio.create_task(self._probe(ends, list(begins)), name="tips")
 
     async def _probe(self, ends: Ends, shards: Collection[ShardKey]) -> None:
-        logger.info("more is unread than there is room for: asking for the tips of %d shards", len(shards))
+        logger.debug("more is unread than there is room for: asking for the tips of %d shards", len(shards))
         await self._fetching.seek_tips(shards)
         await ends.probe(shards)

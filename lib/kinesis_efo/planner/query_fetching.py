@@ -339,7 +339,7 @@ class QueryFetching:
         if choice is Choice.FORWARD:
             # If another query takes the subscription back, this one waits again: it must not move to and fro at once.
             del self._ahead[key]
-            logger.info(
+            logger.debug(
                 "shard %s: a query waits at %s, ahead of the others: it gets the subscription, and they catch up",
                 key,
                 position,

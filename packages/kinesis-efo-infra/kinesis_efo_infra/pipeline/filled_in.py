@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from kinesis_efo_infra.errors import Fault, SettingsError
 
-ACCOUNT = "111122223333"
+ACCOUNT = "123456789012"
 BUCKET = "acme-terraform-state"
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.internal")
 """Hosts at which a local AWS answers."""

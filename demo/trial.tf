@@ -28,6 +28,9 @@ resource "aws_kms_key" "stream" {
 resource "aws_kinesis_stream" "orders" {
   name            = var.name
   shard_count     = 2
+  stream_mode_details {
+    stream_mode = "PROVISIONED"
+  }
   encryption_type = "KMS"
   kms_key_id      = aws_kms_key.stream.arn
 }

@@ -193,9 +193,9 @@ class Clients:
         self._clients[name] = _Client(request.reader, Process(request.pid, request.started), planner, ready)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="clients")
-        logger.info(
-            "process %d of this Spark program reads %s, too: its query shares this run", request.pid, ", ".join(streams)
-        )
+        if len(self._clients) > 1:
+            names = ", ".join(streams)
+            logger.info("process %d of this Spark program reads %s, too: its query shares this run", request.pid, names)
         return JoinReply(name, self._run.address, self._run.planner_address is not None, self._run.certificate)
 
     async def _watch(self) -> None:

@@ -25,7 +25,7 @@ def test_the_page_names_the_versions_that_were_run() -> None:
 
 @pytest.mark.spark40
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_each_record_is_in_the_tables_once(local_aws: LocalAws, tmp_path: Path) -> None:
     try:
         jars = fetch(FORMATS.jars)
@@ -39,6 +39,6 @@ def test_each_record_is_in_the_tables_once(local_aws: LocalAws, tmp_path: Path) 
         capture_output=True,
         text=True,
         check=False,
-        timeout=580,
+        timeout=1180,
     )
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]

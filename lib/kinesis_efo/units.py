@@ -79,11 +79,7 @@ class NotMillisecondsError(ValueError):
 
 
 class NoZoneError(ValueError):
-    """A time without a time zone: it could mean UTC, local time, or that of the Spark session.
-
-    Attributes:
-        in_utc: The same time in UTC.
-    """
+    """A time without a time zone: it could mean UTC, local time, or that of the Spark session. `in_utc` says it in UTC."""
 
     def __init__(self, moment: datetime) -> None:
         self.in_utc = f"{moment.isoformat()}Z"

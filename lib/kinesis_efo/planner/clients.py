@@ -194,8 +194,7 @@ class Clients:
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="clients")
         if len(self._clients) > 1:
-            names = ", ".join(streams)
-            logger.info("process %d of this Spark program reads %s, too: its query shares this run", request.pid, names)
+            logger.info("process %d of this program reads %s, too: it shares this run", request.pid, ", ".join(streams))
         return JoinReply(name, self._run.address, self._run.planner_address is not None, self._run.certificate)
 
     async def _watch(self) -> None:

@@ -46,9 +46,7 @@ async def start_offset(
                 )
         return Offset(positions)
     if start.bounds is not None:
-        positions = await _from_bounds(start.bounds, streams, now)
-        logger.debug("new query: %d shards from the positions of 'startingPosition'", len(positions))
-        return Offset(positions)
+        return Offset(await _from_bounds(start.bounds, streams, now))
     position = start.position or now
     positions = await _from_position(streams, position)
     logger.debug("new query: %d shards from %s", len(positions), position)

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections import Counter
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, NamedTuple
 
 import boto3
 import psutil
@@ -30,7 +31,6 @@ import typer
 
 from demo.run import DemoError, empty, split, submitted
 from kinesis_efo.aws import SyncClients
-from kinesis_efo.cli.quickstart.child import Child
 from kinesis_efo.cli.quickstart.feeding import Feeder
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.kinesis.faults import Verdict, classify
@@ -66,12 +66,21 @@ class Line:
         return cls(what, "passed" if passed else "failed", found)
 
 
+class Row(NamedTuple):
+    """A record as a row: its shard and number, and when it was put and came, epoch seconds."""
+
+    shard: str
+    number: int
+    put: float
+    came: float
+
+
 def main(
     manifest: Annotated[
         Path | None, typer.Option(help="An application that nobody else reads: nothing is made and removed then.")
     ] = None,
     directory: Annotated[Path, typer.Option(help="Directory for all output.")] = Path("trial-out"),
-    seconds: Annotated[float, typer.Option(min=20, help="Time over which records are put.")] = 120.0,
+    seconds: Annotated[float, typer.Option(min=5, help="How long to read before anything happens.")] = 60.0,
 ) -> None:
     """Try this library with the Kinesis of the account whose credentials are set, and print a report."""
     began = time.monotonic()
@@ -230,16 +239,18 @@ class Reading:
     Args:
         manifest: Path of the manifest.
         directory: Directory for output.
-        seconds: Time over which records are put.
+        seconds: How long it reads before anything happens.
         say: Prints a line.
     """
 
     def __init__(self, manifest: Path, directory: Path, seconds: float, say: Say) -> None:
         self._name, self._ref = next(iter(_manifest(manifest).streams.items()))
-        self._total = round(seconds * RATE)
-        self._directory, self._say = directory, say
+        self._directory, self._seconds, self._say = directory, seconds, say
         self._trial = uuid.uuid4().hex
-        self._disturbed: list[float] = []
+        self._enough = threading.Event()
+        self._total = 0
+        self._read: dict[Path, tuple[int, list[Row]]] = {}
+        self._disturbed: list[tuple[float, float]] = []
         since = f"AT_TIMESTAMP:{round(time.time() * 1000) - 60_000}"
         program = [Path(__file__).with_name("trial_reader.py"), manifest, self._name, since, self._trial, directory]
         self._job = submitted(program, directory / "reader.log")
@@ -250,49 +261,64 @@ class Reading:
         Raises:
             DemoError: The query ends, or no rows come.
         """
-        feeder = Feeder(self._records(), AwsSettings(), RATE)
-        with self._job, feeder:
+        with self._job, Feeder(self._records(), AwsSettings(), RATE) as feeder:
             self._say("a query reads the stream")
+            started = time.time()
             self._job.start()
             self._until(lambda: bool(self._rows()), feeder)
-            began = len(self._rows())
-            left = self._total - began
-            self._until(lambda: len(self._rows()) > began + left / 4, feeder)
+            self._disturbed.append((started, time.time()))
+            self._wait(self._seconds + _CALM_AFTER, feeder)
             lines = [self._split(feeder), self._kill("the process that reads", _kill_run, feeder)]
-            lines.append(self._kill("the driver, with all its processes", _kill_driver(self._job), feeder))
-            self._until(lambda: feeder.done and len({row[1] for row in self._rows()}) >= self._total, feeder)
+            lines.append(self._kill("the driver, with all its processes,", self._start_again, feeder))
+            self._enough.set()
+            self._until(lambda: feeder.done and len({row.number for row in self._rows()}) >= self._total, feeder)
             self._job.wait(60, end=True)
         return [*lines, *self._counted()]
 
     def _records(self) -> Iterator[tuple[str, bytes, str]]:
-        for number in range(self._total):
-            record = {"trial": self._trial, "record": [number, time.time()]}
-            yield self._ref.stream_arn, json.dumps(record).encode(), f"key {number % 100}"
+        while not self._enough.is_set():
+            record = {"trial": self._trial, "record": [self._total, time.time()]}
+            yield self._ref.stream_arn, json.dumps(record).encode(), f"key {self._total % 100}"
+            self._total += 1
 
-    def _rows(self) -> list[list[Any]]:
-        """Shard, number, time of putting and time of the row of each record, in the order of micro-batches."""
+    def _rows(self) -> list[Row]:
+        """All rows, in the order of micro-batches."""
         files = sorted((self._directory / "rows").glob("*.json"), key=lambda path: int(path.stem))
-        return [row for path in files for row in json.loads(path.read_text())]
+        for path in files:
+            # A repeated micro-batch replaces its file.
+            changed = path.stat().st_mtime_ns
+            if self._read.get(path, (0, []))[0] != changed:
+                self._read[path] = changed, [Row(*row) for row in json.loads(path.read_text())]
+        return [row for path in files for row in self._read[path][1]]
 
     def _split(self, feeder: Feeder) -> Line:
-        before = {row[0] for row in self._rows()}
+        before, at = {row.shard for row in self._rows()}, time.time()
         self._say(split(self._ref.stream_name))
-        self._disturbed.append(time.time())
-        self._until(lambda: not {row[0] for row in self._rows()} <= before, feeder)
-        first = min(row[3] for row in self._rows() if row[0] not in before)
-        return Line(
-            "a split while it reads", "passed", f"first row of a child after {first - self._disturbed[-1]:.1f} s"
-        )
+        after = self._first(lambda row: row.shard not in before, at, feeder)
+        return Line("a split while it reads", "passed", f"first row of a child after {after:.1f} s")
 
     def _kill(self, what: str, kill: Callable[[], None], feeder: Feeder) -> Line:
         self._say(f"SIGKILL to {what}")
         at = time.time()
-        self._disturbed.append(at)
         kill()
-        self._until(lambda: any(row[3] > at + 0.5 for row in self._rows()[-500:]), feeder)
-        first = min(row[3] for row in self._rows() if row[3] > at + 0.5)
-        self._disturbed.append(first)
-        return Line(f"{what} killed", "passed", f"rows again after {first - at:.1f} s")
+        after = self._first(lambda row: row.put > at, at, feeder)
+        self._wait(5, feeder)
+        return Line(f"{what} killed", "passed", f"first row of a record put afterwards after {after:.1f} s")
+
+    def _start_again(self) -> None:
+        self._job.kill()
+        self._job.start()
+
+    def _first(self, which: Callable[[Row], bool], at: float, feeder: Feeder) -> float:
+        """Wait for such a row; returns the seconds from a time to the first one, and remembers them as disturbed."""
+        self._until(lambda: any(map(which, self._rows())), feeder)
+        came = min(row.came for row in self._rows() if which(row))
+        self._disturbed.append((at, came))
+        return came - at
+
+    def _wait(self, seconds: float, feeder: Feeder) -> None:
+        end = time.monotonic() + seconds
+        self._until(lambda: time.monotonic() >= end, feeder)
 
     def _until(self, reached: Callable[[], bool], feeder: Feeder) -> None:
         rows, moved = 0, time.monotonic()
@@ -305,14 +331,14 @@ class Reading:
                 rows, moved = now, time.monotonic()
             if time.monotonic() - moved > PATIENCE:
                 raise DemoError(f"no row came for {PATIENCE:.0f} s:\n{self._job.tail(15)}")
-            time.sleep(0.25)
+            time.sleep(0.5)
 
     def _counted(self) -> list[Line]:
         rows = self._rows()
-        times = Counter(row[1] for row in rows)
+        times = Counter(row.number for row in rows)
         lost, twice = self._total - len(times), times.total() - len(times)
-        calm = [row for row in rows[RATE * 10 :] if not any(0 <= row[2] - at < _CALM_AFTER for at in self._disturbed)]
-        late = sorted((row[3] - row[2]) * 1000 for row in calm)
+        calm = [row for row in rows if not any(at <= row.put < came + _CALM_AFTER for at, came in self._disturbed)]
+        late = sorted((row.came - row.put) * 1000 for row in calm)
         measured = (
             f"p50 {late[len(late) // 2]:,.0f} ms, p99 {late[len(late) * 99 // 100]:,.0f} ms" if late else "too few"
         )
@@ -326,14 +352,6 @@ def _kill_run() -> None:
     for process in psutil.Process().children(recursive=True):
         if any("run_process" in word for word in process.cmdline()):
             process.kill()
-
-
-def _kill_driver(job: Child) -> Callable[[], None]:
-    def kill() -> None:
-        job.kill()
-        job.start()
-
-    return kill
 
 
 def report(lines: list[Line]) -> str:

@@ -64,7 +64,7 @@ def test_the_trial_makes_what_it_needs_and_reports_and_removes_it(tmp_path: Path
     directory = tmp_path / "out"
     with LocalAws() as aws, stand_in(tmp_path, aws.environment) as environment:
         done = subprocess.run(
-            [sys.executable, "-m", "demo.trial", "--directory", str(directory), "--seconds", "30"],
+            [sys.executable, "-m", "demo.trial", "--directory", str(directory), "--seconds", "5"],
             cwd=ROOT,
             env={**environment, "JAVA_TOOL_OPTIONS": jvm_options(as_shipped=True)},
             capture_output=True,
@@ -85,11 +85,11 @@ def test_the_trial_makes_what_it_needs_and_reports_and_removes_it(tmp_path: Path
         "encryption",
         "a split while it reads",
         "the process that reads killed",
-        "the driver, with all its processes killed",
-        "each record once | 1,500 put, 0 lost, 0 twice",
+        "the driver, with all its processes, killed",
         "from put to row | p50",
     ):
         assert f"| passed | {passed}" in done.stdout
+    assert " put, 0 lost, 0 twice |" in done.stdout
     assert "| failed |" not in done.stdout
     assert (directory / "report.md").read_text().strip() in done.stdout
 

@@ -46,6 +46,8 @@ PATIENCE: Final = 300.0
 """Seconds without a new row after which the trial gives up."""
 _CALM_AFTER: Final = 15.0
 """Seconds after a disturbance in which latencies do not count."""
+_SETTLES: Final = 5.0
+"""Seconds after a kill before the next one."""
 _TERRAFORM: Final = "terraform"
 """Directory of Terraform's state, which is there as long as what it made may be."""
 _ACCOUNT: Final = re.compile(r"\b\d{12}\b")
@@ -302,7 +304,7 @@ class Reading:
         at = time.time()
         kill()
         after = self._first(lambda row: row.put > at, at, feeder)
-        self._wait(5, feeder)
+        self._wait(_SETTLES, feeder)
         return Line(f"{what} killed", "passed", f"first row of a record put afterwards after {after:.1f} s")
 
     def _start_again(self) -> None:

@@ -31,14 +31,14 @@ import typer
 
 from demo.run import DemoError, empty, split, submitted
 from kinesis_efo.aws import SyncClients
-from kinesis_efo.cli.quickstart.feeding import Feeder
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.manifest import Manifest, StreamRef, load_manifest
-from kinesis_efo.operate.access import Access
-from kinesis_efo.operate.subscribing import over_aws
 from kinesis_efo.options import AwsSettings
+from kinesis_efo_tools.cli.quickstart.feeding import Feeder
+from kinesis_efo_tools.operate.access import Access
+from kinesis_efo_tools.operate.subscribing import over_aws
 
 RATE: Final = 50
 """Records a second."""

@@ -17,7 +17,7 @@ from demo import trial
 from demo.ledger import Tally, compare, sentence, sentence_of_read
 from demo.output import committed, tally, tally_of_read
 from demo.run import FLIGHTS, LATE, events
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 from tests.support.class_archive import jvm_options
 from tests.support.missing import terraform
 from tests.support.terraform.harness import stand_in

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.local import Settings
+from kinesis_efo_local import Settings
 from tests.support.missing import make
 
 ROOT = Path(__file__).resolve().parents[2]

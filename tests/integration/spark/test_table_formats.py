@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.jars import LOCK, fetch, read_lock
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 from tests.support.missing import not_here
 from tests.support.table_formats import PAGE
 from tests.support.world import make_world

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kinesis_efo.cli.times import at_or_ago
 from kinesis_efo.units import NoZoneError
+from kinesis_efo_tools.cli.times import at_or_ago
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
 endif
 
-.PHONY: help quick demo test lint bench docs site core java ip faketime clean
+.PHONY: help quick demo trial test lint bench docs site core java ip faketime clean
 
 help:
 	@sed -n '2,7s/^# *//p' Makefile
@@ -90,6 +90,11 @@ quick: $(VENV)/.full
 
 demo: $(VENV)/.demo java
 	@$(RUN) $(PYTHON) -m demo $(DEMO_ARGS)
+
+# The same with the Kinesis of an account: Terraform makes what it needs there and removes it, for cents. TRIAL_ARGS="--manifest FILE"
+# takes an application that exists.
+trial: $(VENV)/.demo java
+	@$(RUN) $(PYTHON) -m demo.trial $(TRIAL_ARGS)
 
 # Tests marked spark run on both versions; what does not depend on the version runs on one of them. One version comes after the other, in
 # one process more than there are cores: a test waits often, but each process has a JVM that has to warm up.

@@ -199,8 +199,8 @@ class _Run:
 
     async def settled(self) -> None:
         """Wait until every shard has told that it is idle."""
-        await self.query.poll(self.reader._offset(self.offset), 1 << 60, 1 << 60, 0.0)
-        while len(self.reader._behind) < self.kinesis.number:
+        await self.query.poll(self.reader._planner._offsets.read(self.offset), 1 << 60, 1 << 60, 0.0)
+        while len(self.reader._planner.lag._millis) < self.kinesis.number:
             await self.kinesis.clock.sleep(0.2)
             self.trigger()
 

@@ -28,7 +28,7 @@ IDLE_SECONDS: Final = 60.0
 """An idle shard's position moves with `idleCheckpointInterval`."""
 
 _RENEWALS: Final = 18
-_MOST: Final = Goal((25.0).rate * 60 + _RENEWALS, least=False)
+_MOST: Final = Goal(25.0 * 60 + _RENEWALS, least=False)
 _AS_BEFORE: Final = Goal(_RENEWALS + 1, least=False)
 _AT_STOP: Final = Goal(4.0, least=False)
 
@@ -76,7 +76,7 @@ async def _measured(shards: int, every: float) -> tuple[tuple[float, ...], float
     lease.want(["orders"])
     await lease.wait_held(["orders"])
     reader.checkpoints.want({shard: LeaseInfo() for shard in read})
-    await asyncio.sleep(60 + shards / (25.0).rate)
+    await asyncio.sleep(60 + shards / 25.0)
     assert len(table.items) == shards + 1
     counts = []
     moves = 0

@@ -168,7 +168,7 @@ def _spark(ask: _Asking, kinesis: SimulatedKinesis, pipe: Connection) -> None:
             reader.partitions(start, end)
             start = end
             time.sleep(BATCH_SECONDS)
-        if not heard and len(reader._behind) == kinesis.number:
+        if not heard and len(reader._planner.lag._millis) == kinesis.number:
             heard = True
             pipe.send("settled")
 

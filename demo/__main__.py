@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -10,10 +9,8 @@ from typing import Annotated
 
 import typer
 
-from demo.run import DemoError, Plan, run
+from demo.run import DemoError, Plan, empty, run
 from kinesis_efo.errors import KinesisEfoError
-
-_MARK = ".kinesis-efo-demo"
 
 
 def main(
@@ -29,7 +26,7 @@ def main(
     # As Ctrl-C does, so that every process is ended.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        plan = Plan(_empty(directory.absolute()), events, seconds, kill)
+        plan = Plan(empty(directory.absolute()), events, seconds, kill)
         code = 0 if run(plan, lambda line: typer.echo(f"{time.monotonic() - began:6.1f} s  {line}")) else 1
     except (DemoError, KinesisEfoError) as error:
         typer.echo(f"demo: {error}")
@@ -38,15 +35,6 @@ def main(
         typer.echo("demo: stopped; every process that it started has ended")
         code = 130
     raise typer.Exit(code)
-
-
-def _empty(directory: Path) -> Path:
-    if directory.exists() and any(directory.iterdir()) and not (directory / _MARK).exists():
-        raise DemoError(f"{directory} holds files that are not the demo's; give another directory with --directory")
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    (directory / _MARK).touch()
-    return directory
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ _PATIENCE: Final = 180.0
 """Seconds without a completed micro-batch after which the demo gives up."""
 _END_SECONDS: Final = 60.0
 _ERRORS: Final = 15
+_MARK: Final = ".kinesis-efo-demo"
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 
@@ -89,7 +91,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> bool:
         kills = _Run(feeder, job, plan, say).execute()
         say("a batch read of both streams, from their beginning to their tips")
         began = time.monotonic()
-        read = _submitted([ROOT / "demo" / "batch_read.py", manifest, directory / "read"], directory / "batch-read.log")
+        read = submitted([ROOT / "demo" / "batch_read.py", manifest, directory / "read"], directory / "batch-read.log")
         with read:
             read.start()
             if code := read.wait(_PATIENCE):
@@ -106,6 +108,20 @@ def run(plan: Plan, say: Callable[[str], None]) -> bool:
     say(ledger.sentence(verdicts, kills))
     say(ledger.sentence_of_read(again, seconds))
     return all(bool(each) and all(verdict.exact for verdict in each) for each in (verdicts, again))
+
+
+def empty(directory: Path) -> Path:
+    """Make a directory for output, or empty that of an earlier run.
+
+    Raises:
+        DemoError: It holds other files.
+    """
+    if directory.exists() and any(directory.iterdir()) and not (directory / _MARK).exists():
+        raise DemoError(f"{directory} holds files that are not the demo's; give another directory with --directory")
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    (directory / _MARK).touch()
+    return directory
 
 
 def events(number: int, tallies: Mapping[str, Tally]) -> Iterator[tuple[str, bytes, str]]:
@@ -142,7 +158,7 @@ class _Run:
         self.say(f"spark-submit jobs/archive.py; its log: {self.job.log}")
         self.job.start()
         self._until(lambda: self._watch.total * 4 >= total, "reading")
-        self.say(_split(FLIGHTS))
+        self.say(split(FLIGHTS))
         if self.plan.kill:
             self._until(lambda: self._watch.total * 2 >= total, "reading")
             self._until(self._in_a_batch, "reading")
@@ -202,7 +218,7 @@ def _last(log: Path) -> int:
     return max((int(file.name) for file in log.iterdir() if file.name.isdigit()), default=-1)
 
 
-def _split(stream: str) -> str:
+def split(stream: str) -> str:
     """Split the first shard of a stream in two, and say so."""
     kinesis = boto3.client("kinesis")
     shard = kinesis.list_shards(StreamName=stream)["Shards"][0]
@@ -222,9 +238,10 @@ def _archive_job(directory: Path, manifest: str, total: int) -> Child:
         "--trigger", "1 second",
         "--option", f"maxRecordsPerTrigger={max(500, total // 16)}",
     ]  # fmt: skip
-    return _submitted(command, directory / "job.log")
+    return submitted(command, directory / "job.log")
 
 
-def _submitted(command: Sequence[object], log: Path) -> Child:
+def submitted(command: Sequence[object], log: Path) -> Child:
+    """A program for `spark-submit`, not started yet."""
     settings = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN"]
     return Child([str(Path(sys.executable).with_name("spark-submit")), *settings, *map(str, command)], {}, log)

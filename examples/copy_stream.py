@@ -1,7 +1,7 @@
 """Copy streams into another one, with data and partition keys as they are.
 
     spark-submit examples/copy_stream.py checkpoint=s3://lake/checkpoints/copy \
-        manifest=ssm:///kinesis-efo/dev/lake streams=orders to.stream=arn:aws:kinesis:eu-west-1:111122223333:stream/copy
+        manifest=ssm:///kinesis-efo/dev/lake streams=orders to.stream=arn:aws:kinesis:us-east-1:123456789012:stream/copy
 
 Arguments are options of the source (docs/options.md) as NAME=VALUE, and options of the sink with `to.` before them.
 Delivery is at least once: after a failure some records are written again, and docs/writing.md says how readers of the

@@ -72,6 +72,14 @@ class NotMillisecondsError(ValueError):
     """A number that is not a time of this century in milliseconds; the message has the time that it probably means."""
 
 
+class NoZoneError(ValueError):
+    """A time without a time zone: it could mean UTC, local time, or that of the Spark session. `in_utc` says it in UTC."""
+
+    def __init__(self, moment: datetime) -> None:
+        self.in_utc = f"{moment.isoformat()}Z"
+        super().__init__(f"must say its time zone, as {self.in_utc} does for UTC")
+
+
 def parse_number(text: str) -> int | None:
     """Parse a number of epoch milliseconds; None if the text is not a number. 0 is the same time in every unit.
 
@@ -105,7 +113,7 @@ def time_meant(text: str) -> int | None:
 
 
 def parse_time(text: str) -> int:
-    """Parse a time in ISO 8601 or epoch milliseconds; returns epoch milliseconds. A time without an offset is UTC.
+    """Parse a time in ISO 8601 or epoch milliseconds; returns epoch milliseconds.
 
     >>> parse_time("2024-01-01T00:00:00Z"), parse_time("1704067200000")
     (1704067200000, 1704067200000)
@@ -114,5 +122,5 @@ def parse_time(text: str) -> int:
         return number
     moment = datetime.fromisoformat(text.strip())
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+        raise NoZoneError(moment)
     return round(moment.timestamp() * 1000)

@@ -11,11 +11,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 
+from demo import trial
 from demo.ledger import Tally, compare, sentence, sentence_of_read
 from demo.output import committed, tally, tally_of_read
 from demo.run import FLIGHTS, LATE, events
+from kinesis_efo_local import LocalAws
 from tests.support.class_archive import jvm_options
+from tests.support.missing import terraform
+from tests.support.terraform.harness import stand_in
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENTS = 3000
@@ -50,6 +55,53 @@ def test_the_demo_passes_and_would_see_a_single_wrong_event(tmp_path: Path) -> N
         pq.write_table(tampered, victim)
         assert said in sentence(compare(put, tally(lake)), kills=1)
         assert sentence_of_read(compare(tally(lake), read), 1.0).startswith("BROKEN")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_trial_makes_what_it_needs_and_reports_and_removes_it(tmp_path: Path) -> None:
+    terraform()
+    directory = tmp_path / "out"
+    with LocalAws() as aws, stand_in(tmp_path, aws.environment) as environment:
+        done = subprocess.run(
+            [sys.executable, "-m", "demo.trial", "--directory", str(directory), "--seconds", "5"],
+            cwd=ROOT,
+            env={**environment, "JAVA_TOOL_OPTIONS": jvm_options(as_shipped=True)},
+            capture_output=True,
+            text=True,
+            timeout=880,
+            check=False,
+        )
+        left = aws.client("kinesis").list_streams()["StreamNames"]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert left == []
+    assert not (directory / "terraform").exists()
+    assert f"**not AWS, but {aws.endpoint_url}**" in done.stdout
+    assert aws.settings.account_id not in done.stdout
+    for passed in (
+        "orders over HTTP/1.1",
+        "a second subscription after 1 s",
+        "a second subscription after 6 s",
+        "encryption",
+        "a split while it reads",
+        "the process that reads killed",
+        "the driver, with all its processes, killed",
+        "from put to row | p50",
+    ):
+        assert f"| passed | {passed}" in done.stdout
+    assert " put, 0 lost, 0 twice |" in done.stdout
+    assert "| failed |" not in done.stdout
+    assert (directory / "report.md").read_text().strip() in done.stdout
+
+
+def test_what_a_trial_has_left_in_the_account_is_not_forgotten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "terraform").mkdir()
+    with pytest.raises(typer.Exit) as ended:
+        trial.main(None, tmp_path, 30.0)
+    assert ended.value.exit_code == 1
+    assert f"`terraform -chdir={tmp_path / 'terraform'} destroy`" in capsys.readouterr().err
 
 
 def test_each_event_is_counted_before_it_is_put() -> None:

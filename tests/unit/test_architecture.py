@@ -1,4 +1,4 @@
-"""The page on architecture names every package, and its paths through the code are those of the code."""
+"""The guide for contributors names every package, and the paths of the page on architecture through the code are those of the code."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 class Step(NamedTuple):
@@ -92,7 +93,7 @@ def test_every_package_is_in_the_tables() -> None:
     )
     for name, parent in parents:
         there |= {f"{name}.{path.parent.name}" for path in parent.glob("*/__init__.py") if path.parent.name != "checks"}
-    rows = re.findall(r"^\| ((?:`(?:kinesis_efo|infra)[\w.]*`(?:, )?)+) \|", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| ((?:`(?:kinesis_efo|infra)[\w.]*`(?:, )?)+) \|", GUIDE, re.MULTILINE)
     named = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
     assert len(named) == len(set(named))
     assert set(named) == there

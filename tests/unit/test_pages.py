@@ -23,15 +23,17 @@ import kinesis_efo
 from infra.settings.load import load_environment
 from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.spark.sink import SINK_OPTIONS
+from kinesis_efo_infra.pipeline import __main__ as infra_cli
+from kinesis_efo_local import Settings
 from kinesis_efo_tools.cli import app as cli
 from tests.support.pages import MARKERS, ROOT, Block, blocks
 
 OURS: Final = {option.name.lower(): option for option in (*SINK_OPTIONS, *SOURCE_OPTIONS)}
-SPARKS: Final = {"path", "checkpointlocation", "truncate", "txnappid", "txnversion"}
+SPARKS: Final = {"path", "checkpointlocation", "truncate", "txnappid", "txnversion", "snapshot-property.orders-1"}
 HEAD: Final = {
     "environment": "dev",
-    "region": "eu-west-1",
-    "account_id": "111122223333",
+    "region": "us-east-1",
+    "account_id": "123456789012",
     "state_bucket": "acme-terraform-state",
 }
 SHELLS_OWN: Final = {"cd", "check-jsonschema", "curl", "echo", "eval", "export", "pkill", "sed"}
@@ -213,8 +215,13 @@ def spark_submit_finds(words: list[str], page: str) -> None:
             assert option[1].lower() in OURS or f'"{option[1]}"' in source, word
 
 
+def infra_takes(words: list[str], _: str) -> None:
+    infra_cli._parser().parse_args(words)
+
+
 PROGRAMS: Final[dict[str, Callable[[list[str], str], None]]] = {
     "kinesis-efo": kinesis_efo_takes,
+    "kinesis-efo-infra": infra_takes,
     "make": make_has,
     "pip": pip_finds,
     "python": python_finds,
@@ -261,6 +268,16 @@ def test_commands_that_do_not_exist_are_found(command: str) -> None:
     program, *words = command.split()
     with pytest.raises((AssertionError, typer.BadParameter.__base__)):
         PROGRAMS[program](words, "")
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
+)
+def test_pages_have_the_account_and_region_of_the_local_aws(page: Path) -> None:
+    owner = "777788889999"  # of a stream in another account
+    found = set(re.findall(r"arn:aws:\w+:([a-z0-9-]*):(\d+):", page.read_text()))
+    assert {region for region, _ in found} <= {"", Settings().region}
+    assert {account for _, account in found} <= {owner, Settings().account_id}
 
 
 # Settings

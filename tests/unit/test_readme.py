@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kinesis_efo_local import Settings
 from tests.support.missing import make
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +30,20 @@ def test_its_make_targets_exist() -> None:
     for target in set(re.findall(r"(?:^|`)make ([a-z]+)", TEXT, re.MULTILINE)):
         asked = subprocess.run([make(), "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
         assert "No rule to make target" not in asked.stderr, asked.stderr
+
+
+def test_its_program_reads_the_local_aws_as_it_stands() -> None:
+    local = Settings()
+    assert f'orders = "arn:aws:kinesis:{local.region}:{local.account_id}:stream/orders"' in TEXT
+    assert "`kinesis-efo local --stream orders`" in TEXT
+
+
+def test_its_figure_is_that_of_the_comparison() -> None:
+    (figure,) = re.findall(r"\[(\d+) s of CPU for a GB\]", TEXT)
+    page = (ROOT / "docs" / "how-it-compares.md").read_text()
+    assert f"**{figure} s of CPU for a GB** is the second row" in page
+    second = [line.split("|") for line in page.splitlines() if line.startswith("| kinesis-efo")][1]
+    assert round(float(second[3].split()[0])) == int(figure)
 
 
 def test_its_archive_command_is_one_the_job_takes() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.units import NotMillisecondsError, parse_duration, parse_size, parse_time
+from kinesis_efo.units import NotMillisecondsError, NoZoneError, parse_duration, parse_size, parse_time
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,17 @@ def test_texts_that_are_not_durations(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "milliseconds"),
-    [("0", 0), ("1704067200123", 1704067200123), ("2024-01-01", 1704067200000), ("2024-01-01T00:00:00", 1704067200000),
+    [("0", 0), ("1704067200123", 1704067200123), ("2024-01-01T00:00Z", 1704067200000),
      ("2024-01-01T01:00:00+01:00", 1704067200000), ("2024-01-01T00:00:00.123Z", 1704067200123)],
 )  # fmt: skip
 def test_times(text: str, milliseconds: int) -> None:
     assert parse_time(text) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["2024-01-01", "2024-01-01 00:00", " 2024-01-01T00:00:00 "])
+def test_a_time_without_a_zone_is_refused_with_the_form_that_has_one(text: str) -> None:
+    with pytest.raises(NoZoneError, match=r"^must say its time zone, as 2024-01-01T00:00:00Z does for UTC$"):
+        parse_time(text)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-5", "2024-13-01", "1" * 15, "1704067200.5"])

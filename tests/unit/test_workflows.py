@@ -352,7 +352,7 @@ def test_before_a_merge_and_before_a_release_every_test_is_run() -> None:
 def test_what_takes_too_long_before_a_merge_is_run_every_night() -> None:
     job = document(NIGHTLY)["jobs"]["long"]
     targets = job["strategy"]["matrix"]["target"]
-    assert targets == ["soak", "seeds", "mutants", "fuzz", "fuzz-core", "sanitize", "upgrade"]
+    assert targets == ["soak", "seeds", "mutants", "fuzz", "fuzz-core", "sanitize", "upgrade", "sparks"]
     assert job["steps"][-1] == {"run": 'make "$TARGET"', "env": {"TARGET": "${{ matrix.target }}"}}
     assert job["steps"][0]["with"]["fetch-depth"] == 0, "upgrade runs what the history has"
     for target in targets:

@@ -227,7 +227,7 @@ class Reading:
             reading.result()
             # Here and not in `_read`, because the rows of the last events are counted only now.
             for each in self._progress.values():
-                logger.info("%s: complete after %.1f s", each, self._clock.monotonic() - began)
+                logger.debug("%s: complete after %.1f s", each, self._clock.monotonic() - began)
         finally:
             asyncio.run_coroutine_threadsafe(_end(reading), loop).result()
             loop.call_soon_threadsafe(loop.stop)
@@ -290,7 +290,7 @@ class Reading:
         while True:
             await self._clock.sleep(self._word_every)
             for each in self._progress.values():
-                logger.info("%s", each)
+                logger.debug("%s", each)
 
     @asynccontextmanager
     async def _access(self, clients: AsyncClients, stretch: Stretch) -> AsyncIterator[tuple[Stream, KinesisClock]]:

@@ -111,7 +111,7 @@ class Http2Session(HttpSession):
                     error = f"kinesis-efo option 'transport' is 'http2', but {why}; use 'auto' or 'http1'"
                     raise HTTPClientError(error=error) from None
                 self._http1_until[origin] = self._clock.monotonic() + _DECIDED_SECONDS
-                self._say(origin, f"reading over HTTP/1.1: {why}")
+                self._say(origin, f"reading over HTTP/1.1: {why}", logging.INFO)
         return await super().exchange(request)
 
     async def _send(self, request: Any, origin: Origin) -> AioAWSResponse:
@@ -141,9 +141,8 @@ class Http2Session(HttpSession):
                     raise
             else:
                 facts = response.facts
-                self._say(
-                    origin, f"reading over HTTP/2, {facts.most_streams or 'any number of'} streams per connection"
-                )
+                streams = facts.most_streams or "any number of"
+                self._say(origin, f"reading over HTTP/2, {streams} streams per connection", logging.DEBUG)
                 return response
 
     def _pool(self, origin: Origin, proxy_url: str | None) -> Pool:
@@ -207,10 +206,10 @@ class Http2Session(HttpSession):
             context.load_cert_chain(*((certificate,) if isinstance(certificate, str) else certificate))
         return context
 
-    def _say(self, origin: Origin, what: str) -> None:
+    def _say(self, origin: Origin, what: str, level: int) -> None:
         if (origin, what) not in self._said:
             self._said.add((origin, what))
-            logger.info("%s: %s", origin, what)
+            logger.log(level, "%s: %s", origin, what)
 
 
 class _ConnectFailure(Exception):

@@ -138,4 +138,4 @@ def _say(detail: str, fix: str) -> None:
     if fix:
         logger.warning("%s; %s", detail, fix)
     else:
-        logger.info("%s", detail)
+        logger.debug("%s", detail)

@@ -157,7 +157,7 @@ class Recovery:
         self._refusals.append(now)
         if now - self._refusals[0] >= self._limits.patience:
             raise self._fatal(fault) from fault.error
-        logger.info("%s: %s; waiting", self._name, fault)
+        logger.debug("%s: %s; waiting", self._name, fault)
 
     def _may_be_ahead(self, position: Position) -> bool:
         """Whether a position is a time that Kinesis' clock may not have reached. (`LATEST` is resolved by a clock that may be fast.)"""

@@ -148,7 +148,7 @@ class ShardSubscription:
         self._recovery.opened()
         stats.opened += 1
         stats.state = State.STREAMING
-        logger.info("%s: %s at %s", progress, "polled" if self._context.stream.polled else "subscribed", self.position)
+        logger.debug("%s: %s at %s", progress, "polled" if self._context.stream.polled else "subscribed", self.position)
         before = stats.events
         events = self._place.subscription = OpenSubscription(stream, clock, limits, stats)
         outcome = _Outcome("stopped")
@@ -157,7 +157,7 @@ class ShardSubscription:
         finally:
             events.close()
             self._place.release()
-            logger.info(
+            logger.debug(
                 "%s: %s ended after %.1f s and %d events at %s: %s",
                 progress,
                 self._context.way,

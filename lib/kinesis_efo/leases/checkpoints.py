@@ -312,7 +312,7 @@ class Checkpoints:
         for row, children in passed_parents(rows, left, wanted):
             pending = self._shards[by_key[row.key]].pending
             if pending is None or not pending.position.is_end:
-                logger.info("checkpoint %s finished: its shard was read to its end in an earlier run", row.key)
+                logger.debug("checkpoint %s finished: its shard was read to its end in an earlier run", row.key)
                 self.finish(by_key[row.key], children)
         try:
             for row in finished_parents(rows, left):
@@ -322,7 +322,7 @@ class Checkpoints:
                 if isinstance(outcome, Conflict) and outcome.current is not None:
                     each.found(outcome.current, self._identity(shard.stream))
                     continue
-                logger.info(
+                logger.debug(
                     "checkpoint %s deleted: its shard was read to its end, and its children have begun", row.key
                 )
                 each.row = each.pending = None

@@ -288,7 +288,7 @@ class RunLease:
             self.stats.taken += 1
             self.notes.found(stream, outcome)
             self._search.took(stream, outcome.epoch)
-            logger.info("lease %s taken by %s, epoch %d", outcome.key, owner, outcome.epoch)
+            logger.debug("lease %s taken by %s, epoch %d", outcome.key, owner, outcome.epoch)
             lag, noting = partial(self._listener.lag, stream), partial(self.notes.stored_in, stream)
             renewal = Renewal(self._table, outcome, sent_at, self._timing, self._clock, self._random, lag, noting)
             self._renewals[stream] = renewal
@@ -309,7 +309,7 @@ class RunLease:
             match await renewal.keep():
                 case RenewalEnd.LEAVING:
                     freed = await renewal.release()
-                    logger.info("%s %s by %s", lease, "released" if freed else "left to expire", self._holder.owner)
+                    logger.debug("%s %s by %s", lease, "released" if freed else "left to expire", self._holder.owner)
                 case RenewalEnd.LOST:
                     self.stats.lost_to_others += 1
                     logger.warning("%s to %s", lost, renewal.lost_to or "nobody")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kinesis_efo.hosts import is_every_address, parse_host
-from kinesis_efo.units import NotMillisecondsError, lacks_unit, parse_duration, parse_time, time_meant
+from kinesis_efo.units import NotMillisecondsError, NoZoneError, lacks_unit, parse_duration, parse_time, time_meant
 
 Number = TypeVar("Number", int, float)
 
@@ -77,12 +77,14 @@ def timestamp_meant(text: str) -> ValueError:
     """Make the error for a text that is not a position: BareTime if it is a time, or probably means one.
 
     >>> timestamp_meant("2024-01-01"), timestamp_meant("1704067200"), timestamp_meant("soon")
-    (BareTime('2024-01-01'), BareTime('1704067200000'), ValueError('soon'))
+    (BareTime('2024-01-01T00:00:00Z'), BareTime('1704067200000'), ValueError('soon'))
     """
     if (meant := time_meant(text)) is not None:
         return BareTime(str(meant))
     try:
         parse_time(text)
+    except NoZoneError as error:
+        return BareTime(error.in_utc)
     except ValueError:
         return ValueError(text)
     return BareTime(text.strip())
@@ -91,10 +93,10 @@ def timestamp_meant(text: str) -> ValueError:
 def refusal(error: ValueError, rule: str, text: str) -> str:
     """Word the end of the message about an invalid value, after the name of its option.
 
-    >>> refusal(BareTime("2024-01-01"), "LATEST or AT_TIMESTAMP:<time>", "2024-01-01")
-    "must be LATEST or AT_TIMESTAMP:<time>; got '2024-01-01'; did you mean AT_TIMESTAMP:2024-01-01?"
+    >>> refusal(BareTime("2024-01-01T00:00Z"), "LATEST or AT_TIMESTAMP:<time>", "2024-01-01T00:00Z")
+    "must be LATEST or AT_TIMESTAMP:<time>; got '2024-01-01T00:00Z'; did you mean AT_TIMESTAMP:2024-01-01T00:00Z?"
     """
-    reason = str(error) if isinstance(error, UnsupportedValue) else f"must be {rule}"
+    reason = str(error) if isinstance(error, UnsupportedValue | NoZoneError) else f"must be {rule}"
     unit = ", and say its unit" if isinstance(error, NoUnit) else ""
     meant = f"; did you mean AT_TIMESTAMP:{error}?" if isinstance(error, BareTime) else ""
     number = f": {error}" if isinstance(error, NotMillisecondsError) else ""

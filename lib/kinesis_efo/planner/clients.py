@@ -193,16 +193,15 @@ class Clients:
         self._clients[name] = _Client(request.reader, Process(request.pid, request.started), planner, ready)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="clients")
-        logger.info(
-            "process %d of this Spark program reads %s, too: its query shares this run", request.pid, ", ".join(streams)
-        )
+        if len(self._clients) > 1:
+            logger.info("process %d of this program reads %s, too: it shares this run", request.pid, ", ".join(streams))
         return JoinReply(name, self._run.address, self._run.planner_address is not None, self._run.certificate)
 
     async def _watch(self) -> None:
         while self._clients:
             await self._run.clock.sleep(_LOOK_SECONDS)
             for name in [name for name, client in self._clients.items() if not client.process.lives()]:
-                logger.info("process %d, which shared this run, is gone", self._clients[name].process.pid)
+                logger.debug("process %d, which shared this run, is gone", self._clients[name].process.pid)
                 await self._drop(name)
 
     async def _drop(self, name: str) -> None:

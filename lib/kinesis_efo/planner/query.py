@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -22,8 +21,6 @@ from kinesis_efo.planner.resumption import Resumption
 from kinesis_efo.planner.run import Run
 from kinesis_efo.planner.standing import stands, summed_up
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
-
-logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.05
 _FULL_SECONDS: Final = 10.0
@@ -345,6 +342,5 @@ class Query:
             self._probing = asyncio.create_task(self._probe(ends, list(begins)), name="tips")
 
     async def _probe(self, ends: Ends, shards: Collection[ShardKey]) -> None:
-        logger.info("more is unread than there is room for: asking for the tips of %d shards", len(shards))
         await self._fetching.seek_tips(shards)
         await ends.probe(shards)

@@ -62,13 +62,13 @@ class QueryBuffers:
         if key in self.apart.claims:
             # All that was planned from the query's own fetcher is processed when Spark plans the next micro-batch.
             self.apart.end((key,))
-            logger.info("shard %s: a query has caught up, and shares the buffer again at %s", key, position)
+            logger.debug("shard %s: a query has caught up, and shares the buffer again at %s", key, position)
         if choice is Choice.BEGIN:
             return shared.buffered(key, position)
         if choice is Choice.FORWARD:
             # If another query takes the subscription back, this one waits again: it must not move to and fro at once.
             del self.ahead[key]
-            logger.info(
+            logger.debug(
                 "shard %s: a query waits at %s, ahead of the others: it gets the subscription, and they catch up",
                 key,
                 position,
@@ -120,7 +120,7 @@ class QueryBuffers:
     def _catch_up(self, key: ShardKey, position: Position, buffer: EventIndex) -> EventIndex | None:
         if key not in self.apart.claims:
             self.apart.claims[key] = None
-            logger.info(
+            logger.debug(
                 "shard %s: a query at %s is behind the shared buffer, and catches up with GetRecords", key, position
             )
         feeds = self.apart.fetcher.feeds

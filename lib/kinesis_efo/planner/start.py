@@ -46,12 +46,10 @@ async def start_offset(
                 )
         return Offset(positions)
     if start.bounds is not None:
-        positions = await _from_bounds(start.bounds, streams, now)
-        logger.info("new query: %d shards from the positions of 'startingPosition'", len(positions))
-        return Offset(positions)
+        return Offset(await _from_bounds(start.bounds, streams, now))
     position = start.position or now
     positions = await _from_position(streams, position)
-    logger.info("new query: %d shards from %s", len(positions), position)
+    logger.debug("new query: %d shards from %s", len(positions), position)
     return Offset(positions)
 
 

@@ -189,7 +189,7 @@ class WholeRun:
         else:
             service = FetcherService(fetching.of, loop, setup.secret, setup.listening, certificate, self._desk, more)
         ways = map(service.address.location, service.address.hosts_from(network_namespace()))
-        logger.info("tasks reach the %s at %s", service.what, ", ".join(ways))
+        logger.debug("tasks reach the %s at %s", service.what, ", ".join(ways))
         return service
 
     def _end_fetchers(self) -> None:

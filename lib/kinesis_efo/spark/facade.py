@@ -18,7 +18,7 @@ from kinesis_efo.options.source import BATCH, DRIVER_HOST, LISTENS, LOADED, PROG
 from kinesis_efo.spark.compat import SPARK_VERSION, in_pipeline
 from kinesis_efo.spark.listener import listen
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
-from kinesis_efo.units import time_meant
+from kinesis_efo.units import NoZoneError, time_meant
 
 
 def read_stream(
@@ -205,9 +205,7 @@ def _time(argument: str, value: datetime | str) -> str:
             "Other positions go into startingPosition and endingPosition"
         ) from None
     if moment.tzinfo is None:
-        raise ConfigurationError(
-            f"kinesis_efo.read: {argument} must say its time zone, as 2026-11-20T08:00:00Z does; got {str(value)!r}"
-        )
+        raise ConfigurationError(f"kinesis_efo.read: {argument} {NoZoneError(moment)}; got {str(value)!r}")
     return moment.isoformat()
 
 

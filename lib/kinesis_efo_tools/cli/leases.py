@@ -19,8 +19,8 @@ from kinesis_efo.leases.row import Lease, LeaseInfo, strays
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.options.readers import refusal, timestamp_meant
 from kinesis_efo.positions import Position, PositionKind, ShardKey
-from kinesis_efo.units import NotMillisecondsError
-from kinesis_efo_tools.cli import output, times
+from kinesis_efo.units import NotMillisecondsError, NoZoneError, parse_time
+from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.commands.leases import List, Release, Reset
 from kinesis_efo_tools.cli.lease_access import Leases, opened
 from kinesis_efo_tools.cli.lease_guard import Plan, change
@@ -158,11 +158,11 @@ def _target(text: str, *, whole_streams: bool) -> Position | None:
             case "LATEST" if not rest:
                 return None
             case "AT_TIMESTAMP":
-                return Position.at_timestamp(times.at(rest))
+                return Position.at_timestamp(parse_time(rest))
         position = Position.parse(text.strip())
     except ValueError as error:
         rule = "TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, AFTER:<sequence number> or SHARD_END"
-        fault = error if isinstance(error, NotMillisecondsError) else timestamp_meant(text)
+        fault = error if isinstance(error, NotMillisecondsError | NoZoneError) else timestamp_meant(text)
         raise UsageError(f"--to {refusal(fault, rule, text)}") from None
     if whole_streams and position.kind is not PositionKind.TRIM_HORIZON:
         raise UsageError(f"--to {name} is a position inside one shard: say which with --shard")

@@ -20,7 +20,7 @@ from kinesis_efo.kinesis.topology import explained
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.options.readers import refusal
 from kinesis_efo.positions import TRIM_HORIZON, Position
-from kinesis_efo.units import format_size
+from kinesis_efo.units import format_size, parse_time
 from kinesis_efo_tools.cli import arguments, output, times
 from kinesis_efo_tools.cli.commands.tail import Tail as Given
 from kinesis_efo_tools.cli.failing import CommandExit
@@ -248,7 +248,7 @@ def _start(text: str, now: float) -> Position:
             case "TRIM_HORIZON" if not rest:
                 return TRIM_HORIZON
             case "AT_TIMESTAMP":
-                return Position.at_timestamp(times.at(rest))
+                return Position.at_timestamp(parse_time(rest))
         return Position.at_timestamp(times.at_or_ago(text, now))
     except ValueError as error:
         rule = "LATEST, TRIM_HORIZON, a time (ISO 8601 or epoch ms, also after AT_TIMESTAMP:) or a duration such as 10m"

@@ -137,7 +137,7 @@ def test_until_a_time_across_a_reshard(run: Run, world: Callable[..., World]) ->
     here.put([(str(number), b"after") for number in range(8)])
     moment = time.time()
     wait_until(lambda: time.time() > moment + 0.01)
-    end = datetime.fromtimestamp(moment + 0.01).isoformat()  # noqa: DTZ006 (local time, as a person writes it)
+    end = datetime.fromtimestamp(moment + 0.01).astimezone().isoformat()
     here.put([(str(number), b"late") for number in range(8)])
     for reader in ((), ("--consumer-arn", _consumer(here))):
         found = run("tail", "--stream", here.streams["orders"], *reader, *OLDEST, "--until", end)

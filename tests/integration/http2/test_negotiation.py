@@ -41,7 +41,7 @@ TYPE = EVENT_STREAM["content-type"]
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """What the log says of the protocol."""
-    caplog.set_level(logging.INFO, "kinesis_efo")
+    caplog.set_level(logging.DEBUG, "kinesis_efo")
     return lambda: [record.getMessage() for record in caplog.records if "reading over" in record.getMessage()]
 
 

@@ -45,7 +45,7 @@ def test_both_engines_synthesize_the_same(both: tuple[Path, Stacks, Stacks]) -> 
     _, ours, forks = both
     assert {name.partition("/")[0] for name in ours} == {"streaming", "bootstrap"}
     assert len(ours) == 6, "three environments, each with a pipeline"
-    # The versions are those that docs/declare-your-streams.md tells.
+    # The versions are those that docs/how-to/engines.md tells.
     code, told = verdict(ours, forks)
     assert code == 0, told
     assert told.splitlines() == [

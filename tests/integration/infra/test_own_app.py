@@ -83,7 +83,7 @@ def test_terraform_applies_it_and_the_library_reads_its_manifest(stack: Path, pr
     state = terraform.state()
     (parameter,) = [each for address, each in state.items() if address.startswith("aws_ssm_parameter.")]
     manifest = parse_manifest(parameter["value"], parameter["name"])
-    assert (manifest.application, manifest.environment, manifest.region) == ("lake", "streaming-dev", "eu-west-1")
+    assert (manifest.application, manifest.environment, manifest.region) == ("lake", "streaming-dev", "us-east-1")
     assert manifest.lease_table == "kinesis-efo-streaming-dev-lake"
     consumers = {each["arn"] for address, each in state.items() if address.startswith("aws_kinesis_stream_consumer.")}
     assert {each.consumer_arn for each in manifest.streams.values()} == consumers
@@ -108,9 +108,9 @@ def test_terraform_refuses_a_consumer_on_a_stream_of_another_account(
     stack: Path, provider: Mapping[str, str], tmp_path: Path
 ) -> None:
     text = (stack / "cdk.tf.json").read_text(encoding="utf-8")
-    text = text.replace("111122223333:stream/payments", "999922223333:stream/payments")
+    text = text.replace("123456789012:stream/payments", "999922223333:stream/payments")
     # Its condition has the account in it, as the construct writes it.
-    declared = json.loads(text.replace('account_id == \\"111122223333\\"', 'account_id == \\"999922223333\\"'))
+    declared = json.loads(text.replace('account_id == \\"123456789012\\"', 'account_id == \\"999922223333\\"'))
     (tmp_path / "cdk.tf.json").write_text(json.dumps(declared), encoding="utf-8")
     refused = Terraform(tmp_path, provider).run("plan", "-no-color", succeeds=False)
     told = " ".join(refused.replace("│", " ").split())

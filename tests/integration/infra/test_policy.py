@@ -329,7 +329,7 @@ def read_batch(world: World) -> int:
     options = BatchOptions.parse(
         {
             "manifest": "m.json",
-            "startingPosition": "AT_TIMESTAMP:2020-01-01",
+            "startingPosition": "AT_TIMESTAMP:2020-01-01T00:00Z",
             "failOnDataLoss": "false",
             "batch.maxRate": "2m",
         }

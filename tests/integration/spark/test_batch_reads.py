@@ -221,7 +221,7 @@ def test_options_of_batch_reads_are_checked_at_load_where_they_tell_that_it_is_o
 
 @pytest.mark.spark40
 def test_a_query_that_goes_on_has_no_end(spark: SparkSession, world: MakeWorld, queries: Queries) -> None:
-    query = queries.start(queries.load(world(), endingPosition="AT_TIMESTAMP:2020-01-01"), "endless")
+    query = queries.start(queries.load(world(), endingPosition="AT_TIMESTAMP:2020-01-01T00:00Z"), "endless")
     wait_until(lambda: query.exception() is not None, 60)
     assert "'endingPosition' needs a query that ends" in str(query.exception())
 

@@ -299,7 +299,7 @@ def test_a_stream_that_exists(
     arn = f"arn:aws:kinesis:us-east-1:{local_aws.settings.account_id}:stream/there"
     made, *commands = (block.text for block in blocks("sh") if block.page == page)
     for line in made.replace("\\\n", "").splitlines():
-        run_line(local_aws.client, line.replace("arn:aws:kinesis:eu-west-1:111122223333:stream/orders", arn))
+        run_line(local_aws.client, line.replace("arn:aws:kinesis:us-east-1:123456789012:stream/orders", arn))
     for line in commands:
         words = shlex.split(line.replace("--stream orders", "--stream orders=there"))
         ran = subprocess.run(

@@ -153,7 +153,7 @@ def policy(config: Json) -> str:
 
 def identity(kind: str, planned: Json) -> Json:
     """The computed attributes of a resource, in the form that AWS gives them."""
-    region, account = CONFIG.get("region") or "eu-west-1", (CONFIG.get("allowed_account_ids") or ["111122223333"])[0]
+    region, account = CONFIG.get("region") or "us-east-1", (CONFIG.get("allowed_account_ids") or ["123456789012"])[0]
     name = planned.get("name")
 
     def arn(service: str, resource: str, at: str = region) -> str:
@@ -205,8 +205,8 @@ def identity(kind: str, planned: Json) -> Json:
 def asked(kind: str) -> Json:
     """What a data source says of where the provider works."""
     return {
-        "aws_caller_identity": {"account_id": (CONFIG.get("allowed_account_ids") or ["111122223333"])[0]},
-        "aws_region": {"region": CONFIG.get("region") or "eu-west-1"},
+        "aws_caller_identity": {"account_id": (CONFIG.get("allowed_account_ids") or ["123456789012"])[0]},
+        "aws_region": {"region": CONFIG.get("region") or "us-east-1"},
         "aws_partition": {"partition": "aws", "dns_suffix": "amazonaws.com"},
     }.get(kind, {})
 

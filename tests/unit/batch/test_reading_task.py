@@ -70,7 +70,7 @@ def test_all_shards_are_read_and_every_client_is_closed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = clients(monkeypatch, kinesis)
-    caplog.set_level(logging.INFO, "kinesis_efo.batch")
+    caplog.set_level(logging.DEBUG, "kinesis_efo.batch")
     rows = [
         row for batch in Reading(STRETCHES, MANIFEST, SOURCE).batches() for row in batch["partitionKey"].to_pylist()
     ]
@@ -110,7 +110,7 @@ def endless(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
 def test_whoever_wants_no_more_closes_it_while_it_waits_to_be_taken_from(
     shards: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "kinesis_efo.batch")
+    caplog.set_level(logging.DEBUG, "kinesis_efo.batch")
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(asyncio, "new_event_loop", lambda: loop)
     made = clients(monkeypatch, endless)

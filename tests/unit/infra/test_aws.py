@@ -98,12 +98,12 @@ def test_a_job_s_description_without_credentials_says_so() -> None:
 def test_values_of_the_template_never_reach_aws(
     command: str, write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(pipeline=PIPELINE, state_bucket="acme-terraform-state-test")
+    write(pipeline=PIPELINE, account_id=filled_in.ACCOUNT, state_bucket="acme-terraform-state-test")
     extra = [] if command == "jobs" else ["--commit", "c0ffee"]
     assert main(["--directory", str(tmp_path), command, "test", *extra]) == 1
     assert caplog.records[-1].getMessage() == (
         "error: 2 faults:\n"
-        "  test.yaml: account_id: is the template's, and nobody's: give your own account; got '111122223333'\n"
+        "  test.yaml: account_id: is the template's, and nobody's: give your own account; got '123456789012'\n"
         "  test.yaml: state_bucket: is the template's, and may be somebody's: give a name of your own, as names of buckets are "
         "unique in all of AWS; got 'acme-terraform-state-test'"
     )
@@ -113,13 +113,13 @@ def test_values_of_the_template_never_reach_aws(
 def test_nor_do_they_for_an_administrator(
     command: str, write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(pipeline=PIPELINE)
+    write(pipeline=PIPELINE, account_id=filled_in.ACCOUNT)
     assert infra(["--directory", str(tmp_path), command, "test"]) == 1
     assert "account_id: is the template's" in caplog.records[-1].getMessage()
 
 
 def test_in_local_aws_the_template_is_as_good_as_any(load: Callable[..., Environment]) -> None:
-    environment = load(state_bucket="acme-terraform-state-test")
+    environment = load(account_id=filled_in.ACCOUNT, state_bucket="acme-terraform-state-test")
     filled_in.refuse(environment, {"AWS_ENDPOINT_URL": "http://127.0.0.1:4566"})
     with pytest.raises(SettingsError, match="account_id"):
         filled_in.refuse(environment, {"AWS_ENDPOINT_URL": "https://kinesis.eu-west-1.amazonaws.com"})

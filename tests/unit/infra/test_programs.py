@@ -67,7 +67,7 @@ def test_the_program_of_a_documented_job_takes_its_arguments(
 
 def test_there_are_documented_jobs() -> None:
     assert {Path(place.partition(":")[0].partition(" ")[0]).name for place, _, _ in documented()} >= {
-        "example.yaml", "dev.yaml", "prod.yaml", "run-on-emr.md", "declare-your-streams.md", "tutorial.md",
+        "example.yaml", "dev.yaml", "prod.yaml", "run-on-emr.md", "declare-your-streams.md",
     }  # fmt: skip
 
 

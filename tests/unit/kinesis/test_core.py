@@ -427,11 +427,11 @@ def test_the_core_decodes_where_it_is_there() -> None:
     assert choice.events == events
 
 
-@pytest.mark.parametrize(("fix", "level"), [("", logging.INFO), ("do", logging.WARNING)])
+@pytest.mark.parametrize(("fix", "level"), [("", logging.DEBUG), ("do", logging.WARNING)])
 def test_the_log_says_once_who_decodes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fix: str, level: int
 ) -> None:
-    caplog.set_level(logging.INFO, core.__name__)
+    caplog.set_level(logging.DEBUG, core.__name__)
     monkeypatch.setattr(core, "CHOSEN", core.Choice(None, f"{fix} somebody decodes", fix))
     for _ in range(2):
         Decoder(deaggregate=True)

@@ -848,7 +848,7 @@ async def test_one_line_per_opening_and_ending_and_none_per_event(caplog: pytest
 
 @virtual
 async def test_what_is_polled_is_not_called_a_subscription(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "kinesis_efo")
+    caplog.set_level(logging.DEBUG, "kinesis_efo")
     world = ScriptedWorld([END])
     world.poll()
     await world.ends()

@@ -176,7 +176,7 @@ def test_times_have_a_zone_and_become_positions(moment: datetime | str) -> None:
 @pytest.mark.parametrize("moment", ["2023-11-15T08:00:00", datetime(2023, 11, 15, 8)])  # noqa: DTZ001
 def test_a_time_without_a_zone_is_refused(moment: datetime | str) -> None:
     with pytest.raises(
-        ConfigurationError, match="since must say its time zone, as 2026-11-20T08:00:00Z does; got '2023-11-15"
+        ConfigurationError, match="since must say its time zone, as 2023-11-15T08:00:00Z does for UTC; got '2023-11-15"
     ):
         asked(since=moment)
 

@@ -63,7 +63,7 @@ class Reset:
         str,
         typer.Option(
             metavar="POSITION",
-            help="TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms> (local time without a zone); "
+            help="TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>; "
             "with --shard also AFTER:<sequence number> and SHARD_END.",
         ),
     ]

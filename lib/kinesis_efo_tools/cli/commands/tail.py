@@ -37,8 +37,8 @@ class Tail:
         typer.Option(
             "--from",
             metavar="POSITION",
-            help="LATEST, TRIM_HORIZON, a TIME (AT_TIMESTAMP:TIME as well), or a duration ago, such as 10m. A TIME is ISO 8601, "
-            "local without a zone, or epoch milliseconds.",
+            help="LATEST, TRIM_HORIZON, a TIME (AT_TIMESTAMP:TIME as well), or a duration ago, such as 10m. A TIME is ISO 8601 "
+            "with a time zone (Z is UTC), or epoch milliseconds.",
             show_default="LATEST",
         ),
     ] = None

@@ -213,7 +213,7 @@ def test_the_roles_that_an_administrator_makes_are_those_that_its_workflows_assu
     # The name is one that this repository's stacks declare, and excuse.
     assert theirs.named == replace(bootstrapped.named, reserved=frozenset())
     scope = Scope(load_for_bootstrap(EXAMPLE / "environments", "streaming-dev"))
-    arn = "arn:aws:kms:eu-west-1:111122223333:alias/kinesis-efo/{}".format
+    arn = "arn:aws:kms:us-east-1:123456789012:alias/kinesis-efo/{}".format
     for alias in (
         "stream/streaming-dev-orders",
         "application/streaming-dev/lake",
@@ -235,8 +235,8 @@ def test_the_role_that_applies_may_change_what_the_example_declares_and_no_more(
         "iam:PermissionsBoundary": read(EXAMPLE / "environments" / "streaming-dev.yaml").boundary
     }
     there = {f"aws:ResourceTag/{name}": value for name, value in own.items()}
-    arn = "arn:aws:{}:eu-west-1:111122223333:{}".format
-    iam = "arn:aws:iam::111122223333:{}".format
+    arn = "arn:aws:{}:us-east-1:123456789012:{}".format
+    iam = "arn:aws:iam::123456789012:{}".format
     declared = {
         ("kinesis:CreateStream", arn("kinesis", "stream/streaming-dev-orders")): new,
         ("kinesis:RegisterStreamConsumer", arn("kinesis", "stream/streaming-dev-orders")): there,
@@ -335,12 +335,12 @@ def test_one_bootstrap_stack_declares_a_bucket_and_an_account_s_provider(tmp_pat
         load(tmp_path)
     already = r"is missing: the bootstrap stack of streaming-dev declares"
     assert (
-        f"streaming-prod.yaml: pipeline.oidc_provider_arn: {already} the OIDC provider in account 111122223333 already"
+        f"streaming-prod.yaml: pipeline.oidc_provider_arn: {already} the OIDC provider in account 123456789012 already"
         in str(caught.value)
     )
     bucket = f"streaming-prod.yaml: pipeline.adopt_state_bucket: {already} acme-terraform-state already"
     assert bucket in str(caught.value)
-    provider = "arn:aws:iam::111122223333:oidc-provider/token.actions.githubusercontent.com"
+    provider = "arn:aws:iam::123456789012:oidc-provider/token.actions.githubusercontent.com"
     beside(tmp_path, "streaming-prod", pipeline={**now, "adopt_state_bucket": True, "oidc_provider_arn": provider})
     assert len(load(tmp_path)) == 2
     # Of another account, a provider of its own; names of buckets are unique in all of AWS.
@@ -367,6 +367,6 @@ def test_a_key_that_is_written_twice_is_refused(name: str, tmp_path: Path) -> No
 
 def test_what_only_an_administrator_must_know_is_a_fault_with_its_file(tmp_path: Path) -> None:
     now = document(EXAMPLE / "environments" / "streaming-dev.yaml")["pipeline"]
-    changed(tmp_path, pipeline={**now, "oidc_provider_arn": "arn:aws:iam::111122223333:role/github"})
+    changed(tmp_path, pipeline={**now, "oidc_provider_arn": "arn:aws:iam::123456789012:role/github"})
     with pytest.raises(SettingsError, match=r"streaming-dev.yaml: pipeline.oidc_provider_arn: must match"):
         load_for_bootstrap(tmp_path, "streaming-dev")

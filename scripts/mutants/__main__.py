@@ -93,9 +93,6 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "fetcher/micro_batches",
         "fetcher/fetcher",
         "fetcher/feeds",
-        "fetcher/feed",
-        "fetcher/buffer",
-        "fetcher/event_index",
     ): ("tests/unit/planner", "tests/unit/fetcher"),
     ("clock", "patience"): ("tests/unit/test_clock.py", "tests/unit/test_patience.py", "tests/unit/test_aws.py"),
     ("batch/ending", "batch/stretches", "batch/reading", "batch/planning"): (

@@ -34,9 +34,6 @@ class Feeds:
         """The open feeds. Thread-safe."""
         return iter(list(self._feeds.values()))
 
-    def __len__(self) -> int:
-        return len(self._feeds)
-
     def feed(self, key: ShardKey) -> ShardFeed | None:
         """The feed of a shard; None if the shard may not be read now."""
         if not self._may_read(key):

@@ -96,7 +96,7 @@ def test_a_report_to_opentelemetry_ends_once_with_the_last_values(monkeypatch: p
 
     process = Process()
     monkeypatch.setattr("kinesis_efo.metrics.otel.telemetry", lambda: process)
-    end = report(lambda: [], MetricsSettings("otel"))
+    end = report(list, MetricsSettings("otel"))
     assert (len(process.registry._sources), happened) == (1, [])
     end()
     end()

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.ends import LookResult, last_before
+from kinesis_efo.kinesis.ends import LookResult, first_end, last_before, look_from
 from kinesis_efo.kinesis.events import Event, EventHead
-from kinesis_efo.positions import SHARD_END, Position
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 
 
 class Events:
@@ -81,3 +81,39 @@ def test_without_a_need_for_times_the_last_record_is_known_all_the_same() -> Non
     stream = Events(event(20, 10.0), event(30, None, None, behind=0))
     answer = asyncio.run(last_before(stream, 50_000, time.monotonic, timed=False))
     assert answer == LookResult(Position.after(30), complete=True, record=29)
+
+
+def test_a_subscription_at_the_tip_tells_it_with_its_first_event() -> None:
+    stream = Events(event(20), event(30))
+    assert asyncio.run(first_end(stream)) == Position.after(20)
+    assert stream.closed
+    nothing = Events()
+    with pytest.raises(FrameError, match="before its first event"):
+        asyncio.run(first_end(nothing))
+    assert nothing.closed
+
+
+@pytest.mark.parametrize(
+    ("position", "seconds"),
+    [
+        (TRIM_HORIZON, [970, 400]),
+        (Position.after(10**55), [970, 400]),
+        (Position.at_timestamp(399_999), [970, 400]),
+        (Position.at_timestamp(400_000), [970]),
+        (Position.at_timestamp(970_000), []),
+        (Position.at_timestamp(999_999), []),
+    ],
+)
+def test_it_is_looked_for_nearer_and_nearer_to_where_one_stands(position: Position, seconds: list[int]) -> None:
+    assert look_from(1_000_000, position) == [*(Position.at_timestamp(each * 1000) for each in seconds), position]
+
+
+def test_nothing_is_looked_for_before_a_time_that_was_passed() -> None:
+    for passed in (1_000_000, 1_000_001):
+        assert look_from(1_000_000, Position.at_timestamp(passed)) == []
+
+
+def test_with_get_records_it_is_looked_for_in_more_steps() -> None:
+    found = look_from(10**11, TRIM_HORIZON, polled=True)
+    assert [10**11 - each.value for each in found[:-1]] == [30_000 * 10**power for power in range(7)]
+    assert found[-1] == TRIM_HORIZON

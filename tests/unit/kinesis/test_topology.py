@@ -11,6 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo.clock import SystemClock
+from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import AccessRefusedError, SequenceNumberError
 from kinesis_efo.kinesis.topology import Topology, explained, starting_positions
 from kinesis_efo.manifest import StreamRef
@@ -127,3 +128,67 @@ def test_the_permission_that_a_refused_sign_in_needs_is_not_one_of_kinesis(opera
 
     with pytest.raises(AccessRefusedError, match=f"The role needs {action} on it"):
         asyncio.run(explained(deny(), REF, "manifest.json"))
+
+
+class Throttled(Client):
+    """A `kinesis` client that throttles each call at first."""
+
+    def __init__(self) -> None:
+        super().__init__("1000", None)
+        self.asked: list[str] = []
+
+    def ask(self, call: str, answer: Any) -> Any:
+        self.asked.append(call)
+        if self.asked.count(call) == 1:
+            raise refused("LimitExceededException", operation=call)
+        return answer
+
+    async def list_shards(self, **_: Any) -> Any:
+        return self.ask("ListShards", await super().list_shards())
+
+    async def describe_stream_summary(self, StreamARN: str) -> Any:
+        assert StreamARN == "arn:orders"
+        summary = {
+            "RetentionPeriodHours": 48,
+            "StreamCreationTimestamp": datetime.fromtimestamp(1000.7, UTC),
+            "RecordDistributionStrategy": "AUTO",
+        }
+        return self.ask("DescribeStreamSummary", {"StreamDescriptionSummary": summary})
+
+    async def describe_stream_consumer(self, ConsumerARN: str) -> Any:
+        if ConsumerARN == "arn:gone":
+            raise refused("ResourceNotFoundException", operation="DescribeStreamConsumer")
+        status = "DELETING" if ConsumerARN == "arn:deleted" else "ACTIVE"
+        return self.ask("DescribeStreamConsumer", {"ConsumerDescription": {"ConsumerStatus": status}})
+
+
+ANSWERS: dict[str, tuple[Any, Any]] = {
+    "shards": (lambda topology: topology.shards("arn:orders"), None),
+    "shards open at a time": (lambda topology: topology.shards_open_at("arn:orders", 1_002_000), None),
+    "retention": (lambda topology: topology.retention("arn:orders"), 48 * 3600.0),
+    "created": (lambda topology: topology.created("arn:orders"), 1000),
+    "consumer": (lambda topology: topology.consumer_exists("arn:lake"), True),
+    "deleted consumer": (lambda topology: topology.consumer_exists("arn:deleted"), False),
+}
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_what_passes_is_waited_for_only_with_patience(what: str) -> None:
+    ask, expected = ANSWERS[what]
+    with pytest.raises(ClientError, match="LimitExceeded"):
+        run(ask(Topology(Throttled())))
+    answer = run(ask(Topology(Throttled(), patience=Patience(RetrySettings(), LoopClock(), lambda: 1.0))))
+    assert answer == expected or (expected is None and [shard.shard_id for shard in answer] == ["shardId-1"])
+
+
+def test_a_read_does_not_wait_to_know_who_distributes_its_records() -> None:
+    client = Throttled()
+    topology = Topology(client, patience=Patience(RetrySettings(), LoopClock(), lambda: 1.0))
+    with pytest.raises(ClientError, match="LimitExceeded"):
+        run(topology.distribution("arn:orders"))
+    assert run(topology.distribution("arn:orders")) is Distribution.AUTO
+    assert client.asked == ["DescribeStreamSummary"] * 2
+
+
+def test_a_consumer_that_kinesis_does_not_know_does_not_exist() -> None:
+    assert run(Topology(Throttled()).consumer_exists("arn:gone")) is False

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kinesis_efo.metrics import MetricsRegistry, Sample
+from kinesis_efo.metrics import MetricsRegistry, MetricsSettings, Sample, report
 from kinesis_efo.metrics.catalog import BUFFERED, LAG, RECORDS
 from kinesis_efo.metrics.registry import FRESH_SECONDS, Values
 
@@ -83,3 +83,21 @@ def test_a_source_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) ->
     values: Values = registry.values()
     assert values[RECORDS, ORDERS] == 3
     assert "cannot be read" in caplog.text
+
+
+def test_a_report_to_opentelemetry_ends_once_with_the_last_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+
+    class Process:
+        registry = MetricsRegistry()
+
+        def flush(self) -> None:
+            happened.append(f"{len(self.registry._sources)} flushed")
+
+    process = Process()
+    monkeypatch.setattr("kinesis_efo.metrics.otel.telemetry", lambda: process)
+    end = report(list, MetricsSettings("otel"))
+    assert (len(process.registry._sources), happened) == (1, [])
+    end()
+    end()
+    assert (process.registry._sources, happened) == ([], ["1 flushed"])

@@ -836,7 +836,9 @@ async def test_a_shard_that_is_read_again_while_its_row_is_deleted_gets_a_new_on
     checkpoints.finish(shard("p"), {"c"})
     checkpoints.want(infos("c", c=frozenset("p")))
     checkpoints.note(shard("c"), Position.after(5))
+    give_up_at = asyncio.get_running_loop().time() + 130
     while "delete" not in run.network.requests:
+        assert asyncio.get_running_loop().time() < give_up_at
         await asyncio.sleep(0.001)
     assert run.network.in_flight == 1
     checkpoints.want(infos("pc", c=frozenset("p")))

@@ -15,7 +15,7 @@ from kinesis_efo.errors import LeaseTableError
 from kinesis_efo.leases.row import Item, Lease, LeaseInfo
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.leases.table import LeaseTable, client_config
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 from tests.support.lease_contract import LeaseStoreContract, Scenario
 
 REGION = "eu-west-1"

@@ -11,8 +11,8 @@ from kinesis_efo.errors import TableUnavailableError
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.operate.following import READ_AGAIN_SECONDS, Following, Observation
-from kinesis_efo.operate.live import RunReplies
+from kinesis_efo_tools.operate.following import READ_AGAIN_SECONDS, Following, Observation
+from kinesis_efo_tools.operate.live import RunReplies
 
 
 class SetClock:

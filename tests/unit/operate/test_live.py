@@ -7,8 +7,8 @@ import pytest
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.operate.live import RunReplies, brought_up_to_date
 from kinesis_efo.positions import Position
+from kinesis_efo_tools.operate.live import RunReplies, brought_up_to_date
 
 
 @pytest.mark.parametrize(

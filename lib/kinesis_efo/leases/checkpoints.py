@@ -190,11 +190,7 @@ class Checkpoints:
             async with slots:
                 await self._write(shard, last=True)
 
-        writing = [
-            asyncio.create_task(write(shard))
-            for shard, each in self._shards.items()
-            if (each.wanted or each.pending or each.stray) and self._epoch(shard.stream) is not None
-        ]
+        writing = [asyncio.create_task(write(shard)) for shard in self._shards]
         if writing:
             await within(self._clock, at_most, asyncio.wait(writing))
         for task in writing:

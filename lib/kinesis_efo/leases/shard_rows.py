@@ -70,7 +70,7 @@ class ShardRow:
 
     def want(self, info: LeaseInfo) -> bool:
         """A query reads the shard; returns whether that is news that the row lacks."""
-        is_news = not self.wanted or self.info is None or info.is_known != self.info.is_known
+        is_news = self.info is None or info.is_known != self.info.is_known
         self.wanted, self.info = True, info
         return is_news
 

@@ -824,3 +824,22 @@ async def test_a_row_that_somebody_wrote_before_it_was_to_be_deleted_is_deleted_
     assert "s:p" in f.store.items
     await asyncio.sleep(60)
     assert sorted(f.store.items) == ["s:c"]
+
+
+@scenario
+async def test_a_shard_that_is_read_again_while_its_row_is_deleted_gets_a_new_one(f: Fixture) -> None:
+    run = f.run()
+    checkpoints = await run.begin()
+    checkpoints.want(infos("p"))
+    await asyncio.sleep(1)
+    checkpoints.finish(shard("p"), {"c"})
+    checkpoints.want(infos("c", c=frozenset("p")))
+    checkpoints.note(shard("c"), Position.after(5))
+    give_up_at = asyncio.get_running_loop().time() + 130
+    while "delete" not in run.network.requests:
+        assert asyncio.get_running_loop().time() < give_up_at
+        await asyncio.sleep(0.001)
+    assert run.network.in_flight == 1
+    checkpoints.want(infos("pc", c=frozenset("p")))
+    await asyncio.sleep(20)
+    assert f.row("p").position == TRIM_HORIZON

@@ -892,6 +892,9 @@ async def test_a_stream_that_joins_is_taken_at_once(f: Fixture) -> None:
     await asyncio.sleep(0.1)
     lease.want("pq")
     assert await until(lambda: lease.held == {"p", "q"}, 5) < 0.2
+    await asyncio.sleep(0.1)
+    lease.extend("r")
+    assert await until(lambda: lease.held == {"p", "q", "r"}, 5) < 0.2
 
 
 @scenario
@@ -909,6 +912,7 @@ async def test_stopping_takes_no_longer_than_releasing(f: Fixture) -> None:
 @scenario
 async def test_a_run_that_was_never_started_stops(f: Fixture) -> None:
     lease = RunLease(f.store, "a", KEYS, Timing(TIMEOUT), LoopClock(), Random(1))
+    assert lease.wanted == frozenset(), "which the loop reads, too, until a stream is wanted"
     await lease.stop()
 
 
@@ -928,6 +932,19 @@ async def test_stopping_while_the_table_does_not_answer_leaves_no_task_behind(f:
         await lease.stop(at_most=3)
         assert now() - start < 3.5
         assert len(asyncio.all_tasks()) == 1
+
+
+@scenario
+async def test_a_table_that_cannot_be_used_is_told_once(f: Fixture) -> None:
+    lease = await f.begin()
+    for _ in range(2):
+        with logged("kinesis_efo.leases.run") as lines:
+            f.networks["a"].throttled = True
+            lease.want("pq" if lease.held else "p")
+            await asyncio.sleep(TIMEOUT / 2)
+        assert lines == ["lease table memory: throttled"]
+        f.networks["a"].throttled = False
+        await lease.wait_held(lease.wanted)
 
 
 @scenario

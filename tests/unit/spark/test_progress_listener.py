@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
-from kinesis_efo.spark.listener import ProgressListener, _FromJvm, offset_json
+from kinesis_efo.processes import Process, notes_directory
+from kinesis_efo.spark import listener as module
+from kinesis_efo.spark.listener import FinishedListener, ProgressListener, _FromJvm, listen, offset_json
 
 pytestmark = pytest.mark.spark
 
@@ -99,3 +104,53 @@ def test_text_that_is_not_pythons_notation_stays_as_it_is(offset: str) -> None:
 
 def test_no_offset_is_no_text() -> None:
     assert offset_json(None) == ""
+
+
+def test_the_jvm_gets_one_bridge_for_a_listener_and_says_by_it_that_a_query_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+    jvm = SimpleNamespace(PythonStreamingQueryListenerWrapper=lambda bridge: made.append(bridge) or SimpleNamespace())
+    monkeypatch.setattr(module, "SparkContext", SimpleNamespace(_jvm=jvm))
+    monkeypatch.setattr(module, "QueryTerminatedEvent", SimpleNamespace(fromJObject=lambda event: ("ended", event)))
+    listener = Hears()
+    ended: list[Any] = []
+    listener.onQueryTerminated = ended.append  # type: ignore[method-assign]
+    assert listener._jlistener is listener._jlistener
+    (bridge,) = made
+    bridge.onQueryTerminated("event")
+    assert ended == [("ended", "event")]
+
+
+class Session:
+    """A classic session, as far as `listen` asks it."""
+
+    def __init__(self, pid: object) -> None:
+        self.heard: list[Any] = []
+        current = SimpleNamespace(current=lambda: SimpleNamespace(pid=lambda: self.pid()))
+        java = SimpleNamespace(lang=SimpleNamespace(ProcessHandle=current))
+        self.sparkContext = SimpleNamespace(_jvm=SimpleNamespace(java=java))
+        self.streams = SimpleNamespace(addListener=self.heard.append)
+        self.pid: Any = pid
+
+
+def test_a_classic_session_is_listened_to_once_and_a_client_of_spark_connect_never(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SparkSession", Session)
+
+    def refused() -> int:
+        raise Py4JError("no such method")
+
+    session: Any = Session(refused)
+    assert not listen(session)
+    assert session.heard == []
+    session.pid = os.getpid
+    assert listen(session)
+    assert listen(session)
+    (heard,) = session.heard
+    assert isinstance(heard, FinishedListener)
+    assert (heard._directory, heard._jvm) == (notes_directory(), Process.of(os.getpid()))
+    client: Any = object()
+    monkeypatch.setattr(module, "_listened", {session})  # such a session has no weak references
+    assert listen(client) is False

@@ -231,3 +231,14 @@ def test_a_fetcher_elsewhere_has_no_address_of_the_drivers_host(
     assert place == 2
     known = (options.driver_host, options.fetcher_host, options.fetcher_bind_host)
     assert known == ((host, "gateway", "10.0.0.9") if kept else (None, None, None))
+
+
+def test_a_task_fetches_under_the_number_of_its_partition_and_returns_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[tuple[FetcherPlan, int]] = []
+    context = SimpleNamespace(get=lambda: SimpleNamespace(partitionId=lambda: 4))
+    monkeypatch.setattr(module, "TaskContext", context)
+    monkeypatch.setattr(module, "run_fetcher", lambda *given: fetched.append(given))
+    given: Any = iter(["a batch", "another"])
+    assert list(module.fetcher_task(plan())(given)) == []
+    assert fetched == [(plan(), 4)]
+    assert next(given, None) is None, "Spark waits until its rows are taken"

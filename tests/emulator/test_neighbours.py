@@ -68,6 +68,7 @@ async def test_the_others_get_everything_as_soon_as_if_nothing_was_stuck() -> No
     assert query.fetcher.budget.used <= 2 << 20
 
 
+@pytest.mark.long
 @virtual
 async def test_beside_one_hot_shard_of_a_thousand_every_other_record_comes_within_two_seconds() -> None:
     world = MemoryWorld(Random(1), shards=1000, settings={"read_limit": False}, buffer_bytes=64 << 20)

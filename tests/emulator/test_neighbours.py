@@ -6,6 +6,8 @@ import asyncio
 from random import Random
 from statistics import quantiles
 
+import pytest
+
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from tests.emulator.memory_world import STREAM, MemoryWorld

@@ -6,6 +6,8 @@ import asyncio
 from random import Random
 from statistics import quantiles
 
+import pytest
+
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from tests.emulator.memory_world import STREAM, MemoryWorld
@@ -68,6 +70,7 @@ async def test_the_others_get_everything_as_soon_as_if_nothing_was_stuck() -> No
     assert query.fetcher.budget.used <= 2 << 20
 
 
+@pytest.mark.long
 @virtual
 async def test_beside_one_hot_shard_of_a_thousand_every_other_record_comes_within_two_seconds() -> None:
     world = MemoryWorld(Random(1), shards=1000, settings={"read_limit": False}, buffer_bytes=64 << 20)

@@ -121,6 +121,7 @@ def test_stop_says_that_nothing_runs(shell: Shell) -> None:
     assert shell.in_background == []
 
 
+@pytest.mark.long
 def test_the_reason_is_told_where_it_does_not_start_in_the_background(shell: Shell) -> None:
     with shell.start("local", "--port", 0, "--ready-file", "ready.json") as server:
         try:

@@ -114,6 +114,7 @@ def _packed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
     return said.out, said.err
 
 
+@pytest.mark.long
 def test_the_core_goes_into_the_archive_and_the_command_says_who_decodes(
     locked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

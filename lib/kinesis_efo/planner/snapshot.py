@@ -110,9 +110,10 @@ class ShardSnapshot:
         """
         size = 0
         for event in events:
-            last = None if event.last is None else event.last.number
+            record = event.last_record
+            last = None if record is None else record.number
             if self.index.append(event.through.sequence_number, event.size, event.records, now, event.marks, last=last):
-                self._lasts.append(event.last)
+                self._lasts.append(record)
             size += event.size
         return size
 

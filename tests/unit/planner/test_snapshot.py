@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kinesis_efo.fetcher.buffer import BufferedEvent
@@ -19,7 +20,7 @@ def entry(through: int | Position, records: int = 1, last: str | None = "") -> B
     """An event; one with records ends with its last one, unless that is given."""
     position = through if isinstance(through, Position) else Position.after(through)
     record = LastRecord(position.value) if last == "" else None if last is None else LastRecord.parse(last)
-    return BufferedEvent(position, 100 * records, records, record if records else None, ())
+    return BufferedEvent.of(position, 100 * records, records, record if records else None, ())
 
 
 def snapshot(*entries: BufferedEvent, start: Position = TRIM_HORIZON) -> ShardSnapshot:
@@ -30,6 +31,16 @@ def snapshot(*entries: BufferedEvent, start: Position = TRIM_HORIZON) -> ShardSn
 
 def news(**told: object) -> ShardNews:
     return ShardNews(KEY, **told)  # type: ignore[arg-type]
+
+
+def test_a_report_does_not_repeat_the_number_at_which_an_event_ends() -> None:
+    end = Position.after(10**55)
+    at_end = BufferedEvent.of(end, 100, 1, LastRecord(10**55), ())
+    assert len(msgspec.json.encode(at_end)) < 1.3 * len(msgspec.json.encode(at_end._replace(last=None)))
+    assert at_end.last_record == LastRecord(10**55)
+    for last in (LastRecord(10**55, 3), LastRecord(10**55 - 1), None):
+        assert BufferedEvent.of(end, 100, 1, last, ()).last_record == last
+    assert BufferedEvent.of(SHARD_END, 0, 0, None, ()).last_record is None
 
 
 def test_it_holds_the_events_that_were_told_of() -> None:

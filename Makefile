@@ -61,7 +61,7 @@ $(VENV_PIPELINE)/.full: $(LOCK) $(CHECKOV)
 	    --no-install-project --no-install-package kinesis-efo-infra
 	@for site in $(VENV_PIPELINE)/lib/python3*/site-packages; do \
 	    printf '%s\n' "$(CURDIR)/lib" "$(CURDIR)/packages/kinesis-efo-infra" > $$site/checkout.pth; done
-	@printf '%s\n' '#!$(CURDIR)/$(VENV_PIPELINE)/bin/python' 'from kinesis_efo.cli import main' 'main()' > $(VENV_PIPELINE)/bin/kinesis-efo
+	@printf '%s\n' '#!$(CURDIR)/$(VENV_PIPELINE)/bin/python' 'from kinesis_efo_tools.cli import main' 'main()' > $(VENV_PIPELINE)/bin/kinesis-efo
 	@chmod +x $(VENV_PIPELINE)/bin/kinesis-efo
 	@$(VENV_PIPELINE)/bin/python -c "from kinesis_efo_infra.gate.locked_checkov import install; install()"
 	@touch $@

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import kinesis_efo
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import AwsProcess, spark_session
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.world import World, make_world
 
 SHARDS: Final = 4

@@ -17,10 +17,10 @@ from benchmarks.figures import Figure, Goal
 from benchmarks.machine import AwsProcess
 from kinesis_efo.batch.planning import plan
 from kinesis_efo.batch.reading import Reading
-from kinesis_efo.local import Settings
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import AwsSettings, BatchOptions
 from kinesis_efo.positions import Position
+from kinesis_efo_local import Settings
 from tests.support.world import wait_until
 
 RUNS: Final = 3

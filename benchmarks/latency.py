@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import kinesis_efo
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import CREDENTIALS, AwsProcess, spark_session
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.world import World, make_world, wait_until
 
 SHARDS: Final = 4

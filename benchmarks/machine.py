@@ -18,7 +18,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 import kinesis_efo
-from kinesis_efo.local import FaultInjection, LocalAws, Settings
+from kinesis_efo_local import FaultInjection, LocalAws, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_EC2_METADATA_DISABLED": "true"}

@@ -16,7 +16,7 @@ from benchmarks import latency
 from benchmarks.figures import Figure
 from benchmarks.machine import AwsProcess, spark_session
 from benchmarks.spark_processes import JVM, PLANNER, WORKERS, SparkProcesses, taken
-from kinesis_efo.local import Settings
+from kinesis_efo_local import Settings
 from tests.support.world import make_world
 
 TRIGGER_SECONDS: Final = 0.5

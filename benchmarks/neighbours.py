@@ -18,8 +18,8 @@ from pybase64 import b64decode
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import AwsProcess
 from kinesis_efo.fetcher.fetcher import Fetcher
-from kinesis_efo.local import Settings
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
+from kinesis_efo_local import Settings
 from tests.support.fetching import reading
 from tests.support.world import World, make_world, wait_until
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import AwsProcess, serve
-from kinesis_efo.local import NoFaults, Request, Settings
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer, ProducerSettings
+from kinesis_efo_local import NoFaults, Request, Settings
 
 ROUNDS = 5
 SHARDS = 4

@@ -24,7 +24,7 @@ from benchmarks.figures import Figure, Goal
 from benchmarks.machine import CREDENTIALS, ROOT, AwsProcess
 from benchmarks.spark_processes import PLANNER, WORKERS, kinds_below
 from demo.output import committed
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.world import World, make_world
 
 SHARDS: Final = 4

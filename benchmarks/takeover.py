@@ -19,9 +19,9 @@ import psutil
 from benchmarks.figures import Figure
 from benchmarks.idle import reader_of_program
 from benchmarks.machine import AwsProcess, process_of
-from kinesis_efo.local import Settings
 from kinesis_efo.planner.program import Program
 from kinesis_efo.processes import Process
+from kinesis_efo_local import Settings
 from tests.support.world import World, make_world, wait_until
 
 CASES: Final = ((4, 1), (4, 2), (1000, 1))

@@ -19,8 +19,8 @@ from benchmarks import latency
 from benchmarks.figures import Figure
 from benchmarks.machine import AwsProcess, spark_session
 from benchmarks.spark_processes import SparkProcesses, taken
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.spark.graceful import stop_after_batch
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.world import make_world
 
 TRIGGERS: Final = ("0 seconds", "1 second", "10 seconds")

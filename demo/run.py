@@ -17,12 +17,12 @@ import msgspec
 
 from demo import ledger, output
 from demo.ledger import Tally
-from kinesis_efo.cli import local_process
-from kinesis_efo.cli.quickstart.child import Child
-from kinesis_efo.cli.quickstart.command import point_to
-from kinesis_efo.cli.quickstart.feeding import Feeder
-from kinesis_efo.cli.quickstart.flights import flights
 from kinesis_efo.options import AwsSettings
+from kinesis_efo_tools.cli import local_process
+from kinesis_efo_tools.cli.quickstart.child import Child
+from kinesis_efo_tools.cli.quickstart.command import point_to
+from kinesis_efo_tools.cli.quickstart.feeding import Feeder
+from kinesis_efo_tools.cli.quickstart.flights import flights
 
 FLIGHTS: Final = "flights"
 LATE: Final = "late"

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from kinesis_efo.manifest_schema import SCHEMA
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink import SINK_OPTIONS
+from kinesis_efo_tools.manifest_schema import SCHEMA
 from scripts.alerts import rules
 from scripts.grafana import dashboard
 from scripts.picture import picture

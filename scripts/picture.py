@@ -9,11 +9,11 @@ from typing import Final
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
-from kinesis_efo.cli.top.terminal import show
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus, Subscription
 from kinesis_efo.leases import Lag, Lease, run_key
-from kinesis_efo.operate.following import Observation
-from kinesis_efo.operate.pulse import Pulse
+from kinesis_efo_tools.cli.top.terminal import show
+from kinesis_efo_tools.operate.following import Observation
+from kinesis_efo_tools.operate.pulse import Pulse
 
 WIDTH: Final = 92
 HEIGHT: Final = 22

@@ -24,7 +24,7 @@ from benchmarks.peers.load import RECORD_BYTES, mark, put
 from benchmarks.peers.readers import Reader, Source, environment, readers
 from benchmarks.peers.running import NotSeenError, Running, started
 from benchmarks.peers.table import CPU, MEMORY, P50, P99
-from kinesis_efo.local import Settings
+from kinesis_efo_local import Settings
 from tests.support.world import make_world
 
 BACKLOG_BYTES: Final = {4: 64 * 2**20, 64: 64 * 2**20}

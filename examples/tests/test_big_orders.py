@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, from_json
 
 import kinesis_efo
-from kinesis_efo.local import LocalAws
-from kinesis_efo.pytest_plugin import LocalKinesis
+from kinesis_efo_local import LocalAws
+from kinesis_efo_local.pytest_plugin import LocalKinesis
 
 
 def big_orders(records: DataFrame) -> DataFrame:

@@ -21,7 +21,7 @@ from infra.settings.access import EmrServerless, OtherAccount, RoleAccess
 from infra.settings.load import load_environments
 from infra.settings.model import AdoptedStream, Application, Environment, OwnStream
 from infra.settings.names import Names, application_name
-from kinesis_efo.local import LocalApplication, LocalAws, LocalStream, Settings, declare, declare_stream
+from kinesis_efo_local import LocalApplication, LocalAws, LocalStream, Settings, declare, declare_stream
 
 logger = logging.getLogger(__name__)
 

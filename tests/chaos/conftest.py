@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.class_archive import jvm_options
 from tests.support.played_spark import FEW_CERTIFICATES
 from tests.support.world import World, make_world, wait_until

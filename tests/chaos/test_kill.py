@@ -20,8 +20,8 @@ import psutil
 import pyspark
 import pytest
 
-from kinesis_efo.local import LocalAws
 from kinesis_efo.spark.compat import SPARK_VERSION
+from kinesis_efo_local import LocalAws
 from tests.chaos.conftest import Driver
 from tests.support.arriving import arriving, numbered
 from tests.support.world import World, wait_until

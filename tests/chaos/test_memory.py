@@ -17,7 +17,7 @@ import psutil
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
 from tests.integration.spark.conftest import spark  # noqa: F401
 from tests.support.world import World, make_world, wait_until
 

@@ -20,7 +20,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo.kinesis.recovery import Limits
-from kinesis_efo.local import AwsError, LocalAws, Request, Settings
+from kinesis_efo_local import AwsError, LocalAws, Request, Settings
 from tests.emulator.faults import ScriptedFaults
 from tests.emulator.script import BROKEN, HTTP2, ODD, Fault
 from tests.support.fetching import beside, reading

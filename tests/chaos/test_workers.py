@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.lease_trace import LeaseTrace
 from tests.support.world import World, make_world, wait_until
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.spark.compat import SPARK_VERSION
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.cluster import AWS, HOSTS, Cluster
 from tests.support.driven import Driver
 from tests.support.hosts import Hosts, needed_hosts

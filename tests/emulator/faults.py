@@ -9,11 +9,11 @@ from typing import Any
 
 from h2.errors import ErrorCodes
 
-from kinesis_efo.local import AwsError, Close, Finish, NoFaults, Pause, Request, Reset
-from kinesis_efo.local.consumers import Subscription
-from kinesis_efo.local.fault_injection import Freeze, GoAway, ResetStream, Step
-from kinesis_efo.local.tokens import open_token
-from kinesis_efo.local.wire import event_frame, exception_frame
+from kinesis_efo_local import AwsError, Close, Finish, NoFaults, Pause, Request, Reset
+from kinesis_efo_local.consumers import Subscription
+from kinesis_efo_local.fault_injection import Freeze, GoAway, ResetStream, Step
+from kinesis_efo_local.tokens import open_token
+from kinesis_efo_local.wire import event_frame, exception_frame
 from tests.emulator.script import BROKEN, SLOW, Fault
 
 STATUS = {"InternalFailure": 500, "InternalFailureException": 500, "ServiceUnavailable": 503}

@@ -18,15 +18,15 @@ from typing import Any
 from aiohttp import ClientConnectionError, ClientOSError, ClientPayloadError
 from botocore.exceptions import ClientError
 
-from kinesis_efo.local import AwsError, NoFaults, Request, Settings
-from kinesis_efo.local.fault_injection import FaultInjection
-from kinesis_efo.local.sequence import Ticks
-from kinesis_efo.local.server import OPERATIONS
-from kinesis_efo.local.state import Clock, Kinesis
-from kinesis_efo.local.subscribe import Push, Wire, open_subscription
-from kinesis_efo.local.validation import check
-from kinesis_efo.local.writing import PutRecord, put_record
 from kinesis_efo.raw_bodies import RAW_BODY
+from kinesis_efo_local import AwsError, NoFaults, Request, Settings
+from kinesis_efo_local.fault_injection import FaultInjection
+from kinesis_efo_local.sequence import Ticks
+from kinesis_efo_local.server import OPERATIONS
+from kinesis_efo_local.state import Clock, Kinesis
+from kinesis_efo_local.subscribe import Push, Wire, open_subscription
+from kinesis_efo_local.validation import check
+from kinesis_efo_local.writing import PutRecord, put_record
 
 HIGH_WATER = 128 << 10
 """Size of the sockets' buffers, bytes: the server can write so much to a client that does not read."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from aws_kinesis_agg.aggregator import RecordAggregator
 
-from kinesis_efo.local import Settings
-from kinesis_efo.local.fault_injection import FaultInjection
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Offset
+from kinesis_efo_local import Settings
+from kinesis_efo_local.fault_injection import FaultInjection
 from tests.emulator.memory import MemoryKinesis
 from tests.emulator.query import Application, Query
 from tests.support.virtual_time import LoopClock

@@ -36,8 +36,6 @@ from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport
 from kinesis_efo.leases import RunLease
 from kinesis_efo.leases.keys import run_key
-from kinesis_efo.local import Settings
-from kinesis_efo.local.fault_injection import FaultInjection
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
@@ -51,6 +49,8 @@ from kinesis_efo.planner.where_service import HostPlace, WhereService
 from kinesis_efo.planner.whole_run import WholeRun
 from kinesis_efo.positions import Offset, ShardRange
 from kinesis_efo.spark import run_process
+from kinesis_efo_local import Settings
+from kinesis_efo_local.fault_injection import FaultInjection
 from tests.emulator.machine import (
     Loops,
     Machine,

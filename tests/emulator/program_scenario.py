@@ -16,7 +16,7 @@ from random import Random
 from typing import Final
 
 from kinesis_efo.errors import AlreadyRunningError, LeaseLostError
-from kinesis_efo.local import AwsError
+from kinesis_efo_local import AwsError
 from tests.emulator.faults import ScriptedFaults
 from tests.emulator.machine import Machine, SimulatedProcess
 from tests.emulator.program import LEASE_TIMEOUT, STREAM, Job, ProgramWorld, SparkProgram, in_virtual_time

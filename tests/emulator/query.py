@@ -24,7 +24,6 @@ from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport
 from kinesis_efo.leases import LeaseKeys, RunLease, Timing
 from kinesis_efo.leases.checkpoints import Pace
-from kinesis_efo.local.errors import AwsError
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings, Start
 from kinesis_efo.planner.local_fetching import LocalFetching
@@ -32,6 +31,7 @@ from kinesis_efo.planner.query import Query as Planning
 from kinesis_efo.planner.run import Run
 from kinesis_efo.planner.start import start_offset
 from kinesis_efo.positions import TRIM_HORIZON, Offset, ShardRange
+from kinesis_efo_local.errors import AwsError
 from tests.emulator.memory import MemoryClient, MemoryKinesis
 from tests.emulator.oracle import Oracle, WatchedTransport
 from tests.support.lease_store import MemoryLeaseStore, Network

@@ -12,9 +12,9 @@ from random import Random
 from typing import NoReturn
 
 from kinesis_efo.errors import KinesisEfoError
-from kinesis_efo.local import AwsError, NoFaults
-from kinesis_efo.local.subscribe import open_subscription
 from kinesis_efo.options import Start
+from kinesis_efo_local import AwsError, NoFaults
+from kinesis_efo_local.subscribe import open_subscription
 from tests.emulator.batch import batch_rows
 from tests.emulator.faults import ScriptedFaults
 from tests.emulator.memory_world import STREAM, JumpingClock, MemoryWorld

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import pytest
 
 from kinesis_efo.errors import RetriesExhaustedError
-from kinesis_efo.local import Close, Finish, NoFaults, Pause, Reset
-from kinesis_efo.local.consumers import Subscription
-from kinesis_efo.local.fault_injection import Step
+from kinesis_efo_local import Close, Finish, NoFaults, Pause, Reset
+from kinesis_efo_local.consumers import Subscription
+from kinesis_efo_local.fault_injection import Step
 from tests.emulator.memory_world import MemoryWorld
 from tests.emulator.query import Query
 from tests.emulator.test_each_fault import virtual

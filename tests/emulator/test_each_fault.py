@@ -22,7 +22,7 @@ from kinesis_efo.errors import (
     KinesisEfoError,
     RetriesExhaustedError,
 )
-from kinesis_efo.local.subscribe import open_subscription
+from kinesis_efo_local.subscribe import open_subscription
 from tests.emulator.faults import ScriptedFaults
 from tests.emulator.memory_world import MemoryWorld
 from tests.emulator.query import Application

@@ -9,9 +9,9 @@ import pytest
 
 from kinesis_efo.errors import RetriesExhaustedError
 from kinesis_efo.kinesis.frames import FrameDecoder
-from kinesis_efo.local import NoFaults
-from kinesis_efo.local.fault_injection import Step
-from kinesis_efo.local.wire import event_frame
+from kinesis_efo_local import NoFaults
+from kinesis_efo_local.fault_injection import Step
+from kinesis_efo_local.wire import event_frame
 from tests.emulator.memory_world import MemoryWorld
 from tests.emulator.test_each_fault import virtual
 

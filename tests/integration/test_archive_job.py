@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from demo.output import committed
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.world import World, make_world, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from zipfile import ZipFile
 import pytest
 from packaging.requirements import Requirement
 
-from kinesis_efo.emr.packing import find_uv
+from kinesis_efo_tools.emr.packing import find_uv
 from tests.support.archives import unpack
 from tests.support.missing import not_here
 
@@ -23,7 +23,7 @@ ALL_MODULES = """
 import importlib, pkgutil
 import kinesis_efo
 for module in pkgutil.walk_packages(kinesis_efo.__path__, "kinesis_efo.", onerror=lambda name: None):
-    if not module.name.startswith(("kinesis_efo.spark", "kinesis_efo.local", "kinesis_efo.pytest_plugin")):
+    if not module.name.startswith(("kinesis_efo.spark", "kinesis_efo_local", "kinesis_efo_local.pytest_plugin")):
         importlib.import_module(module.name)
 """
 FOUND_BY_SPARK = """
@@ -163,7 +163,7 @@ def test_the_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
     names = set(ZipFile(wheel).namelist())
     about = {name for name in names if ".dist-info/" in name}
     data = {f"top/page/top.{kind}" for kind in ("css", "html", "js")} | {"quickstart/first.py.txt"}
-    assert names - about == here | {f"kinesis_efo/cli/{name}" for name in data} | {"kinesis_efo/py.typed"}
+    assert names - about == here | {f"kinesis_efo_tools/cli/{name}" for name in data} | {"kinesis_efo/py.typed"}
     assert any(name.endswith("/licenses/LICENSE") for name in about)
 
 

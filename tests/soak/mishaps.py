@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, Final
 
-from kinesis_efo.local import AwsError, NoFaults, Request
-from kinesis_efo.local.fault_injection import Step
+from kinesis_efo_local import AwsError, NoFaults, Request
+from kinesis_efo_local.fault_injection import Step
 from tests.emulator.faults import changed
 from tests.emulator.script import BROKEN, EXCEPTIONS, HTTP2, Fault
 

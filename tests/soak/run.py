@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.options import AwsSettings
+from kinesis_efo_local import LocalAws, Settings
 from tests.chaos.conftest import Driver
 from tests.soak.load import Load
 from tests.soak.mishaps import Mishaps

@@ -62,8 +62,8 @@ def write() -> None:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from kinesis_efo.local import LocalAws, Settings
     from kinesis_efo.spark.listener import LagListener
+    from kinesis_efo_local import LocalAws, Settings
     from tests.support.world import make_world, wait_until
 
     with tempfile.TemporaryDirectory() as name, LocalAws(settings=Settings(consumer_creating_seconds=0.0)) as aws:

@@ -15,7 +15,7 @@ import psutil
 import pyspark
 
 import kinesis_efo
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 from tests.support.driven import Driver
 from tests.support.hosts import Host, Hosts
 from tests.support.world import wait_until

@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from kinesis_efo.local import AwsError
-from kinesis_efo.local.errors import not_found, partition_of
+from kinesis_efo_local import AwsError
+from kinesis_efo_local.errors import not_found, partition_of
 
 Params = dict[str, Any]
 _TYPES = {"spark": "Spark", "hive": "Hive"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from kinesis_efo.local import AwsError, NoFaults, Request
+from kinesis_efo_local import AwsError, NoFaults, Request
 
 Statement = Mapping[str, Any]
 Context = Mapping[str, str]

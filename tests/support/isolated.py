@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kinesis_efo.emr.packing import find_uv
+from kinesis_efo_tools.emr.packing import find_uv
 
 ROOT = Path(__file__).parents[2]
 

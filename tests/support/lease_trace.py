@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.local import NoFaults, Request
+from kinesis_efo_local import NoFaults, Request
 
 
 @dataclass(frozen=True)

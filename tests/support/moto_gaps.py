@@ -12,8 +12,8 @@ from xml.etree import ElementTree as ET
 
 from multidict import CIMultiDict
 
-from kinesis_efo.local.http import Answer, Incoming
-from kinesis_efo.local.moto_proxy import MotoProxy
+from kinesis_efo_local.http import Answer, Incoming
+from kinesis_efo_local.moto_proxy import MotoProxy
 from tests.support.emr_applications import Applications
 
 _SPACE = "http://s3.amazonaws.com/doc/2006-03-01/"

@@ -8,9 +8,9 @@ from pathlib import Path
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.manifest import load_manifest
-from kinesis_efo.operate.access import Access
-from kinesis_efo.operate.restart import restart
 from kinesis_efo.options import AwsSettings
+from kinesis_efo_tools.operate.access import Access
+from kinesis_efo_tools.operate.restart import restart
 from tests.support.world import World
 
 

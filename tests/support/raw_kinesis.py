@@ -11,7 +11,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 
 
 class RawKinesis:

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import psutil
 
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 
 APPLICATION = "lake"
 _numbers = itertools.count()

@@ -15,8 +15,8 @@ from kinesis_efo.aws_errors import Cause, cause_of, cause_of_code, code_of, desc
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.leases.table import LeaseTable
-from kinesis_efo.operate.findings import finding
 from kinesis_efo.producer.faults import Retry, judge
+from kinesis_efo_tools.operate.findings import finding
 from tests.support.transports import refused
 
 DYNAMODB = "https://dynamodb.eu-west-1.amazonaws.com"

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from kinesis_efo.errors import ManifestError
 from kinesis_efo.manifest import parse_manifest
-from kinesis_efo.manifest_schema import SCHEMA
+from kinesis_efo_tools.manifest_schema import SCHEMA
 from tests.unit.test_manifest import CONSUMER, STREAM, document
 
 SCHEMA_SAYS = Draft202012Validator(SCHEMA)

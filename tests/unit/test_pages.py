@@ -21,9 +21,9 @@ import yaml
 
 import kinesis_efo
 from infra.settings.load import load_environment
-from kinesis_efo.cli import app as cli
 from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.spark.sink import SINK_OPTIONS
+from kinesis_efo_tools.cli import app as cli
 from tests.support.pages import MARKERS, ROOT, Block, blocks
 
 OURS: Final = {option.name.lower(): option for option in (*SINK_OPTIONS, *SOURCE_OPTIONS)}

@@ -19,11 +19,11 @@ from kinesis_efo.aws_errors import Cause, cause_of
 from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.kinesis.topology import explained
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.operate.access import Access
-from kinesis_efo.operate.findings import LOG_IN
-from kinesis_efo.operate.obstacles import obstacles
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.patience import passes
+from kinesis_efo_tools.operate.access import Access
+from kinesis_efo_tools.operate.findings import LOG_IN
+from kinesis_efo_tools.operate.obstacles import obstacles
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 ROLE = "role_arn = arn:aws:iam::123456789012:role/reader"

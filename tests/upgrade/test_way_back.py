@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.world import World, make_world, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.upgrade, pytest.mark.timeout(1800)]

@@ -1,6 +1,6 @@
 """What schedules of jobs need: their group, and the role by which EventBridge Scheduler starts the jobs.
 
-The schedules themselves are made with each submission, which alone knows where the packed job is (`kinesis_efo.emr.schedules`).
+The schedules themselves are made with each submission, which alone knows where the packed job is (`kinesis_efo_tools.emr.schedules`).
 """
 
 from __future__ import annotations

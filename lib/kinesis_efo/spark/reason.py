@@ -74,7 +74,7 @@ def explanation(error: BaseException) -> str | None:
         return own
     if "[JAVA_GATEWAY_EXITED]" in text:
         # It loads the SDK.
-        from kinesis_efo.operate import findings, machine
+        from kinesis_efo_tools.operate import findings, machine
 
         java = machine.java()
         return None if java.status is findings.Status.PASSED else machine.needs_java(java)

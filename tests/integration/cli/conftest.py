@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.cli import main
-from kinesis_efo.local import LocalAws, NoFaults, Request, Settings
-from kinesis_efo.local.fault_injection import Step
+from kinesis_efo_local import LocalAws, NoFaults, Request, Settings
+from kinesis_efo_local.fault_injection import Step
+from kinesis_efo_tools.cli import main
 from tests.support.world import World, make_world
 
 QUICK: dict[str, Any] = {

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from kinesis_efo.leases import Lease, run_key
-from kinesis_efo.local import AwsError, NoFaults
+from kinesis_efo_local import AwsError, NoFaults
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_leases import QUICKLY, renewing
 from tests.integration.cli.test_manifest import Refusing

@@ -18,8 +18,8 @@ import pytest
 from kinesis_efo.calls.address import FetcherAddress, network_namespace
 from kinesis_efo.fetcher.status import StatusAccess
 from kinesis_efo.leases import Lag, Lease, run_key
-from kinesis_efo.local import NoFaults
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo_local import NoFaults
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_leases import QUICKLY, renewing
 from tests.integration.cli.test_manifest import Refusing
@@ -105,7 +105,7 @@ def test_a_run_that_cannot_be_asked_costs_little_time_and_is_named(run: Run, wor
 def test_watching_outlives_an_outage(world: Callable[..., World], switch: Switch) -> None:
     here = world()
     _put(here, Lease(here.shards()[0]["ShardId"], checkpoint=TRIM_HORIZON))
-    command = [sys.executable, "-c", "from kinesis_efo.cli import main; main()", "lag"]
+    command = [sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()", "lag"]
     options = ["--manifest", str(here.manifest), "--watch", "--interval", "100ms", "--json"]
     with subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
@@ -304,7 +304,7 @@ def test_a_table_that_is_gone(run: Run, world: Callable[..., World]) -> None:
 def test_watching_ends_cleanly_with_ctrl_c(world: Callable[..., World]) -> None:
     here = world()
     _put(here, Lease(here.shards()[0]["ShardId"], checkpoint=TRIM_HORIZON))
-    command = [sys.executable, "-c", "from kinesis_efo.cli import main; main()", "lag"]
+    command = [sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()", "lag"]
     options = ["--manifest", str(here.manifest), "--watch", "--interval", "200ms", "--json"]
     with subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ

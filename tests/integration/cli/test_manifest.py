@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.manifest import parse_manifest
-from kinesis_efo.manifest_schema import SCHEMA
+from kinesis_efo_local import AwsError, NoFaults, Request
+from kinesis_efo_tools.manifest_schema import SCHEMA
 from tests.integration.cli.conftest import Result, Switch
 from tests.support.ports import free_ports
 from tests.support.world import World

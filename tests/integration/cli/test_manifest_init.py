@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import LocalAws, state
 from kinesis_efo.manifest import parse_manifest
+from kinesis_efo_local import LocalAws, state
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_manifest import Refusing
 from tests.support.aws_lines import run_line

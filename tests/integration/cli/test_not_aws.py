@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import NoFaults
-from kinesis_efo.local.fault_injection import Step
+from kinesis_efo_local import NoFaults
+from kinesis_efo_local.fault_injection import Step
 from tests.integration.cli.conftest import Result, Switch
 from tests.support.world import World
 

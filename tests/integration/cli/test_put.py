@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import AwsError, NoFaults, Request
+from kinesis_efo_local import AwsError, NoFaults, Request
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_manifest import Refusing
 from tests.support.ports import free_ports
@@ -143,7 +143,7 @@ def test_throttling_is_borne_and_counted(run: Run, world: Callable[..., World], 
 
 def test_ctrl_c_writes_what_was_read(world: Callable[..., World]) -> None:
     here = world()
-    command: list[Any] = [sys.executable, "-c", "from kinesis_efo.cli import main; main()"]
+    command: list[Any] = [sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()"]
     command += ["put", "--stream", here.streams["orders"], "--key", "k"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ

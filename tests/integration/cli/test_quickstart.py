@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kinesis_efo.cli.quickstart.child import kill
-from kinesis_efo.cli.quickstart.command import program, template
+from kinesis_efo_tools.cli.quickstart.child import kill
+from kinesis_efo_tools.cli.quickstart.command import program, template
 from tests.support.class_archive import jvm_options
 from tests.support.world import wait_until
 

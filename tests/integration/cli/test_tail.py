@@ -33,7 +33,7 @@ def tailing(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]
             process.kill()
 
 
-COMMAND = [sys.executable, "-c", "from kinesis_efo.cli import main; main()", "tail"]
+COMMAND = [sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()", "tail"]
 OLDEST = ("--from", "TRIM_HORIZON")
 
 
@@ -299,6 +299,8 @@ def test_a_stream_that_is_deleted_meanwhile(world: Callable[..., World]) -> None
 
 def test_nobody_is_needed_to_show_a_status() -> None:
     """Where standard error is no terminal, the status line writes nothing."""
-    script = "from kinesis_efo.cli.status_line import StatusLine; line = StatusLine(); line.show('x'); line.clear()"
+    script = (
+        "from kinesis_efo_tools.cli.status_line import StatusLine; line = StatusLine(); line.show('x'); line.clear()"
+    )
     found: Any = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert (found.stdout, found.stderr) == (b"", b"")

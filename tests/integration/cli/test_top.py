@@ -25,13 +25,13 @@ from tests.support.browser import browsing
 from tests.support.fetching import beside, reading
 from tests.support.world import World, wait_until
 
-TOP = [sys.executable, "-c", "from kinesis_efo.cli import main; main()", "top"]
+TOP = [sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()", "top"]
 
 
 AN_HOUR_FAST = [
     sys.executable,
     "-c",
-    "import time; now = time.time; time.time = lambda: now() + 3600; from kinesis_efo.cli import main; main()",
+    "import time; now = time.time; time.time = lambda: now() + 3600; from kinesis_efo_tools.cli import main; main()",
     "top",
 ]
 

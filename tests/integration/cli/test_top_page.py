@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.cli.top.server import Page
 from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
 from kinesis_efo.leases import Lease, run_key
-from kinesis_efo.operate.following import Observation
-from kinesis_efo.operate.pulse import Pulse
+from kinesis_efo_tools.cli.top.server import Page
+from kinesis_efo_tools.operate.following import Observation
+from kinesis_efo_tools.operate.pulse import Pulse
 from tests.support.browser import browsing
 from tests.support.world import wait_until
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.emr.packing import PythonPlatform, _write_launcher, pack
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
+from kinesis_efo_tools.emr.packing import PythonPlatform, _write_launcher, pack
 from tests.support.emr import FakeEmr, fake_emr
 from tests.support.world import World, make_world
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.cli import main
+from kinesis_efo_tools.cli import main
 from tests.integration.emr.conftest import BUCKET, MANIFEST, ROLE, Place
 from tests.support.emr import APPLICATION, CLUSTER, VIRTUAL_CLUSTER, FakeRun
 from tests.support.world import wait_until
@@ -134,7 +134,7 @@ def unpacked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     def never(*_: object) -> None:
         raise AssertionError("packed")
 
-    monkeypatch.setattr("kinesis_efo.cli.emr.package.build", never)
+    monkeypatch.setattr("kinesis_efo_tools.cli.emr.package.build", never)
     cli.place.deploy(target=SERVERLESS, roleArn=ROLE, program="jobs/archive.py")
     return cli
 
@@ -513,11 +513,11 @@ def test_status_is_a_table_for_people(cli: Cli) -> None:
 def test_interrupted_while_it_follows_the_run_goes_on(place: Place) -> None:
     place.emr.on_look = lambda run: setattr(run, "state", "PENDING")
     command = [
-        sys.executable, "-m", "kinesis_efo.cli", "emr", "submit", "--target", EKS, "--manifest", f"ssm://{MANIFEST}",
+        sys.executable, "-m", "kinesis_efo_tools.cli", "emr", "submit", "--target", EKS, "--manifest", f"ssm://{MANIFEST}",
         "--artifacts", f"s3://{BUCKET}", "--job", "archive", "--project", str(place.project), "--archive", str(place.archive),
         "--execution-role", ROLE,
     ]  # fmt: skip
-    command[1:3] = ["-c", "from kinesis_efo.cli import main; main()"]
+    command[1:3] = ["-c", "from kinesis_efo_tools.cli import main; main()"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     ) as process:

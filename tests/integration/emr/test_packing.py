@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.cli import main
-from kinesis_efo.emr.packing import PythonPlatform, find_uv, installed, package, read_archive
 from kinesis_efo.errors import PackagingError
+from kinesis_efo_tools.cli import main
+from kinesis_efo_tools.emr.packing import PythonPlatform, find_uv, installed, package, read_archive
 from tests.support.archives import unpack
 from tests.support.wheels import make_wheel
 

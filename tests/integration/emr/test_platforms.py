@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.emr.clusters import Clusters
-from kinesis_efo.emr.containers import Containers
-from kinesis_efo.emr.job import Job
-from kinesis_efo.emr.platform import Platform
-from kinesis_efo.emr.serverless import Serverless
-from kinesis_efo.emr.target import JobRunState, Target
 from kinesis_efo.errors import PlatformError
+from kinesis_efo_tools.emr.clusters import Clusters
+from kinesis_efo_tools.emr.containers import Containers
+from kinesis_efo_tools.emr.job import Job
+from kinesis_efo_tools.emr.platform import Platform
+from kinesis_efo_tools.emr.serverless import Serverless
+from kinesis_efo_tools.emr.target import JobRunState, Target
 from tests.support.emr import APPLICATION, CLUSTER, VIRTUAL_CLUSTER, FakeEmr
 
 TOKEN = "0a" * 16

@@ -10,7 +10,7 @@ from typing import Any
 import botocore.exceptions
 import pytest
 
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 from tests.integration.emr.conftest import ROLE, Place
 from tests.integration.emr.test_commands import SERVERLESS, STEP, Cli, cli
 from tests.support.emr import FakeRun

@@ -20,11 +20,11 @@ import pyspark
 import pytest
 
 from demo.output import committed
-from kinesis_efo.emr import job
-from kinesis_efo.emr.packing import Archive, PythonPlatform, package
-from kinesis_efo.emr.target import TargetKind
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.spark import graceful
+from kinesis_efo_local import LocalAws, Settings
+from kinesis_efo_tools.emr import job
+from kinesis_efo_tools.emr.packing import Archive, PythonPlatform, package
+from kinesis_efo_tools.emr.target import TargetKind
 from tests.support.archives import unpack
 from tests.support.world import make_world, wait_until
 
@@ -73,7 +73,9 @@ def test_the_archive_is_small_and_brings_everything_but_spark(
     assert archive.path.stat().st_size < 100e6
     container, environment = bare
     # `pyspark` is Spark's to bring; what needs none of it is imported here, so that a missing package is seen.
-    modules = "kinesis_efo.aws, kinesis_efo.fetcher.service, kinesis_efo.producer, kinesis_efo.cli.app, pyarrow, typer"
+    modules = (
+        "kinesis_efo.aws, kinesis_efo.fetcher.service, kinesis_efo.producer, kinesis_efo_tools.cli.app, pyarrow, typer"
+    )
     show = f"import sys, importlib.util, {modules}; print(importlib.util.find_spec('pyspark'), {{m.__file__ for m in sys.modules.values() if 'site-packages' in (getattr(m, '__file__', None) or '')}})"
     ran = subprocess.run(
         [job.PYTHON, "-c", show], cwd=container, env=environment, capture_output=True, text=True, check=False

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import LocalAws, NoFaults, Request, Settings
-from kinesis_efo.local.fault_injection import Step
+from kinesis_efo_local import LocalAws, NoFaults, Request, Settings
+from kinesis_efo_local.fault_injection import Step
 from tests.support.world import World, make_world
 
 QUICK: dict[str, Any] = {

@@ -12,9 +12,9 @@ import pytest
 
 from kinesis_efo.errors import FrameError, RetriesExhaustedError
 from kinesis_efo.kinesis.frames import MAX_FRAME, FrameDecoder
-from kinesis_efo.local import Close, Finish, NoFaults, Reset
-from kinesis_efo.local.fault_injection import Step
-from kinesis_efo.local.wire import event_frame
+from kinesis_efo_local import Close, Finish, NoFaults, Reset
+from kinesis_efo_local.fault_injection import Step
+from kinesis_efo_local.wire import event_frame
 from tests.support.fetching import reading
 from tests.support.world import World
 

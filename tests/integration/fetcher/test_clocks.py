@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import KinesisEfoError, RetriesExhaustedError
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo_local import LocalAws, Settings
 from tests.integration.fetcher.conftest import QUICK
 from tests.support.fetching import QUICK as QUICK_LIMITS
 from tests.support.fetching import reading

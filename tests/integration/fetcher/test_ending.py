@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.positions import Offset, ShardKey
+from kinesis_efo_local import LocalAws, Settings
 from tests.integration.fetcher.conftest import QUICK
 from tests.support.fetching import Reading, reading
 from tests.support.world import World, make_world, wait_until

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from kinesis_efo.errors import KinesisEfoError, RetriesExhaustedError, TableUnavailableError
-from kinesis_efo.local import NoFaults, Request
-from kinesis_efo.local.errors import AwsError
+from kinesis_efo_local import NoFaults, Request
+from kinesis_efo_local.errors import AwsError
 from tests.support.fetching import Reading, reading
 from tests.support.world import World
 

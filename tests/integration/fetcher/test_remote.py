@@ -20,8 +20,8 @@ from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.leases import Lease
-from kinesis_efo.operate.live import ask
 from kinesis_efo.positions import ShardRange
+from kinesis_efo_tools.operate.live import ask
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.fetcher_processes import FetcherProcesses
 from tests.support.fetching import QUICK, Reading, Row, first_offset, prepare

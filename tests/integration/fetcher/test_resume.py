@@ -18,8 +18,8 @@ import pytest
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import DataLossError, StreamReplacedError
 from kinesis_efo.kinesis.retention import written_at
-from kinesis_efo.local import AwsError, LocalAws, NoFaults, Request, Settings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, PositionKind, ShardKey
+from kinesis_efo_local import AwsError, LocalAws, NoFaults, Request, Settings
 from tests.support.fetching import Reading, reading
 from tests.support.world import World, make_world, wait_until
 

@@ -13,7 +13,7 @@ import pytest
 
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.remote import FetcherPlan
-from kinesis_efo.local import NoFaults, Request
+from kinesis_efo_local import NoFaults, Request
 from tests.support.fetching import beside, prepare, reading
 from tests.support.world import World
 

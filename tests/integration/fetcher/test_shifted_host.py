@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
 from tests.integration.fetcher.conftest import QUICK
 from tests.support.missing import not_here
 from tests.support.world import World, make_world, wait_until

@@ -13,10 +13,10 @@ from kinesis_efo.aws import SyncClients
 from kinesis_efo.batch.reading import Reading
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.kinesis.recovery import Limits
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.fetching import reading
 from tests.support.world import World, make_world
 

@@ -10,9 +10,9 @@ import pytest
 
 from infra.settings.model import Environment
 from infra.stacks.app import synthesize
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo_infra.pipeline.__main__ import main
 from kinesis_efo_infra.pipeline.local import override
+from kinesis_efo_local import LocalAws, Settings
 
 STACK = "kinesis-efo-test"
 

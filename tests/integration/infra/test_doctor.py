@@ -16,7 +16,7 @@ from infra.__main__ import main
 from infra.errors import AwsError
 from infra.settings.doctor import Finding, Verdict, examine
 from infra.settings.model import Environment
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.moto_gaps import filled
 
 REGION, ACCOUNT = "eu-west-1", "111122223333"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
 from tests.integration.local.test_other_services import ACCOUNT, REGION, refusal
 from tests.support.moto_gaps import filled
 

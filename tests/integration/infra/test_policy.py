@@ -40,13 +40,13 @@ from kinesis_efo.leases import (
     client_config,
     owner_id,
 )
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings, BatchOptions
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.producer import BlockingProducer
 from kinesis_efo_infra.iam import POLL_STREAM
 from kinesis_efo_infra.pipeline.local import LocalStack
+from kinesis_efo_local import LocalAws, Settings
 from tests.integration.infra.conftest import write_environment
 from tests.support.iam import Enforced, many
 from tests.support.terraform.harness import Terraform

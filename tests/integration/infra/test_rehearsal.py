@@ -13,7 +13,7 @@ import pytest
 from infra.errors import PipelineError
 from infra.local.real_provider import OUT_OF_REACH
 from infra.settings.model import Environment
-from kinesis_efo.local import server
+from kinesis_efo_local import server
 from tests.support.missing import EVERYTHING, not_here
 from tests.support.rehearsal import LocalAccount, Rehearsal, RehearsalError, changed, rehearse, served
 

@@ -16,9 +16,9 @@ from infra.settings.access import EmrEc2, EmrServerless, OtherAccount
 from infra.settings.load import load_environment
 from infra.settings.model import Environment
 from infra.settings.names import Names, application_name
-from kinesis_efo.emr.deployment import load_deployment
-from kinesis_efo.emr.target import Target
 from kinesis_efo.manifest import parse_manifest
+from kinesis_efo_tools.emr.deployment import load_deployment
+from kinesis_efo_tools.emr.target import Target
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.terraform.harness import Terraform
 

@@ -21,9 +21,9 @@ from infra.settings.model import Environment
 from infra.settings.names import Names
 from infra.stacks.app import synthesize
 from kinesis_efo.aws import SyncClients
-from kinesis_efo.local import AwsError, LocalAws, NoFaults, Request, Settings
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
+from kinesis_efo_local import AwsError, LocalAws, NoFaults, Request, Settings
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.missing import make
 from tests.support.rehearsal import LocalAccount

@@ -15,8 +15,8 @@ from aiobotocore.session import AioSession
 
 from kinesis_efo.aws import prepared
 from kinesis_efo.kinesis.transport import subscription_config
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo_local import LocalAws, Settings
 
 SET_CLOCK: dict[str, Any] = {"signature_seconds": math.inf}
 """Clients sign with the real clock, whatever the server's says."""

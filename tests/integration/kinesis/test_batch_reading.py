@@ -15,10 +15,10 @@ from kinesis_efo.batch.planning import plan, tip_at
 from kinesis_efo.batch.reading import Reading
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.errors import AccessRefusedError
-from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import AwsSettings, BatchOptions
 from kinesis_efo.positions import Position
+from kinesis_efo_local import AwsError, NoFaults, Request
 from tests.support.aggregates import aggregated, as_the_kpl
 from tests.support.raw_kinesis import RawKinesis
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.local import Close, LocalAws, Reset, Settings
-from kinesis_efo.local.fault_injection import ResetStream, Step
+from kinesis_efo_local import Close, LocalAws, Reset, Settings
+from kinesis_efo_local.fault_injection import ResetStream, Step
 from tests.emulator.test_cuts import Cuts
 from tests.support.fetching import reading
 from tests.support.world import make_world

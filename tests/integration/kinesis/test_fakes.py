@@ -23,8 +23,8 @@ from kinesis_efo.kinesis.frames import FrameDecoder
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, subscription_config
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.kinesis_contract import (
     AnswersContract,
     CalledFake,

@@ -18,10 +18,10 @@ from kinesis_efo.kinesis.recovery import Limits, ReadContext
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport
-from kinesis_efo.local import Close, Finish, GoAway, NoFaults, Reset, ResetStream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo_local import Close, Finish, GoAway, NoFaults, Reset, ResetStream
 from tests.support.transports import OpenSink
 
 from .conftest import Bench, run, until

@@ -12,8 +12,8 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology, identified, starting_positions
-from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo_local import AwsError, NoFaults, Request
 
 from .conftest import Bench, run, until
 

@@ -23,9 +23,9 @@ from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.frames import encode_frame
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.transport import BotoTransport, EventStream, Unlimited, starting_position
-from kinesis_efo.local import AwsError, Close, Finish, Freeze, GoAway, NoFaults, Pause, Request, Reset, ResetStream
-from kinesis_efo.local.wire import exception_frame
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo_local import AwsError, Close, Finish, Freeze, GoAway, NoFaults, Pause, Request, Reset, ResetStream
+from kinesis_efo_local.wire import exception_frame
 
 from .conftest import Bench, run, until
 

@@ -14,7 +14,7 @@ from kinesis_efo.aws import with_shared_loader
 from kinesis_efo.errors import LeaseTableError
 from kinesis_efo.leases import Lease, LeaseInfo, LeaseStore, LeaseTable, client_config
 from kinesis_efo.leases.row import Item
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 from tests.support.lease_contract import LeaseStoreContract, Scenario
 
 REGION = "eu-west-1"

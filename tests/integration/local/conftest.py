@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.h2_client import H2Client
 
 SET_CLOCK: dict[str, Any] = {"signature_seconds": math.inf}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import DataError, LocalAws, Settings
+from kinesis_efo_local import DataError, LocalAws, Settings
 
 from .conftest import until
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from kinesis_efo.local import LocalApplication, LocalAws, LocalStream, Settings, declare
 from kinesis_efo.manifest import parse_manifest
+from kinesis_efo_local import LocalApplication, LocalAws, LocalStream, Settings, declare
 
 
 def test_everything_is_declared_and_the_manifest_names_it() -> None:

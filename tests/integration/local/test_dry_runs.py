@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 from tests.support.raw_kinesis import RawKinesis
 
 SUCCEEDS = "DryRunOperationException"

@@ -18,10 +18,10 @@ import boto3
 import pytest
 from multidict import CIMultiDict
 
-from kinesis_efo.cli.ending import EndRequest
-from kinesis_efo.local.errors import AwsError
-from kinesis_efo.local.http import Answer, Incoming
-from kinesis_efo.local.moto_proxy import MotoProxy
+from kinesis_efo_local.errors import AwsError
+from kinesis_efo_local.http import Answer, Incoming
+from kinesis_efo_local.moto_proxy import MotoProxy
+from kinesis_efo_tools.cli.ending import EndRequest
 from tests.integration.local.conftest import until
 from tests.support.h2_client import CREDENTIAL, H2Client
 from tests.support.ports import free_ports

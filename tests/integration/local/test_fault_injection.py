@@ -13,8 +13,8 @@ from botocore.eventstream import ChecksumMismatch
 from botocore.exceptions import ClientError, EventStreamError
 from urllib3.exceptions import ProtocolError
 
-from kinesis_efo.local import AwsError, Close, Finish, NoFaults, Pause, Request, Reset
-from kinesis_efo.local.wire import exception_frame
+from kinesis_efo_local import AwsError, Close, Finish, NoFaults, Pause, Request, Reset
+from kinesis_efo_local.wire import exception_frame
 
 from .conftest import Bench
 

@@ -18,7 +18,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame, HeadersFrame, RstStreamFrame
 
-from kinesis_efo.local import (
+from kinesis_efo_local import (
     AwsError,
     Close,
     Finish,

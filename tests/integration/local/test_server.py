@@ -22,7 +22,7 @@ from aiobotocore.session import get_session
 from botocore.exceptions import ClientError
 from h2.settings import SettingCodes
 
-from kinesis_efo.local import LocalAws, NoFaults, Request, Settings
+from kinesis_efo_local import LocalAws, NoFaults, Request, Settings
 from tests.support.h2_client import H2Client
 
 from .conftest import Bench, until
@@ -328,7 +328,7 @@ def test_it_listens_on_loopback_only(run: Run) -> None:
 
 
 def cli(*args: str) -> subprocess.Popen[str]:
-    code = "import sys; from kinesis_efo.cli import main; main(['local', *sys.argv[1:]])"
+    code = "import sys; from kinesis_efo_tools.cli import main; main(['local', *sys.argv[1:]])"
     return subprocess.Popen(
         [sys.executable, "-c", code, *args],
         stdout=subprocess.PIPE,

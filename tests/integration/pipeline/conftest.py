@@ -15,9 +15,9 @@ from infra.settings import ledger
 from infra.settings.load import load_environment
 from infra.settings.model import Environment
 from infra.settings.names import Names
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo_infra.pipeline.plans import PROVIDERS, Gate, Planner
 from kinesis_efo_infra.pipeline.record import Records
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.missing import terraform
 from tests.support.moto_gaps import filled
 from tests.support.terraform.harness import stand_in

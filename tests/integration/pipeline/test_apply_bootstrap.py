@@ -16,9 +16,9 @@ from infra.settings.load import load_environment
 from infra.settings.model import Environment
 from infra.settings.names import GITHUB_ISSUER, Names
 from infra.stacks.app import synthesize_bootstrap
-from kinesis_efo.local import LocalAws
 from kinesis_efo_infra.pipeline.deployers import workflow_of
 from kinesis_efo_infra.pipeline.terraform import Terraform
+from kinesis_efo_local import LocalAws
 from tests.integration.pipeline.conftest import BACKEND, REGION, Repository
 
 Checkout = Callable[[str], Repository]

@@ -14,9 +14,9 @@ from botocore.exceptions import ClientError
 from infra.errors import AwsError, PipelineError
 from infra.pipeline.deployments import deployment_of
 from infra.settings.model import Environment
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo_infra.pipeline.foreign import beyond_quota, foreign_consumers
 from kinesis_efo_infra.pipeline.report import foreign_section
+from kinesis_efo_local import LocalAws, Settings
 from tests.unit.infra.conftest import load, write
 
 __all__ = ["load", "write"]  # fixtures

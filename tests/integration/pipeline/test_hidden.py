@@ -10,7 +10,7 @@ import pytest
 
 from infra.errors import PipelineError
 from infra.pipeline.deployments import deployment_of
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 from tests.integration.pipeline.conftest import Repository
 from tests.integration.pipeline.test_forged import configuration
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import LocalAws
 from kinesis_efo.manifest import parse_manifest
+from kinesis_efo_local import LocalAws
 from tests.support.isolated import CONSTRUCTS, ROOT
 from tests.support.missing import make
 

@@ -10,9 +10,9 @@ import pytest
 from infra.__main__ import main
 from infra.errors import PipelineError, StalePlanError
 from infra.pipeline.deployments import deployment_of
-from kinesis_efo.local import LocalAws
 from kinesis_efo_infra.pipeline.bundle import read_meta
 from kinesis_efo_infra.pipeline.terraform import Terraform
+from kinesis_efo_local import LocalAws
 from tests.integration.pipeline.conftest import Repository
 from tests.support.terraform.tofu import stand_in_tofu
 

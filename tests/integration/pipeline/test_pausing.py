@@ -11,9 +11,9 @@ from infra.errors import PipelineError
 from infra.pipeline.jobs import Answer
 from infra.pipeline.pausing import Pause
 from infra.settings.model import Environment
-from kinesis_efo.emr.job import job_name
-from kinesis_efo.local import LocalAws
 from kinesis_efo_infra.pipeline.limits import Plan
+from kinesis_efo_local import LocalAws
+from kinesis_efo_tools.emr.job import job_name
 from tests.integration.pipeline.conftest import Repository
 from tests.support.emr import FakeEmr, FakeRun, fake_emr
 

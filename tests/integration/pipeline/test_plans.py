@@ -16,7 +16,6 @@ import yaml
 
 from infra.errors import PipelineError, StalePlanError
 from infra.pipeline.deployments import deployment_of
-from kinesis_efo.local import LocalAws
 from kinesis_efo_infra.pipeline.bundle import PLAN_JSON, Meta, read_meta
 from kinesis_efo_infra.pipeline.drift import look_for_drift
 from kinesis_efo_infra.pipeline.foreign import foreign_consumers
@@ -24,6 +23,7 @@ from kinesis_efo_infra.pipeline.limits import Plan
 from kinesis_efo_infra.pipeline.record import Deployed, Records
 from kinesis_efo_infra.pipeline.steps import is_before
 from kinesis_efo_infra.pipeline.terraform import LOCK_FILE, Terraform
+from kinesis_efo_local import LocalAws
 from tests.integration.pipeline.conftest import Repository
 from tests.support.isolated import ROOT
 

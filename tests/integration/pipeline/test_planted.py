@@ -16,10 +16,10 @@ from infra.pipeline.apply_bootstrap import apply_bootstrap
 from infra.pipeline.deployments import deployment_of
 from infra.settings.names import Names
 from infra.stacks.app import synthesize_bootstrap
-from kinesis_efo.local import LocalAws
 from kinesis_efo_infra.gate.allowed import in_state
 from kinesis_efo_infra.pipeline.plans import Planner
 from kinesis_efo_infra.pipeline.terraform import Terraform
+from kinesis_efo_local import LocalAws
 from tests.integration.pipeline.conftest import Repository
 
 Checkout = Callable[[str], Repository]

@@ -13,9 +13,9 @@ import pytest
 
 from infra.pipeline.__main__ import main as pipeline
 from infra.pipeline.deployments import deployment_of
-from kinesis_efo.emr.packing import find_uv
-from kinesis_efo.local import LocalAws
 from kinesis_efo_infra.pipeline.bundle import tree_digest
+from kinesis_efo_local import LocalAws
+from kinesis_efo_tools.emr.packing import find_uv
 from tests.integration.pipeline.conftest import Repository
 from tests.support.emr import APPLICATION, FakeEmr, FakeRun, fake_emr
 

@@ -17,8 +17,8 @@ from infra.pipeline.apply_bootstrap import apply_bootstrap
 from infra.pipeline.deployments import deployment_of
 from infra.settings.names import Names
 from infra.stacks.app import synthesize_bootstrap
-from kinesis_efo.local import LocalAws
 from kinesis_efo_infra.pipeline.bundle import PLAN_JSON, Meta
+from kinesis_efo_local import LocalAws
 from tests.integration.pipeline.conftest import BACKEND, Repository
 from tests.integration.pipeline.test_apply_bootstrap import reach, state_of
 

@@ -12,11 +12,11 @@ import pytest
 
 from infra.errors import PipelineError, StalePlanError
 from infra.pipeline.deployments import deployment_of
-from kinesis_efo.local import LocalAws
 from kinesis_efo_infra.pipeline.bundle import read_meta
 from kinesis_efo_infra.pipeline.drift import look_for_drift
 from kinesis_efo_infra.pipeline.record import Deployed
 from kinesis_efo_infra.pipeline.terraform import Terraform
+from kinesis_efo_local import LocalAws
 from tests.integration.pipeline.conftest import REGION, Repository
 
 Checkout = Callable[[str], Repository]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import FaultInjection, LocalAws, Settings
+from kinesis_efo_local import FaultInjection, LocalAws, Settings
 
 
 class Target:

@@ -12,7 +12,7 @@ from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import SparkSession
 
 import kinesis_efo
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 from tests.support.pages import blocks
 from tests.support.world import World, make_world, wait_for_rows, wait_until
 

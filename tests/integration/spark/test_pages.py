@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import kinesis_efo
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 from tests.support.aws_lines import run_line
 from tests.support.pages import blocks
 from tests.support.world import World, make_world, wait_for_rows, wait_until

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.profile import OURS, RATE, profile
-from kinesis_efo.local import LocalAws
+from kinesis_efo_local import LocalAws
 
 
 @pytest.mark.spark43

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kinesis_efo.local import LocalAws, Settings
-from kinesis_efo.local.wrong_answers import WrongAnswers
+from kinesis_efo_local import LocalAws, Settings
+from kinesis_efo_local.wrong_answers import WrongAnswers
 from tests.support.next_start import next_start
 from tests.support.world import World, make_world, wait_until
 

@@ -19,8 +19,8 @@ import pytest
 
 import kinesis_efo
 from kinesis_efo.leases import Lease
-from kinesis_efo.operate.live import ask
 from kinesis_efo.processes import notes_directory
+from kinesis_efo_tools.operate.live import ask
 from tests.support import arriving
 from tests.support.driven import Driver, local_driver
 from tests.support.played_spark import PlayedSpark, ReaderFailed

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError, RecordRefusedError, StreamNotFoundError
-from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.spark.facade import register
 from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, WriteCounts
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.world import World
 
 MakeWorld = Callable[..., World]

@@ -21,11 +21,11 @@ from kinesis_efo.batch.reading import Reading
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import AccessRefusedError
-from kinesis_efo.local.wire import event_frame, event_payload
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.raw_bodies import RAW_BODY
+from kinesis_efo_local.wire import event_frame, event_payload
 from tests.support.aggregates import aggregated
 from tests.support.fake_clients import FakeClients
 from tests.support.transports import refused

@@ -13,8 +13,8 @@ import pytest
 import typer
 
 from kinesis_efo import __version__
-from kinesis_efo.cli import app as cli
 from kinesis_efo.errors import ConfigurationError, ManifestError
+from kinesis_efo_tools.cli import app as cli
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -133,9 +133,7 @@ def test_help_names_values_and_no_types(capsys: pytest.CaptureFixture[str], name
 
 
 def test_importing_the_command_line_imports_no_command() -> None:
-    check = (
-        "import sys, kinesis_efo.cli; print([name for name in ('moto', 'aiohttp', 'pyspark') if name in sys.modules])"
-    )
+    check = "import sys, kinesis_efo_tools.cli; print([name for name in ('moto', 'aiohttp', 'pyspark') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
@@ -143,7 +141,7 @@ def test_importing_the_command_line_imports_no_command() -> None:
 def test_the_list_of_commands_imports_none() -> None:
     script = (
         "import sys\n"
-        "from kinesis_efo.cli.app import COMMANDS, main\n"
+        "from kinesis_efo_tools.cli.app import COMMANDS, main\n"
         "try:\n    main(sys.argv[1:])\n"
         "except SystemExit:\n    pass\n"
         "print([each.module for each in COMMANDS.values() if each.module in sys.modules])"
@@ -156,7 +154,7 @@ def test_the_list_of_commands_imports_none() -> None:
 def test_help_imports_nothing_that_it_does_not_need() -> None:
     script = (
         "import sys\n"
-        "from kinesis_efo.cli.app import COMMANDS, load, main\n"
+        "from kinesis_efo_tools.cli.app import COMMANDS, load, main\n"
         "for name in sorted(COMMANDS):\n"
         "    below = getattr(load(name, COMMANDS[name]), 'commands', {})\n"
         "    for words in [[name], *([name, each] for each in below)]:\n"
@@ -201,7 +199,7 @@ def _complete(words: str) -> list[str]:
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split()) - 1),
     }
-    script = "import sys; sys.argv[0] = 'kinesis-efo'; from kinesis_efo.cli import main; main()"
+    script = "import sys; sys.argv[0] = 'kinesis-efo'; from kinesis_efo_tools.cli import main; main()"
     found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert found.stderr == ""
     return found.stdout.split()
@@ -210,8 +208,8 @@ def _complete(words: str) -> list[str]:
 PROBE = """
 import typer
 from typing import Annotated
-from kinesis_efo.cli.declaring import Group, command
-from kinesis_efo.cli.extras import needed_by
+from kinesis_efo_tools.cli.declaring import Group, command
+from kinesis_efo_tools.cli.extras import needed_by
 from kinesis_efo.errors import ManifestError
 
 app = typer.Typer(add_completion=False)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from kinesis_efo.cli import app as cli
-from kinesis_efo.cli.output import ExitCode
+from kinesis_efo_tools.cli import app as cli
+from kinesis_efo_tools.cli.output import ExitCode
 
 PAGE = (Path(__file__).parents[3] / "docs/command-line.md").read_text()
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from kinesis_efo.cli.lag_report import LagReport, data, view
 from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.leases import Lag, Lease, run_key
-from kinesis_efo.operate.lag import Movement, ReaderState, ShardLag
 from kinesis_efo.positions import Position, ShardKey
+from kinesis_efo_tools.cli.lag_report import LagReport, data, view
+from kinesis_efo_tools.operate.lag import Movement, ReaderState, ShardLag
 
 NOW = 1_700_000_000.0
 OWNER = "ip-10-0-0-7:6f2c:4026531836:4711:88123:00c0ffee00c0ffee"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import typer
 
-from kinesis_efo.cli.local_options import merged, parse_settings, parse_streams, wanted, write_manifest
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo_tools.cli.local_options import merged, parse_settings, parse_streams, wanted, write_manifest
 
 ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/prod-orders"
 

@@ -7,12 +7,12 @@ import io
 import pytest
 from rich.console import Console
 
-from kinesis_efo.cli.measuring import data, view
-from kinesis_efo.cli.measuring_options import Measuring, measuring
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.http2.facts import HttpFacts
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.operate.measurement import Measurement, SubscriptionResult
+from kinesis_efo_tools.cli.measuring import data, view
+from kinesis_efo_tools.cli.measuring_options import Measuring, measuring
+from kinesis_efo_tools.operate.measurement import Measurement, SubscriptionResult
 
 CONSUMER = "arn:aws:kinesis:eu-west-1:111122223333:stream/prod-orders/consumer/lake:1700000000"
 FOUND = Measurement(

@@ -13,12 +13,12 @@ from random import Random
 import msgspec
 import pytest
 
-from kinesis_efo.cli.local_process import Ready
-from kinesis_efo.cli.quickstart.command import check, introduction, template, write
-from kinesis_efo.cli.quickstart.flights import flights
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.operate import machine
-from kinesis_efo.operate.findings import Finding, Status
+from kinesis_efo_tools.cli.local_process import Ready
+from kinesis_efo_tools.cli.quickstart.command import check, introduction, template, write
+from kinesis_efo_tools.cli.quickstart.flights import flights
+from kinesis_efo_tools.operate import machine
+from kinesis_efo_tools.operate.findings import Finding, Status
 
 SPARK = Finding("Spark", Status.PASSED, "PySpark 4.3.0")
 JAVA = Finding("Java", Status.PASSED, "Java 17 (/usr/bin/java)")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kinesis_efo.cli.times import at, at_or_ago
+from kinesis_efo_tools.cli.times import at, at_or_ago
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.cli.top.axis import BYTES, RECORDS, SECONDS, axis
-from kinesis_efo.cli.top.document import MOST_ROWS, document
 from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
-from kinesis_efo.operate.following import Observation
-from kinesis_efo.operate.history import History
-from kinesis_efo.operate.pulse import Pulse
+from kinesis_efo_tools.cli.top.axis import BYTES, RECORDS, SECONDS, axis
+from kinesis_efo_tools.cli.top.document import MOST_ROWS, document
+from kinesis_efo_tools.operate.following import Observation
+from kinesis_efo_tools.operate.history import History
+from kinesis_efo_tools.operate.pulse import Pulse
 from tests.unit.cli.test_top_view import NOW, look
 
 

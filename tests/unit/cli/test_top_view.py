@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.cli.top.figures import data
-from kinesis_efo.cli.top.terminal import show
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus, RunStatus, ShardStatus, Subscription
 from kinesis_efo.leases import Lag, Lease, run_key
-from kinesis_efo.operate.following import Observation
-from kinesis_efo.operate.pulse import LagCause, Pulse
+from kinesis_efo_tools.cli.top.figures import data
+from kinesis_efo_tools.cli.top.terminal import show
+from kinesis_efo_tools.operate.following import Observation
+from kinesis_efo_tools.operate.pulse import LagCause, Pulse
 from tests.unit.cli.test_lag_report import shown
 
 NOW = 1_700_000_000.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kinesis_efo.emr.checks import consumer_faults
+from kinesis_efo_tools.emr.checks import consumer_faults
 from tests.unit.emr.test_submission import MANIFEST
 
 

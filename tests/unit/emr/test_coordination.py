@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from kinesis_efo.emr.coordination import living_owners, until_free
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Success
+from kinesis_efo_tools.emr.coordination import living_owners, until_free
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.virtual_time import LoopClock, run
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import kinesis_efo
-from kinesis_efo.emr.core_wheel import read_core_wheel
-from kinesis_efo.emr.packing import PythonPlatform, package
 from kinesis_efo.errors import PackagingError
+from kinesis_efo_tools.emr.core_wheel import read_core_wheel
+from kinesis_efo_tools.emr.packing import PythonPlatform, package
 from tests.support.wheels import make_wheel
 
 ROOT = Path(__file__).resolve().parents[3]

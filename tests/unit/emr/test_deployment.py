@@ -10,9 +10,9 @@ import botocore.session
 import pytest
 from botocore.stub import Stubber
 
-from kinesis_efo.emr.deployment import load_deployment
-from kinesis_efo.emr.target import Target
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo_tools.emr.deployment import load_deployment
+from kinesis_efo_tools.emr.target import Target
 
 DOCUMENT = {
     "schemaVersion": 1,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.emr.following import StopResult, stop, until_running
-from kinesis_efo.emr.job import Job
-from kinesis_efo.emr.platform import Platform
-from kinesis_efo.emr.target import JobRun, JobRunState, Site, Target, TargetKind
 from kinesis_efo.errors import RunFailedError, StillRunningError
+from kinesis_efo_tools.emr.following import StopResult, stop, until_running
+from kinesis_efo_tools.emr.job import Job
+from kinesis_efo_tools.emr.platform import Platform
+from kinesis_efo_tools.emr.target import JobRun, JobRunState, Site, Target, TargetKind
 from tests.support.virtual_time import LoopClock, run
 
 RUN = JobRun(

@@ -7,7 +7,9 @@ from importlib import import_module
 
 import pytest
 
-from kinesis_efo.emr.job import (
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.units import parse_size
+from kinesis_efo_tools.emr.job import (
     Job,
     job_name,
     lease_timeout,
@@ -16,9 +18,7 @@ from kinesis_efo.emr.job import (
     source_option,
     spark_settings,
 )
-from kinesis_efo.emr.target import TargetKind
-from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.units import parse_size
+from kinesis_efo_tools.emr.target import TargetKind
 
 ARCHIVE = "s3://artifacts/environments/0a/environment.tar.gz"
 MIB = 1 << 20

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.emr.packing import PythonPlatform, _write_launcher, find_uv, pack, package, read_archive
 from kinesis_efo.errors import PackagingError
+from kinesis_efo_tools.emr.packing import PythonPlatform, _write_launcher, find_uv, pack, package, read_archive
 
 HERE = PythonPlatform(f"3.{sys.version_info.minor}", "arm64" if os.uname().machine == "aarch64" else "x86_64")
 

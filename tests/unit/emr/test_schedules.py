@@ -6,8 +6,8 @@ import botocore.session
 import pytest
 from botocore.stub import Stubber
 
-from kinesis_efo.emr.schedules import Schedule, Schedules
 from kinesis_efo.errors import PlatformError
+from kinesis_efo_tools.emr.schedules import Schedule, Schedules
 
 ROLE = "arn:aws-cn:iam::111122223333:role/schedules"
 SCHEDULE = Schedule("test", "lake", "rate(1 hour)", "UTC", ROLE)

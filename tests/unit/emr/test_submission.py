@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.emr.artifacts import Artifact, Store
-from kinesis_efo.emr.checks import release_faults
-from kinesis_efo.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job
-from kinesis_efo.emr.packing import PythonPlatform
-from kinesis_efo.emr.submission import JobRequest, plan
-from kinesis_efo.emr.target import JobRun, JobRunState, Site, Target, TargetKind
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo_tools.emr.artifacts import Artifact, Store
+from kinesis_efo_tools.emr.checks import release_faults
+from kinesis_efo_tools.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job
+from kinesis_efo_tools.emr.packing import PythonPlatform
+from kinesis_efo_tools.emr.submission import JobRequest, plan
+from kinesis_efo_tools.emr.target import JobRun, JobRunState, Site, Target, TargetKind
 
 STREAM = "arn:aws:kinesis:eu-west-1:111122223333:stream/dev-orders"
 MANIFEST = Manifest(

@@ -13,12 +13,12 @@ from infra.pipeline.__main__ import main
 from infra.pipeline.apply_bootstrap import apply_bootstrap
 from infra.pipeline.deployments import deployment_of
 from infra.settings.model import Environment
-from kinesis_efo.emr.deployment import load_deployment
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo_infra.pipeline import filled_in
 from kinesis_efo_infra.pipeline.aws import client
 from kinesis_efo_infra.pipeline.foreign import foreign_consumers
 from kinesis_efo_infra.pipeline.terraform import Terraform
+from kinesis_efo_tools.emr.deployment import load_deployment
 
 PIPELINE = {"repository": "acme/lake"}
 

@@ -25,7 +25,7 @@ from infra.settings.names import Names, environment_of
 from infra.settings.values import ProjectName
 from infra.stacks.app import synthesize, synthesize_bootstrap
 from infra.stacks.permissions.scope import Scope
-from kinesis_efo.emr.job import job_name
+from kinesis_efo_tools.emr.job import job_name
 from tests.support.environments import EXAMPLE
 from tests.support.iam import allowed
 

@@ -13,8 +13,8 @@ from infra.local.up import localized
 from infra.settings import rules, schedules
 from infra.settings.model import Environment
 from infra.stacks import permissions
-from kinesis_efo.emr.deployment import Deployment
 from kinesis_efo_infra import iam
+from kinesis_efo_tools.emr.deployment import Deployment
 from tests.support.iam import Statement, allowed
 from tests.unit.infra.conftest import Synth
 

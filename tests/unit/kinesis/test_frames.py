@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.frames import MAX_FRAME, Frame, FrameDecoder, encode_frame
-from kinesis_efo.local import wire
+from kinesis_efo_local import wire
 from tests.support.decoders import decoder as decoder
 
 HEADERS = {":message-type": "event", ":event-type": "SubscribeToShardEvent"}

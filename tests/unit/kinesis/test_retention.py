@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.retention import Retention, predates, written_at
-from kinesis_efo.local.sequence import Numbering
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo_local.sequence import Numbering
 from tests.support.virtual_time import LoopClock, run
 
 HOUR = 3600.0

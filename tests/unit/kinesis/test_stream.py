@@ -23,10 +23,10 @@ from kinesis_efo.kinesis.before import End
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.local.sequence import Numbering
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo_local.sequence import Numbering
 from tests.support.transports import Opening, OpenSink, ScriptedTransport, Wait, payload, refused
 from tests.support.virtual_time import LoopClock, run
 

@@ -33,10 +33,10 @@ from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.subscription import ShardHistory, ShardSubscription
-from kinesis_efo.local.sequence import Numbering
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo_local.sequence import Numbering
 from tests.support.transports import (
     Large,
     Opening,

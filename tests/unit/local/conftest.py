@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import Kinesis, Settings, api
-from kinesis_efo.local.sequence import Ticks
-from kinesis_efo.local.writing import Entry, PutRecords, put_records
+from kinesis_efo_local import Kinesis, Settings, api
+from kinesis_efo_local.sequence import Ticks
+from kinesis_efo_local.writing import Entry, PutRecords, put_records
 
 
 class FakeClock:

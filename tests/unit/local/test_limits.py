@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.local.limits import Bucket
+from kinesis_efo_local.limits import Bucket
 
 
 @given(st.lists(st.floats(1, 500), min_size=1, max_size=100))

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kinesis_efo.local import AwsError
-from kinesis_efo.local.reading import cursor_for
+from kinesis_efo_local import AwsError
+from kinesis_efo_local.reading import cursor_for
 
 from .conftest import Bench
 

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.local.sequence import Numbering, Parsed, Ticks, parse
+from kinesis_efo_local.sequence import Numbering, Parsed, Ticks, parse
 
 SECOND = 1_000_000_000
 ticks = st.integers(SECOND, 2**63 - 2)

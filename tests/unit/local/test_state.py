@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import AwsError, Settings
+from kinesis_efo_local import AwsError, Settings
 
 from .conftest import Bench
 

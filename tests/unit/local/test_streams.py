@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinesis_efo.local import AwsError
-from kinesis_efo.local.shards import MAX_HASH
+from kinesis_efo_local import AwsError
+from kinesis_efo_local.shards import MAX_HASH
 
 from .conftest import Bench
 

@@ -9,9 +9,9 @@ from botocore.eventstream import EventStreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.local import AwsError, wire
-from kinesis_efo.local.tokens import open_token, seal
-from kinesis_efo.local.validation import check
+from kinesis_efo_local import AwsError, wire
+from kinesis_efo_local.tokens import open_token, seal
+from kinesis_efo_local.validation import check
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=100), max_size=5), st.binary(max_size=2000))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kinesis_efo.local import AwsError
-from kinesis_efo.local.writing import Entry, PutRecord, PutRecords, put_record, put_records
+from kinesis_efo_local import AwsError
+from kinesis_efo_local.writing import Entry, PutRecord, PutRecords, put_record, put_records
 
 from .conftest import Bench
 

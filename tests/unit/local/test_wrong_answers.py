@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from kinesis_efo.local import Settings
-from kinesis_efo.local.wrong_answers import KINDS, WrongAnswers, parse_kinds
+from kinesis_efo_local import Settings
+from kinesis_efo_local.wrong_answers import KINDS, WrongAnswers, parse_kinds
 
 
 def test_kinds_are_named_or_all() -> None:

@@ -11,8 +11,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.operate import dry_runs
-from kinesis_efo.operate.findings import Finding, Status
+from kinesis_efo_tools.operate import dry_runs
+from kinesis_efo_tools.operate.findings import Finding, Status
 
 ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
 REF = StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1700000000")

@@ -10,8 +10,8 @@ import pytest
 from kinesis_efo.errors import TableUnavailableError
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus
 from kinesis_efo.leases import Lease, run_key
-from kinesis_efo.operate.following import READ_AGAIN_SECONDS, Following, Observation
-from kinesis_efo.operate.live import RunReplies
+from kinesis_efo_tools.operate.following import READ_AGAIN_SECONDS, Following, Observation
+from kinesis_efo_tools.operate.live import RunReplies
 
 
 class SetClock:

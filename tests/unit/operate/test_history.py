@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
-from kinesis_efo.operate.history import ALL, History
-from kinesis_efo.operate.pulse import Pulse, View
+from kinesis_efo_tools.operate.history import ALL, History
+from kinesis_efo_tools.operate.pulse import Pulse, View
 
 NOW = 1_700_000_000.0
 

@@ -9,8 +9,8 @@ import pytest
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.operate.kcl_rows import KclRows, Naming, kcl_rows
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON
+from kinesis_efo_tools.operate.kcl_rows import KclRows, Naming, kcl_rows
 
 SHARDS = {"shardId-1": Shard("shardId-1", ("shardId-0",), (0, 9), first=5)}
 

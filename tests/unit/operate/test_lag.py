@@ -14,9 +14,9 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.watch import WatchResult
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.operate.backlog import MOST_CALLS, Backlog, backlog
-from kinesis_efo.operate.lag import Movement, ReaderState, ShardLag, Sightings, rows
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo_tools.operate.backlog import MOST_CALLS, Backlog, backlog
+from kinesis_efo_tools.operate.lag import Movement, ReaderState, ShardLag, Sightings, rows
 from tests.support.virtual_time import LoopClock, run
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")

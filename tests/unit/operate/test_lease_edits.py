@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.operate.lease_edits import Edit, apply, imported, moves, releases, replacement
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo_tools.operate.lease_edits import Edit, apply, imported, moves, releases, replacement
 from tests.support.lease_store import MemoryLeaseStore
 
 POSITIONS = st.sampled_from([TRIM_HORIZON, SHARD_END, Position.after(7), Position.after(90), Position.at_timestamp(5)])

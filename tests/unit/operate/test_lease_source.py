@@ -8,7 +8,7 @@ import pytest
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.leases import LeaseKeys
-from kinesis_efo.operate.lease_source import require_one_form
+from kinesis_efo_tools.operate.lease_source import require_one_form
 
 KEYS = LeaseKeys({"orders": "dev-orders"})
 BARE = "shardId-000000000000"

@@ -6,8 +6,8 @@ import pytest
 
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus
 from kinesis_efo.leases import Lease, run_key
-from kinesis_efo.operate.live import RunReplies, brought_up_to_date
 from kinesis_efo.positions import Position
+from kinesis_efo_tools.operate.live import RunReplies, brought_up_to_date
 
 
 @pytest.mark.parametrize(

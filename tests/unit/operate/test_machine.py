@@ -17,8 +17,8 @@ import pytest
 from kinesis_efo import __version__
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.core import Choice
-from kinesis_efo.operate import machine
-from kinesis_efo.operate.findings import Finding, Status
+from kinesis_efo_tools.operate import machine
+from kinesis_efo_tools.operate.findings import Finding, Status
 
 
 class Answering:

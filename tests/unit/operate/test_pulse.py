@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus, Subscription
-from kinesis_efo.operate.pulse import WINDOW_SECONDS, LagCause, Pulse, Sum, View
+from kinesis_efo_tools.operate.pulse import WINDOW_SECONDS, LagCause, Pulse, Sum, View
 
 MB = 1_000_000
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.operate.record_format import Format, RecordFilter, TailRecord, as_json, hexadecimal, raw
+from kinesis_efo_tools.operate.record_format import Format, RecordFilter, TailRecord, as_json, hexadecimal, raw
 
 DATA = st.binary() | st.text().map(str.encode) | st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

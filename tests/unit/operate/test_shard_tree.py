@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.kinesis.lineage import Shard
-from kinesis_efo.operate.shard_tree import tree
+from kinesis_efo_tools.operate.shard_tree import tree
 
 
 @st.composite

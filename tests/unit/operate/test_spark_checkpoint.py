@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.operate.findings import CheckFailed, CheckUnknown
-from kinesis_efo.operate.spark_checkpoint import PlannedBatch, folder_at, planned
 from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown
+from kinesis_efo_tools.operate.spark_checkpoint import PlannedBatch, folder_at, planned
 from tests.support.checkpoint_states import NEWEST, REFUSED, SINCE_42, SKIPPING, STATES
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795456444971,"conf":{}}'

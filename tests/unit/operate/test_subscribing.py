@@ -13,9 +13,9 @@ from botocore.exceptions import HTTPClientError
 
 from kinesis_efo.http2.facts import HttpFacts
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.operate import subscribing
-from kinesis_efo.operate.findings import CheckFailed
-from kinesis_efo.operate.measurement import TRANSPORTS, Measurement
+from kinesis_efo_tools.operate import subscribing
+from kinesis_efo_tools.operate.findings import CheckFailed
+from kinesis_efo_tools.operate.measurement import TRANSPORTS, Measurement
 from tests.support.transports import (
     Opening,
     Script,

@@ -1,5 +1,0 @@
-"""``kinesis-efo quickstart``: the first minutes of a new user, on one machine, without an AWS account."""
-
-from kinesis_efo.cli.quickstart.command import quickstart
-
-__all__ = ["quickstart"]

@@ -1,0 +1,124 @@
+"""Fixtures for tests of Spark jobs: the local AWS, and an application for each test. pytest finds them by itself.
+
+Needs the extra `local`. Nothing is imported or started unless a test uses it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from kinesis_efo_local import LocalAws
+    from kinesis_efo_local.rows import Row
+
+_MARKER: Final = (
+    'kinesis(streams={"orders": 2}, application="lake"): the streams, with their number of shards, and the application '
+    "that the fixture `kinesis` declares"
+)
+_FIRST: Final = "kinesis_efo_local_aws"
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalKinesis:
+    """The streams and the manifest of one test, made by the fixture `kinesis`.
+
+    Attributes:
+        aws: The local AWS.
+        manifest: Path of the manifest file, for `kinesis_efo.read_stream(spark, manifest=kinesis.manifest)`.
+        streams: Names of the streams in Kinesis, by the names in the manifest.
+    """
+
+    aws: LocalAws
+    manifest: str
+    streams: Mapping[str, str]
+
+    def put(self, stream: str, rows: Iterable[Row]) -> int:
+        """Put rows into a stream, like `LocalAws.put`.
+
+        Args:
+            stream: Its name in the manifest.
+            rows: The rows.
+
+        Returns:
+            The number of rows.
+        """
+        return self.aws.put(self.streams[stream], rows)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the local AWS before a fixture that starts Spark, because Spark's processes inherit the environment."""
+    for item in items:
+        names: list[str] = getattr(item, "fixturenames", [])
+        if _FIRST in names:
+            names.remove(_FIRST)
+            names.insert(0, _FIRST)
+
+
+@pytest.fixture(scope="session")
+def kinesis_efo_local_aws() -> Iterator[LocalAws]:
+    """The same as `local_aws`, under a name that no other project has, so that the order of a project's own fixtures stays."""
+    from kinesis_efo_local import LocalAws, Settings
+
+    _refuse_running_spark()
+    # Like the real service, but without waits that are useless in tests.
+    settings = Settings(consumer_creating_seconds=0.0, idle_event_seconds=0.5, resubscribe_seconds=0.0)
+    with LocalAws(settings=settings) as aws, pytest.MonkeyPatch.context() as patch:
+        for name, value in aws.environment.items():
+            patch.setenv(name, value)
+        # Spark would start the first Python on the PATH, which may not be the one of the tests.
+        if "PYSPARK_PYTHON" not in os.environ:
+            patch.setenv("PYSPARK_PYTHON", sys.executable)
+        yield aws
+
+
+@pytest.fixture(scope="session")
+def local_aws(kinesis_efo_local_aws: LocalAws) -> LocalAws:
+    """The local AWS. The environment makes every AWS SDK of this process and its children use it."""
+    return kinesis_efo_local_aws
+
+
+@pytest.fixture
+def kinesis(request: pytest.FixtureRequest, local_aws: LocalAws, tmp_path: Path) -> Iterator[LocalKinesis]:
+    """Streams, consumers, lease table and manifest of one test, as declared by `@pytest.mark.kinesis`; by default one stream `orders`."""
+    from kinesis_efo_local import LocalApplication, LocalStream, declare
+
+    marker = request.node.get_closest_marker("kinesis")
+    given = {"streams": {"orders": 1}, "application": "lake", **(marker.kwargs if marker else {})}
+    if unknown := given.keys() - {"streams", "application"}:
+        raise pytest.UsageError(
+            f"@pytest.mark.kinesis has no argument {min(unknown)!r}: it takes streams and application"
+        )
+    number = next(_numbers)
+    streams = [LocalStream(name, f"test-{number}-{name}", shards) for name, shards in given["streams"].items()]
+    table = f"test-{number}-{given['application']}"
+    document = declare(local_aws, LocalApplication(given["application"], streams, lease_table=table))
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(json.dumps(document))
+    yield LocalKinesis(local_aws, str(manifest), {stream.name: stream.stream_name for stream in streams})
+    client = local_aws.client("kinesis")
+    for stream in streams:
+        client.delete_stream(StreamName=stream.stream_name, EnforceConsumerDeletion=True)
+
+
+def _refuse_running_spark() -> None:
+    sql = sys.modules.get("pyspark.sql")
+    if sql is not None and sql.SparkSession.getActiveSession() is not None:
+        raise pytest.UsageError(
+            "Spark runs already, and its processes do not know the local AWS: let the fixture that starts it ask for `local_aws`, as in "
+            "`def spark(local_aws)`"
+        )

@@ -1,0 +1,98 @@
+"""The settings of the local AWS. The defaults are like the real service, except for waits that only slow tests down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from .errors import AwsError, partition_of
+from .wrong_answers import parse_kinds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Behaviour of the local Kinesis. All durations are seconds, all sizes bytes.
+
+    Args:
+        region: Region of clients made by `LocalAws.client`. Other regions work too, each with its own streams.
+        account_id: Account in every ARN.
+        subscription_seconds: Time after which a subscription ends by itself (the real service: 5 minutes).
+        idle_event_seconds: Interval of the empty events in an idle subscription.
+        resubscribe_seconds: Time after a successful SubscribeToShard in which another one is refused; later it takes over.
+        subscribe_interval_seconds: Least time between two SubscribeToShard calls per consumer and shard, refused ones included.
+        stream_creating_seconds: How long a stream is CREATING (and DELETING). With 0, botocore's waiters, which check only
+            every 10 s, return at once.
+        reshard_seconds: How long a stream is UPDATING before a reshard, or a change of its encryption, takes effect.
+        consumer_creating_seconds: How long a consumer is CREATING.
+        consumer_deleting_seconds: How long a consumer is DELETING.
+        retention_seconds: Retention of new streams; None for 24 hours. A short one lets records expire in tests.
+        read_limit: Whether to enforce 2 MiB/s per consumer and shard, and GetRecords' 5 calls and 2 MiB per second and shard.
+        write_limit: Whether to enforce 1 MiB/s and 1,000 records/s per shard.
+        max_event_bytes: Most bytes (data and keys) in an event; a larger record is sent alone.
+        max_event_records: Most records in an event.
+        signature_seconds: How far the time of a signature may be from the server's clock; `math.inf` where a clock is set for a test.
+        iterator_seconds: Time after which shard iterators and paging tokens expire.
+        max_shards: Most open shards per account and region.
+        max_concurrent_streams: Most open requests of an HTTP/2 connection, as the real service has it; one more is refused.
+        max_request_bytes: Most bytes of a request, such as an archive that is put to S3; a larger one is refused.
+        trace_length: Number of calls that `kinesis.trace` keeps.
+        wrong_answers: Kinds of wrong answers that GetRecords, SubscribeToShard and ListShards give, comma-separated: quiet, behind,
+            last-number, empty, no-shards; or all. See `kinesis_efo_local.wrong_answers`.
+        wrong_answers_rate: The part of the answers that are wrong where they can be, from 0 to 1.
+        wrong_answers_in_a_row: So many answers without the records or the shards that are there follow each other at most, for one
+            reader of a shard or one stream.
+    """
+
+    region: str = "us-east-1"
+    account_id: str = "123456789012"
+    subscription_seconds: float = 300.0
+    idle_event_seconds: float = 5.0
+    resubscribe_seconds: float = 5.0
+    subscribe_interval_seconds: float = 1.0
+    stream_creating_seconds: float = 0.0
+    reshard_seconds: float = 0.0
+    consumer_creating_seconds: float = 0.5
+    consumer_deleting_seconds: float = 0.5
+    retention_seconds: float | None = None
+    read_limit: bool = True
+    write_limit: bool = False
+    max_event_bytes: int = 1_000_000
+    max_event_records: int = 500
+    signature_seconds: float = 300.0
+    iterator_seconds: float = 300.0
+    max_shards: int = 10_000
+    max_concurrent_streams: int = 5
+    max_request_bytes: int = 1024 * 1024 * 1024
+    trace_length: int = 100_000
+    wrong_answers: str = ""
+    wrong_answers_rate: float = 0.5
+    wrong_answers_in_a_row: int = 2
+
+    def __post_init__(self) -> None:
+        zero_is_fine = {
+            "resubscribe_seconds",
+            "subscribe_interval_seconds",
+            "stream_creating_seconds",
+            "reshard_seconds",
+            "consumer_creating_seconds",
+            "consumer_deleting_seconds",
+            "trace_length",
+        }
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            if value < 0 or (value == 0 and field.name not in zero_is_fine):
+                least = "0 or more" if field.name in zero_is_fine else "more than 0"
+                raise ValueError(f"local AWS setting {field.name} must be {least}; got {value!r}")
+        try:
+            partition_of(self.region)
+        except AwsError:
+            raise ValueError(
+                f"local AWS setting region must be one of AWS, such as us-east-1; got {self.region!r}"
+            ) from None
+        if self.wrong_answers_rate > 1:
+            raise ValueError(f"local AWS setting wrong_answers_rate must be at most 1; got {self.wrong_answers_rate!r}")
+        try:
+            parse_kinds(self.wrong_answers)
+        except ValueError as error:
+            raise ValueError(f"local AWS setting wrong_answers: {error}") from None

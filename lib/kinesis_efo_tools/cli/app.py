@@ -1,0 +1,160 @@
+"""The command group: lists the commands, imports each when it is called, and prints errors.
+
+A command's module has its Typer app, `app`. It is imported late, so that help and completion are fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from kinesis_efo import __version__
+from kinesis_efo_tools.cli.failing import fail, wants_json
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command that has not been imported yet.
+
+    Attributes:
+        module: Its module.
+        summary: Its line in the list of commands.
+    """
+
+    module: str
+    summary: str
+
+
+COMMANDS: Final = {
+    "doctor": Entry("kinesis_efo_tools.cli.commands.doctor", "Check everything a query of an application needs."),
+    "emr": Entry("kinesis_efo_tools.cli.commands.emr", "Pack jobs, run them on EMR, stop them."),
+    "lag": Entry("kinesis_efo_tools.cli.commands.lag", "Show how far applications are behind, shard by shard."),
+    "leases": Entry("kinesis_efo_tools.cli.commands.leases", "See an application's leases, and change them by hand."),
+    "local": Entry("kinesis_efo_tools.cli.commands.local", "Serve Kinesis with Enhanced Fan-Out on this machine."),
+    "manifest": Entry(
+        "kinesis_efo_tools.cli.commands.manifest", "Write an application's manifest, show it, or check it against AWS."
+    ),
+    "put": Entry("kinesis_efo_tools.cli.commands.put", "Write lines or files into a stream."),
+    "quickstart": Entry(
+        "kinesis_efo_tools.cli.commands.quickstart", "Read a stream with Spark on this machine, in a minute."
+    ),
+    "shards": Entry("kinesis_efo_tools.cli.commands.shards", "Show the shards of an application's streams as a tree."),
+    "tail": Entry("kinesis_efo_tools.cli.commands.tail", "Print the records of a stream."),
+    "top": Entry("kinesis_efo_tools.cli.commands.top", "Watch a live run: what is slow, and why."),
+}
+"""Every command by its name."""
+
+
+_METAVARS: Final = {"bool": "FLAG", "int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "PATH"}
+"""The names of types in help, instead of Python's."""
+
+
+class LazyGroup(TyperGroup):
+    """A command group that imports a command when it is called, not when it is listed."""
+
+    _listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Return the names of all commands, sorted as in the help."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """Return the command of that name; None if there is none."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        return TyperCommand(cmd_name, help=entry.summary) if self._listing else load(cmd_name, entry)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command with which the arguments begin. If it does not exist, the error suggests similar names."""
+        names: Any = dict.fromkeys(COMMANDS)  # the search needs only the keys
+        self.commands = names
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of the group from the summaries, without importing the commands."""
+        with self._summaries():
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Complete a command's name from the summaries, without importing the commands."""
+        with self._summaries():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _summaries(self) -> Iterator[None]:
+        self._listing = True
+        try:
+            yield
+        finally:
+            self._listing = False
+
+
+def load(name: str, entry: Entry) -> Any:
+    """Import a command."""
+    found = typer.main.get_command(importlib.import_module(entry.module).app)
+    found.name = name
+    return readable(found)
+
+
+def readable(command: Any) -> Any:
+    """Set missing names of options' values in the help of a command and its subcommands. Returns the command."""
+    if command.help:
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
+    options = [each for each in command.params if each.param_type_name == "option"]
+    for parameter in [*options, command.get_help_option(typer.Context(command))]:
+        if parameter.metavar is None and (name := _METAVARS.get(_type_of(parameter))):
+            parameter.metavar = name
+    for below in getattr(command, "commands", {}).values():
+        readable(below)
+    return command
+
+
+def _type_of(parameter: Any) -> str:
+    # Earlier versions of typer have no such method, and write other names.
+    return str(getattr(parameter, "bare_type", str)()).removeprefix("list[").removesuffix("]")
+
+
+app = typer.Typer(
+    name="kinesis-efo",
+    cls=LazyGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"kinesis-efo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Amazon Kinesis with Enhanced Fan-Out for PySpark."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line. An error becomes one message on stderr and the exit code (`ExitCode`).
+
+    Args:
+        arguments: Arguments without the program's name; None for those of this process.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = wants_json(words)
+    try:
+        # In standalone mode, typer prints usage errors in a box.
+        sys.exit(app(args=words, standalone_mode=not as_json) or 0)
+    except Exception as error:
+        fail(error, as_json=as_json)

@@ -1,0 +1,178 @@
+"""Options that commands share: which application, and how to reach AWS."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from kinesis_efo.errors import ManifestError, UsageError
+from kinesis_efo.manifest import Manifest, load_manifest, parse_manifest
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.units import parse_duration
+from kinesis_efo_tools.cli import times
+from kinesis_efo_tools.cli.declaring import Group
+
+ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
+"""The AWS SDK's environment variable for `--endpoint-url`."""
+
+MANIFEST_VARIABLE = "KINESIS_EFO_MANIFEST"
+"""Environment variable for `--manifest`."""
+
+
+def manifest_files(incomplete: str) -> list[str]:
+    """Complete a manifest's location: directories, JSON files, and the schemes of remote locations.
+
+    Completion does not call AWS.
+    """
+    schemes = [scheme for scheme in ("ssm:///", "s3://") if scheme.startswith(incomplete)]
+    folder = Path(incomplete or ".") if incomplete.endswith("/") or not incomplete else Path(incomplete).parent
+    try:
+        found = sorted(folder.iterdir())
+    except OSError:
+        return schemes
+    names = [f"{path}/" if path.is_dir() else str(path) for path in found if path.is_dir() or path.suffix == ".json"]
+    return schemes + [name for name in names if name.startswith(incomplete)]
+
+
+def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete a stream's name from the manifest on the command line, if that is a local file."""
+    location = ctx.params.get("manifest")
+    if not isinstance(location, str) or "://" in location:
+        return []
+    try:
+        manifest = parse_manifest(Path(location).read_bytes(), location)
+    except (OSError, ManifestError):
+        return []
+    return [name for name in sorted(manifest.streams) if name.startswith(incomplete)]
+
+
+def manifest_option(text: str) -> Any:
+    """Make the option for a manifest."""
+    return typer.Option(
+        "--manifest", "-m",
+        envvar=MANIFEST_VARIABLE, metavar="LOCATION", help=text, autocompletion=manifest_files,
+    )  # fmt: skip
+
+
+def _stream_option(text: str) -> Any:
+    return typer.Option("--stream", "-s", metavar="NAME", help=text, autocompletion=stream_names)
+
+
+ManifestOption: TypeAlias = Annotated[
+    str, manifest_option("The application's manifest: a path, ssm:///name or s3://bucket/key.")
+]
+OptionalManifestOption: TypeAlias = Annotated[
+    str | None, manifest_option("A manifest; --stream may then be one of its names.")
+]
+StreamOption: TypeAlias = Annotated[
+    str, _stream_option("The stream: its name in the manifest, its name in Kinesis, or its ARN.")
+]
+StreamsOption: TypeAlias = Annotated[
+    list[str] | None, _stream_option("Only this stream of the manifest; may be repeated.")
+]
+
+
+def shard_ids(texts: list[str] | None) -> list[str] | None:
+    """Expand numbers to ids of shards.
+
+    >>> shard_ids(["3", "shardId-000000000004"])
+    ['shardId-000000000003', 'shardId-000000000004']
+    """
+    return texts and [f"shardId-{int(text):012}" if text.isdecimal() else text for text in texts]
+
+
+ShardsOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shard",
+        metavar="ID",
+        callback=shard_ids,
+        help="Only this shard, such as 3 for shardId-000000000003; may be repeated.",
+    ),
+]
+
+TimeoutOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--lease-timeout",
+        metavar="DURATION",
+        help="A worker that renews nothing for this long is dead. The query's leaseTimeout, or KCL's failover time.",
+    ),
+]
+
+
+def aws_settings(
+    *,
+    region: Annotated[
+        str | None, typer.Option("--region", metavar="REGION", help="AWS region; the manifest's by default.")
+    ] = None,
+    role_arn: Annotated[
+        str | None, typer.Option("--role-arn", metavar="ARN", help="Role to assume, such as the job's own.")
+    ] = None,
+    external_id: Annotated[
+        str | None, typer.Option("--external-id", metavar="ID", help="External ID for --role-arn.")
+    ] = None,
+    endpoint_url: Annotated[
+        str | None,
+        typer.Option(
+            "--endpoint-url", metavar="URL", help="One endpoint for every AWS service, like AWS_ENDPOINT_URL."
+        ),
+    ] = None,
+) -> AwsSettings:
+    """Make the AWS settings from the options.
+
+    Raises:
+        UsageError: The options contradict each other, or one is not valid.
+    """
+    if external_id and not role_arn:
+        raise UsageError("--external-id goes with --role-arn: give both")
+    for name, url in (("--endpoint-url", endpoint_url), (ENDPOINT_VARIABLE, os.environ.get(ENDPOINT_VARIABLE))):
+        if url and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
+            raise UsageError(f"{name} must be a URL such as http://127.0.0.1:4566; got {url!r}")
+    if region and not re.fullmatch(r"[a-z]+(-[a-z0-9]+)+", region):
+        raise UsageError(f"--region must be a region such as eu-west-1; got {region!r}")
+    return AwsSettings(region=region, endpoint_url=endpoint_url, role_arn=role_arn, external_id=external_id)
+
+
+Aws: TypeAlias = Annotated[AwsSettings, Group(aws_settings)]
+
+
+def seconds(option: str, text: str) -> float:
+    """Parse the value of an option, such as `10s`, into seconds.
+
+    Raises:
+        UsageError: The text is not a duration, or has no unit.
+    """
+    times.check_unit(option, text)
+    try:
+        return parse_duration(text) / 1000
+    except ValueError:
+        raise UsageError(f"{option} must be a duration such as 10s; got {text!r}") from None
+
+
+def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> Manifest:
+    """Load the manifest with the given streams; None for all.
+
+    Raises:
+        ManifestError: It cannot be loaded or is not valid, or lacks a stream.
+    """
+    from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
+    from kinesis_efo.aws_errors import describe, is_foreign
+
+    try:
+        found = load_manifest(location, SyncClients(aws, config=INTERACTIVE_CONFIG))
+    except ManifestError as error:
+        cause = error.__cause__
+        if isinstance(cause, Exception) and is_foreign(cause):
+            raise ManifestError(f"manifest {location} cannot be loaded: {describe(cause)}") from cause
+        raise
+    if unknown := [name for name in streams or () if name not in found.streams]:
+        raise UsageError(
+            f"--stream names {', '.join(map(repr, unknown))}, but the manifest {found.source} has "
+            f"{', '.join(map(repr, sorted(found.streams)))}"
+        )
+    return found.select(streams)

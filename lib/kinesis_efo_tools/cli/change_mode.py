@@ -1,0 +1,51 @@
+"""Options of commands that change leases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+import typer
+
+from kinesis_efo_tools.cli import arguments, output
+from kinesis_efo_tools.cli.declaring import Group
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeMode:
+    """The options for changing leases.
+
+    Attributes:
+        lease_timeout: Seconds after which a silent owner is dead.
+        dry_run: Only show the changes.
+        force: Change leases even if a live worker holds them.
+        yes: Do not ask for confirmation.
+        as_json: Print JSON instead of a table.
+    """
+
+    lease_timeout: float
+    dry_run: bool
+    force: bool
+    yes: bool
+    as_json: bool
+
+
+def change_mode(
+    *,
+    lease_timeout: arguments.TimeoutOption = "10s",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Change leases even if a live worker holds them: it loses them.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Change leases without asking.")] = False,
+    as_json: output.JsonFlag = False,
+) -> ChangeMode:
+    """Make the mode from the options.
+
+    Raises:
+        ConfigurationError: `--lease-timeout` is not a duration.
+    """
+    return ChangeMode(arguments.seconds("--lease-timeout", lease_timeout), dry_run, force, yes, as_json)
+
+
+Mode: TypeAlias = Annotated[ChangeMode, Group(change_mode)]

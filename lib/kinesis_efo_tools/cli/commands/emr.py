@@ -1,0 +1,223 @@
+"""``kinesis-efo emr``: its commands, with their options and their help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+from kinesis_efo_tools.cli import arguments, output
+from kinesis_efo_tools.cli.declaring import command
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Pack jobs, run them on EMR, stop them.")
+
+
+DIST: Final = Path("dist") / "emr"
+"""The default directory of archives."""
+
+ArtifactsOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--artifacts",
+        metavar="S3",
+        help="S3 location for archives, programs and stop markers: s3://bucket, or with a prefix.",
+    ),
+]
+
+GraceOption: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--grace", min=0, metavar="SECONDS", help="Time for a run to end by itself before EMR ends it; 0 for none."
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplicationOptions:
+    """Options with the name of a deployed application."""
+
+    aws: arguments.Aws
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            "--environment",
+            "-e",
+            metavar="NAME",
+            help="As dev, or lake.dev in project lake. With --application: all other options default to what was deployed.",
+        ),
+    ] = None
+    application: Annotated[
+        str | None, typer.Option("--application", "-a", metavar="NAME", help="The application to run.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions(ApplicationOptions):
+    """Options with an application's name, or its target and manifest."""
+
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            "-t",
+            metavar="KIND:ID",
+            help="cluster:j-..., serverless:<application> or eks:<virtual cluster>.",
+        ),
+    ] = None
+    manifest: Annotated[
+        str | None,
+        typer.Option(
+            "--manifest",
+            "-m",
+            metavar="LOCATION",
+            help=f"The application's manifest; without --application, {arguments.MANIFEST_VARIABLE} may name it.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackOptions(ApplicationOptions):
+    """Options for packing an application's project."""
+
+    project: Annotated[Path, typer.Option("--project", help="Directory of the uv project to pack.")] = Path()
+    python: Annotated[
+        str | None, typer.Option("--python", metavar="VERSION", help="Python version of the cluster; 3.11 by default.")
+    ] = None
+    architecture: Annotated[
+        str | None,
+        typer.Option(
+            "--architecture",
+            metavar="NAME",
+            help="Architecture of the cluster: x86_64 (default), or arm64 for Graviton.",
+        ),
+    ] = None
+
+
+@command(app.command())
+class Package(PackOptions):
+    """Pack a project and its locked dependencies for the cluster's Python, as an archive for --archives.
+
+    The same project makes the same bytes. The archive holds neither PySpark nor boto3. Says whether the job's records are decoded
+    by the native core or by Python.
+    """
+
+    core: Annotated[
+        Path | None,
+        typer.Option(
+            "--core",
+            metavar="WHEEL",
+            help="The wheel of kinesis-efo-core for the cluster, which decodes records faster than Python.",
+        ),
+    ] = None
+    out: Annotated[Path, typer.Option("--out", help="Directory for the archive.")] = DIST
+    as_json: output.JsonFlag = False
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.emr.package import package
+
+        package(self)
+
+
+@command(app.command(context_settings={"allow_interspersed_args": True}))
+class Submit(PackOptions, TargetOptions):
+    """Submit a job: upload its files where they are missing, start it, and wait until it runs.
+
+    Refuses (exit code 3) a job that could not work: its consumer is not ACTIVE, the lease table is missing, the release has no
+    Spark 4, or the application already has a live run. Submitting the same job twice makes one run.
+
+    A job that is declared with a schedule is not started: EventBridge Scheduler gets the request, and starts it then.
+    """
+
+    argument: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ARGUMENTS", help="Arguments of the program, after --; submit adds --manifest."),
+    ] = None
+    job: Annotated[
+        str | None,
+        typer.Option(
+            "--job", "-j", metavar="PROGRAM", help="The program: its path, or its name in the project's jobs/."
+        ),
+    ] = None
+    archive: Annotated[
+        Path | None,
+        typer.Option("--archive", help="Archive that `package` made; without it, submit packs the project."),
+    ] = None
+    artifacts: ArtifactsOption = None
+    execution_role: Annotated[
+        str | None, typer.Option("--execution-role", metavar="ARN", help="ARN of the role that the job runs with.")
+    ] = None
+    release_label: Annotated[
+        str | None, typer.Option("--release-label", metavar="LABEL", help="EMR release, for eks targets.")
+    ] = None
+    logs: Annotated[str | None, typer.Option("--logs", metavar="S3", help="S3 location for EMR's logs.")] = None
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
+    ] = None
+    replace: Annotated[bool, typer.Option("--replace", help="Stop the live run of this application first.")] = False
+    if_changed: Annotated[
+        bool, typer.Option("--if-changed", help="Do nothing if exactly this job runs; replace any other run.")
+    ] = False
+    grace: GraceOption = 600
+    now: Annotated[
+        bool, typer.Option("--now", help="Start a job that has a schedule once, at once; the schedule stays as it is.")
+    ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and print the request; change nothing.")
+    ] = False
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job runs.")] = True
+    patience: Annotated[float, typer.Option("--patience", metavar="SECONDS", help="How long --follow waits.")] = 900.0
+    as_json: output.JsonFlag = False
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.emr.submit import submit
+
+        submit(self)
+
+
+@command(app.command())
+class Stop(TargetOptions):
+    """Stop an application's runs: each finishes its micro-batch and releases its leases. EMR ends one that takes too long.
+
+    The schedule of its job, if it has one, is deleted first; `submit` sets it again.
+
+    Exit code 1 if a worker still renews the leases afterwards.
+    """
+
+    artifacts: ArtifactsOption = None
+    grace: GraceOption = 600
+    as_json: output.JsonFlag = False
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.emr.runs import stop
+
+        stop(self)
+
+
+@command(app.command())
+class Status(TargetOptions):
+    """Show an application's runs, newest first, and where their logs are. Exit code 1 if none is live."""
+
+    as_json: output.JsonFlag = False
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.emr.runs import status
+
+        status(self)
+
+
+@command(app.command())
+class Logs(TargetOptions):
+    """Show the end of the driver's log of a run, as EMR stored it in S3, and the error with which the driver failed."""
+
+    run: Annotated[str | None, typer.Option(metavar="ID", help="A run of the application; the newest by default.")] = (
+        None
+    )
+    lines: Annotated[int, typer.Option(min=1, metavar="NUMBER", help="How many of the log's last lines.")] = 100
+    as_json: output.JsonFlag = False
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.emr.runs import logs
+
+        logs(self)

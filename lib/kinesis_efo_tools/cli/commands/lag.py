@@ -1,0 +1,57 @@
+"""``kinesis-efo lag``: its options and its help."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kinesis_efo_tools.cli import arguments, output
+from kinesis_efo_tools.cli.arguments import TimeoutOption
+from kinesis_efo_tools.cli.declaring import command
+
+app = typer.Typer(add_completion=False)
+
+
+@command(app.command())
+class Lag:
+    """Show how far each shard is behind: position, unread records and seconds, and whether it moves; the furthest behind first.
+
+    The positions come from the run itself if it can be reached, else from the lease table, which is some seconds old. Watches the owners
+    for some seconds to see which are alive. With --json and --watch, each report is one line. Exit code 5 if some streams are missing
+    because their shards could not be listed.
+    """
+
+    aws: arguments.Aws
+    manifest: Annotated[
+        list[str],
+        arguments.manifest_option(
+            "An application's manifest: a path, ssm:///name or s3://bucket/key; may be repeated."
+        ),
+    ]
+    stream: arguments.StreamsOption = None
+    again: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until interrupted.")] = False
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two looks, with --watch.")] = "5s"
+    count: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Count up to this many unread records per shard, with GetRecords, which shares its limits with polling "
+            "readers. 0 makes no calls: the seconds are then an upper bound.",
+        ),
+    ] = 100
+    lease_timeout: TimeoutOption = "10s"
+    above: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-above",
+            metavar="DURATION",
+            help=f"Exit with code {output.ExitCode.BEHIND.value} if a shard is further behind, or its lag is unknown.",
+        ),
+    ] = None
+    as_json: output.JsonFlag = False
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.lag import lag
+
+        lag(self)

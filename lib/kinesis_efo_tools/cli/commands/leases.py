@@ -1,0 +1,141 @@
+"""``kinesis-efo leases``: its commands, with their options and their help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kinesis_efo_tools.cli import arguments, output
+from kinesis_efo_tools.cli.arguments import ShardsOption
+from kinesis_efo_tools.cli.change_mode import Mode
+from kinesis_efo_tools.cli.declaring import command
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="See an application's leases, and change them by hand."
+)
+
+
+@command(app.command("list"))
+class List:
+    """List the holder of the lease on each stream, and how far each shard was read. `lag` shows whether an owner is alive."""
+
+    aws: arguments.Aws
+    manifest: arguments.ManifestOption
+    stream: arguments.StreamsOption = None
+    shard: ShardsOption = None
+    as_json: output.JsonFlag = False
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.leases import list_leases
+
+        list_leases(self)
+
+
+@command(app.command())
+class Release:
+    """Free the leases of dead runs, so that a restart need not wait until they expire."""
+
+    mode: Mode
+    aws: arguments.Aws
+    manifest: arguments.ManifestOption
+    stream: arguments.StreamsOption = None
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.leases import release
+
+        release(self)
+
+
+@command(app.command())
+class Reset:
+    """Move leases to a position: where a new query with startingPosition=LEASES, or a KCL application, begins.
+
+    For a whole stream, the table then has the rows of the shards that are open at that position; the shards that continue
+    them get their rows once they are read. A query that has a checkpoint is not affected.
+    """
+
+    mode: Mode
+    aws: arguments.Aws
+    manifest: arguments.ManifestOption
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="POSITION",
+            help="TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms> (local time without a zone); "
+            "with --shard also AFTER:<sequence number> and SHARD_END.",
+        ),
+    ]
+    stream: arguments.StreamsOption = None
+    shard: ShardsOption = None
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.leases import reset
+
+        reset(self)
+
+
+@command(app.command())
+class Export:
+    """Export the checkpoints of all shards as JSON, in the form of `aws dynamodb scan`; `import-kcl --from-file` reads it."""
+
+    aws: arguments.Aws
+    manifest: arguments.ManifestOption
+    to: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output by default.")] = None
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.lease_transfer import export
+
+        export(self)
+
+
+@command(app.command("import-kcl"))
+class ImportKcl:
+    """Take over the positions of a KCL application. Stop it first; then start the query with startingPosition=LEASES."""
+
+    mode: Mode
+    aws: arguments.Aws
+    manifest: arguments.ManifestOption
+    from_table: Annotated[
+        str | None,
+        typer.Option(metavar="TABLE", help="The KCL application's lease table, which bears its application name."),
+    ] = None
+    from_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An export, or the output of `aws dynamodb scan`.")
+    ] = None
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            "--stream",
+            "-s",
+            metavar="NAME",
+            help="Stream of the rows that name only a shard, if the application has several streams.",
+        ),
+    ] = None
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.lease_transfer import import_kcl
+
+        import_kcl(self)
+
+
+@command(app.command("export-kcl"))
+class ExportKcl:
+    """Write positions to a KCL application's table, so that it goes on exactly where the query stopped. Stop the query first."""
+
+    mode: Mode
+    aws: arguments.Aws
+    manifest: arguments.ManifestOption
+    table: Annotated[
+        str, typer.Option(metavar="TABLE", help="The KCL application's lease table, which bears its application name.")
+    ]
+    multi_stream: Annotated[
+        bool, typer.Option("--multi-stream", help="The KCL application reads several streams (MultiStreamTracker).")
+    ] = False
+    stream: arguments.StreamsOption = None
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.lease_transfer import export_kcl
+
+        export_kcl(self)

@@ -1,0 +1,30 @@
+"""``kinesis-efo quickstart``: its options and its help."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kinesis_efo_tools.cli.declaring import command
+from kinesis_efo_tools.cli.extras import needed_by
+
+app = typer.Typer(add_completion=False)
+
+
+@command(app.command())
+class Quickstart:
+    """Read a stream of flights with Spark, on this machine alone: needs Java, and no AWS account.
+
+    Starts the local AWS, declares a stream, puts flights into it, writes first.py into this folder, unless you have changed it,
+    and runs it. Ctrl-C ends everything.
+    """
+
+    rate: Annotated[int, typer.Option(min=1, max=1000, help="Flights that are put each second.")] = 25
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the local AWS; 0 picks a free one.")] = 0
+
+    def __call__(self) -> None:
+        with needed_by("quickstart", "spark,local"):
+            from kinesis_efo_tools.cli.quickstart import quickstart
+
+        quickstart(self)

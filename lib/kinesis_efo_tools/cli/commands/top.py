@@ -1,0 +1,34 @@
+"""``kinesis-efo top``: its options and its help."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kinesis_efo_tools.cli import arguments, output
+from kinesis_efo_tools.cli.declaring import command
+
+app = typer.Typer(add_completion=False)
+
+
+@command(app.command())
+class Top:
+    """Watch a live run: lag, rates, buffers and subscriptions of each shard, the worst first, and what is slow.
+
+    The figures come from the run itself, which must be reachable from here, for example from the driver's host; `lag` needs only the
+    lease table. With --json, each observation is one line. Ctrl-C ends it.
+    """
+
+    aws: arguments.Aws
+    manifest: arguments.ManifestOption
+    stream: arguments.StreamsOption = None
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two looks.")] = "2s"
+    web: Annotated[bool, typer.Option("--web", help="Show it as a page for browsers on this machine, too.")] = False
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of the page; 0: any that is free.")] = 0
+    as_json: output.JsonFlag = False
+
+    def __call__(self) -> None:
+        from kinesis_efo_tools.cli.top import top
+
+        top(self)

@@ -1,0 +1,69 @@
+"""``kinesis-efo emr package``: packs a project and its dependencies for a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+
+from kinesis_efo.errors import PackagingError, UsageError
+from kinesis_efo.units import format_size
+from kinesis_efo_tools.cli import output
+from kinesis_efo_tools.cli.commands.emr import Package, PackOptions
+from kinesis_efo_tools.cli.emr.context import Context
+from kinesis_efo_tools.emr.core_wheel import CoreWheel, read_core_wheel
+from kinesis_efo_tools.emr.deployment import Deployment
+from kinesis_efo_tools.emr.packing import Archive, PythonPlatform
+from kinesis_efo_tools.emr.packing import package as build
+
+
+def package(given: Package) -> None:
+    deployed = None
+    if given.environment or given.application:
+        with Context.deployed(given) as deployed:
+            pass
+    core = read_core_wheel(given.core) if given.core else None
+    archive = built(given.project, given.out, platform(given, deployed), core)
+    output.answer(given.as_json, _archive_data(archive), lambda: _archive_view(archive))
+
+
+def platform(given: PackOptions, deployed: Deployment | None) -> PythonPlatform:
+    """Return the platform to pack for: that of the command line, or of the deployment.
+
+    Raises:
+        UsageError: Packing does not support it.
+    """
+    python = given.python or (deployed.python if deployed else None) or "3.11"
+    architecture = given.architecture or (deployed.architecture if deployed else None) or "x86_64"
+    try:
+        return PythonPlatform(python, architecture)  # type: ignore[arg-type]  # checked by PythonPlatform
+    except PackagingError as error:
+        raise UsageError(str(error)) from None
+
+
+def built(project: Path, out: Path, target: PythonPlatform, core: CoreWheel | None = None) -> Archive:
+    """Pack a project, with a remark."""
+    output.remark(f"packing {project.resolve().name} for Python {target.python} on {target.architecture}")
+    return build(project, out, target, core=core)
+
+
+def _archive_data(archive: Archive) -> dict[str, Any]:
+    return {
+        "archive": str(archive.path),
+        "digest": archive.digest,
+        "bytes": archive.path.stat().st_size,
+        "python": archive.platform.python,
+        "architecture": archive.platform.architecture,
+        "core": archive.core,
+        "packages": dict(archive.packages),
+    }
+
+
+def _archive_view(archive: Archive) -> RenderableType:
+    data = _archive_data(archive)
+    rows = [(name, str(data[name])) for name in ("digest", "python", "architecture")]
+    packed = f"{format_size(data['bytes'])}, {len(archive.packages)} packages"
+    # With KINESIS_EFO_CORE=off, a process decodes with Python nevertheless.
+    decoder = f"kinesis-efo-core {archive.core}" if archive.core else "Python; --core packs the native core"
+    return output.table(["archive", str(archive.path)], [*rows, ("size", packed), ("records decoded by", decoder)])

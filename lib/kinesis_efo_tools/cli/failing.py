@@ -1,0 +1,88 @@
+"""Ends a command that failed: with a message, or one JSON document for scripts, on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from kinesis_efo.errors import KinesisEfoError, UsageError
+from kinesis_efo_tools.cli.output import ExitCode
+
+
+class CommandExit(Exception):
+    """Ends a command with an exit code.
+
+    Args:
+        code: The exit code.
+        message: The reason, and what to do.
+    """
+
+    def __init__(self, code: ExitCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask for confirmation before a change.
+
+    Args:
+        question: The question, without the question mark.
+        yes: Do not ask, because the command line has confirmed it.
+
+    Raises:
+        CommandExit: The answer was no, or stdin is not a terminal; with `ExitCode.REFUSED`.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandExit(
+            ExitCode.REFUSED, f"{question}? Standard input is not a terminal: nothing was changed. Say --yes to do it"
+        )
+    if not typer.confirm(f"{question}?", err=True):
+        raise CommandExit(ExitCode.REFUSED, "nothing was changed")
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Whether a command line has --json, even if it cannot be parsed."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in own
+
+
+def fail(error: Exception, *, as_json: bool) -> NoReturn:
+    """End the process because of an error.
+
+    Args:
+        error: The error. An unexpected one is a bug, and is raised again for its traceback.
+        as_json: Write JSON instead of a sentence.
+
+    Raises:
+        SystemExit: With the error's exit code.
+    """
+    kind, code, message = _explained(error)
+    document = {"error": {"kind": kind, "exitCode": int(code), "message": message}}
+    typer.echo(json.dumps(document) if as_json else f"kinesis-efo: {message}", err=True)
+    raise SystemExit(int(code)) from None
+
+
+def _explained(error: Exception) -> tuple[str, int, str]:
+    kind = type(error).__name__
+    match error:
+        case CommandExit():
+            return error.code.name.capitalize(), error.code, str(error)
+        case UsageError():
+            return kind, ExitCode.USAGE, str(error)
+        case KinesisEfoError():
+            return kind, ExitCode.FAILED, str(error)
+    if hasattr(error, "format_message"):  # of the parser of the command line
+        return "UsageError", error.exit_code, error.format_message()  # type: ignore[attr-defined]
+    from kinesis_efo.aws_errors import CALL_ERRORS, describe
+    from kinesis_efo_tools.operate.findings import failed_call
+
+    if not isinstance(error, CALL_ERRORS):
+        raise error
+    action = f"the call {error.operation_name}" if hasattr(error, "operation_name") else "the call"
+    return kind, ExitCode.FAILED, f"{describe(error)}; {failed_call('', error, action).fix}"

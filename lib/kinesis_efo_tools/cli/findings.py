@@ -1,0 +1,64 @@
+"""Prints findings, for commands with checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kinesis_efo_tools.cli import output
+from kinesis_efo_tools.operate.findings import Finding, Status
+
+_STYLES = {Status.PASSED: "green", Status.FAILED: "bold red", Status.UNKNOWN: "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """Output below the findings.
+
+    Attributes:
+        data: Additional keys of the JSON.
+        view: The same as a table.
+    """
+
+    data: Mapping[str, Any]
+    view: RenderableType
+
+
+def report(as_json: bool, findings: Sequence[Finding], details: Details | None = None) -> None:
+    """Print findings.
+
+    Args:
+        as_json: Print JSON instead of a table.
+        findings: The findings.
+        details: Output below them.
+
+    Raises:
+        typer.Exit: A check failed, or none passed; with `ExitCode.FAILED`. Unknown is not a failure if others passed.
+    """
+    counts = {status.value: sum(each.status is status for each in findings) for status in Status}
+    data = {
+        **counts,
+        "findings": [
+            {"subject": each.subject, "status": each.status.value, "detail": each.detail, "fix": each.fix}
+            for each in findings
+        ],
+        **(details.data if details is not None else {}),
+    }
+    rows = [
+        (
+            output.painted(each.status.value, _STYLES[each.status]),
+            each.subject,
+            f"{each.detail}\nfix: {each.fix}" if each.fix else each.detail,
+        )
+        for each in findings
+    ]
+    table = output.table(("", "what", "found"), rows)
+    output.answer(as_json, data, lambda: table if details is None else Group(table, Text(), details.view))
+    if not as_json:
+        output.remark(", ".join(f"{count} {status}" for status, count in counts.items()))
+    if counts["failed"] or not counts["passed"]:
+        raise output.stop(output.ExitCode.FAILED)

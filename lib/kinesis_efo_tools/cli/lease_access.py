@@ -1,0 +1,99 @@
+"""Access to the selected rows of an application's lease table, for commands on leases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.store import Scan
+from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.options import AwsSettings
+from kinesis_efo_tools.cli import arguments
+from kinesis_efo_tools.operate.access import Access
+from kinesis_efo_tools.operate.lease_checkup import open_table
+
+
+@dataclass(frozen=True)
+class Leases:
+    """An application's lease table, and the selected streams and shards.
+
+    Attributes:
+        table: The lease table, already checked.
+        keys: Converts lease keys.
+        manifest: The manifest, with only the selected streams.
+        shards: Ids of the selected shards; empty for all.
+        access: Clients for other AWS services.
+    """
+
+    table: LeaseTable
+    keys: LeaseKeys
+    manifest: Manifest
+    shards: frozenset[str]
+    access: Access
+
+    async def kinesis_time(self) -> float:
+        """Return Kinesis' time, epoch seconds."""
+        return await self.access.kinesis_time(next(iter(self.manifest.streams.values())).stream_arn)
+
+    def selects(self, lease: Lease) -> bool:
+        """Whether a shard's row is selected."""
+        shard = self.keys.decode(lease.key)
+        named = shard is not None and shard.stream in self.manifest.streams
+        return named and (not self.shards or (shard is not None and shard.shard in self.shards))
+
+    def guards(self, lease: Lease) -> bool:
+        """Whether the owner of a row, if any, reads a selected shard: the row is selected, or it is a run's lease on its stream."""
+        return self.selects(lease) or self.is_run(lease)
+
+    def is_run(self, lease: Lease) -> bool:
+        """Whether a row is a run's lease on a selected stream."""
+        return lease.is_run and self.keys.stream(lease.key) in self.manifest.streams
+
+    def runs(self, scan: Scan) -> dict[str, Lease]:
+        """Return the runs' leases on the selected streams, by stream."""
+        found = {self.keys.stream(key) or "": lease for key, lease in scan.leases.items() if self.is_run(lease)}
+        return dict(sorted(found.items()))
+
+    def selected(self, scan: Scan) -> dict[str, Lease]:
+        """Return the selected shards' rows of a scan, by lease key. If a shard has several rows, this library's form of key wins.
+
+        Raises:
+            ConfigurationError: A selected shard has no row.
+        """
+        found = {lease.key: lease for lease in self.keys.by_shard(scan.leases).values() if self.selects(lease)}
+        missing = self.shards - {shard.shard for key in found if (shard := self.keys.decode(key))}
+        if missing:
+            streams = ", ".join(sorted(self.manifest.streams))
+            raise ConfigurationError(
+                f"{self.table.label} has no lease for {', '.join(sorted(missing))} of {streams}; "
+                "`kinesis-efo leases list` shows those it has"
+            )
+        return found
+
+
+@asynccontextmanager
+async def opened(
+    aws: AwsSettings, location: str, streams: list[str] | None = None, shards: Sequence[str] | None = None
+) -> AsyncIterator[Leases]:
+    """Open an application's lease table.
+
+    Args:
+        aws: Region, endpoint and role.
+        location: Location of the manifest.
+        streams: Logical names of the selected streams; None for all.
+        shards: Ids of the selected shards; None for all.
+
+    Raises:
+        ManifestError: The manifest cannot be loaded, or has no such stream.
+        LeaseError: The table is missing, is not a lease table, or cannot be reached.
+    """
+    manifest = arguments.load(location, aws, streams)
+    async with Access(aws, manifest.region) as access:
+        table = await open_table(access, manifest)
+        await table.check()
+        yield Leases(table, LeaseKeys(manifest.stream_names), manifest, frozenset(shards or ()), access)

@@ -1,0 +1,145 @@
+"""Guards every change to leases: refuses if a live worker holds them, shows the change, and asks for confirmation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.store import LeaseStore, Scan
+from kinesis_efo.leases.watch import WatchResult, watch
+from kinesis_efo_tools.cli import output
+from kinesis_efo_tools.cli.change_mode import ChangeMode
+from kinesis_efo_tools.cli.failing import CommandExit, confirm
+from kinesis_efo_tools.operate import lease_edits
+from kinesis_efo_tools.operate.lease_edits import Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Planned changes to leases.
+
+    Attributes:
+        edits: The changes.
+        remarks: Remarks for the person who confirms them.
+    """
+
+    edits: Sequence[Edit]
+    remarks: Sequence[str] = ()
+
+
+async def change(
+    table: LeaseStore,
+    plan: Callable[[Scan, Scan], Plan],
+    guarded: Callable[[Lease], bool],
+    mode: ChangeMode,
+    source: LeaseStore | None = None,
+) -> None:
+    """Change leases: watch for live owners, plan, refuse or show the changes, ask, and write.
+
+    Args:
+        table: The application's leases.
+        plan: Makes the plan from a scan of the table and one of `source`.
+        guarded: Selects the leases that no live worker may hold.
+        mode: The options.
+        source: The table from which leases are copied; no live worker may hold a lease in it.
+
+    Raises:
+        CommandExit: The change was refused or declined, or not every lease was written.
+        KinesisEfoError: A table cannot be used, or the plan cannot be made.
+    """
+    seen = await _watch(table, mode.lease_timeout, guarded)
+    seen_in_source = await _watch(source, mode.lease_timeout, lambda _lease: True) if source else None
+    planned = plan(seen.scan, seen_in_source.scan if seen_in_source else Scan())
+    edits = planned.edits
+    data = {"changes": [_data(edit) for edit in edits], "written": False}
+    if edits:
+        _refuse_live(table, seen, mode.force)
+        if source is not None and seen_in_source is not None:
+            _refuse_live(source, seen_in_source, mode.force)
+    if not edits or mode.dry_run:
+        output.answer(mode.as_json, data, lambda: _view(edits))
+        _print_remarks(planned.remarks)
+        output.remark("nothing was changed: --dry-run" if edits else "nothing to change")
+        return
+    if not mode.as_json:
+        output.terminal().print(_view(edits))
+    _print_remarks(planned.remarks)
+    confirm(f"Change {output.count(len(edits), 'lease')} in {table.label}", yes=mode.yes)
+    unwritten = await lease_edits.apply(table, edits, force=mode.force)
+    if mode.as_json:
+        output.answer(True, {**data, "written": not unwritten}, lambda: "")
+    output.remark(f"{output.count(len(edits) - len(unwritten), 'lease')} changed")
+    if unwritten:
+        keys = ", ".join(edit.key for edit in unwritten)
+        raise CommandExit(
+            output.ExitCode.FAILED,
+            f"not changed, because another process wrote meanwhile: {keys}. "
+            "See who with `kinesis-efo leases list`, and try again",
+        )
+
+
+async def _watch(table: LeaseStore, lease_timeout: float, guarded: Callable[[Lease], bool]) -> WatchResult:
+    def waiting() -> None:
+        output.remark(f"watching {table.label} for up to {lease_timeout:g} s: is an owner alive?")
+
+    return await watch(table, SystemClock(), lease_timeout, guarded, waiting)
+
+
+def _refuse_live(table: LeaseStore, seen: WatchResult, force: bool) -> None:
+    if not seen.live:
+        return
+    workers = "; ".join(
+        f"{readable(owner)} renews {', '.join(keys[:3])}{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}"
+        for owner, keys in seen.live_owners.items()
+    )
+    if force:
+        output.remark(
+            f"kinesis-efo: {workers}. Changing them anyway (--force): the worker will take them again, at its own position"
+        )
+        return
+    raise CommandExit(
+        output.ExitCode.REFUSED,
+        f"{table.label} is in use: {workers}. Nothing was changed. "
+        "Stop that query (or KCL application) first; --force changes its leases while it runs",
+    )
+
+
+def _print_remarks(remarks: Sequence[str]) -> None:
+    for remark in remarks:
+        output.remark(remark)
+
+
+def _view(edits: Sequence[Edit]) -> Any:
+    return output.table(
+        ("=lease", "", "from", "to", "owner"),
+        [
+            (
+                edit.key,
+                edit.what,
+                _position(edit.before),
+                _position(edit.after),
+                readable(edit.before.owner) if edit.before and edit.before.owner else None,
+            )
+            for edit in edits
+        ],
+    )
+
+
+def _data(edit: Edit) -> dict[str, Any]:
+    return {
+        "leaseKey": edit.key,
+        "change": edit.what,
+        "from": _position(edit.before),
+        "to": _position(edit.after),
+        "owner": edit.before.owner if edit.before else None,
+    }
+
+
+def _position(lease: Lease | None) -> str | None:
+    if lease is None:
+        return None
+    return "LATEST" if lease.reached is None else str(lease.reached)

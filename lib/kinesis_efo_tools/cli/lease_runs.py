@@ -1,0 +1,98 @@
+"""Shows the rows of runs: the holder of the lease on each stream, and its lag."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.units import format_size
+from kinesis_efo_tools.cli import output
+from kinesis_efo_tools.cli.shapes import Shape, duration, written_out
+from kinesis_efo_tools.operate.lag import ReaderState
+
+STATE_STYLES = {
+    ReaderState.READING: "green",
+    ReaderState.SILENT: "bold red",
+    ReaderState.FREE: "yellow",
+    ReaderState.UNSTARTED: "yellow",
+}
+
+
+def runs_table(
+    runs: Mapping[str, Lease], shape: Shape, now: float, states: Mapping[str, ReaderState] | None = None
+) -> Table:
+    """Make the table of the runs' leases and lags.
+
+    Args:
+        runs: The runs' rows, by stream.
+        shape: How long texts may be.
+        now: The time, epoch seconds.
+        states: Whether their owners are alive, by stream; None if not known: then the keys are shown instead.
+    """
+    watched = states is not None
+    columns = [
+        "stream",
+        "=state" if watched else "=key",
+        "run",
+        ">shards",
+        ">behind",
+        "=shard",
+        ">buffered",
+        ">said",
+    ]
+    rows = []
+    for stream, row in runs.items():
+        lag = row.lag
+        state: str | Text = (
+            row.key if states is None else output.painted(states[stream].value, STATE_STYLES.get(states[stream], ""))
+        )
+        behind = None if lag is None or lag.millis_behind is None else duration(lag.millis_behind / 1000)
+        rows.append(
+            (
+                stream,
+                state,
+                row.owner and readable(row.owner),
+                None if lag is None else f"{lag.shards:,}",
+                behind,
+                None if lag is None or lag.shard is None else shape.shard(lag.shard),
+                None if lag is None else format_size(lag.buffered),
+                None if lag is None or lag.at is None else shape.ago(max(0.0, now - lag.at / 1000)),
+            )
+        )
+    return output.table(columns, rows, "what runs said with their last renewal")
+
+
+def run_line(stream: str, run: Lease, now: float) -> str:
+    """Format a run's lease and lag in one line.
+
+    Args:
+        stream: Logical name of the stream.
+        run: The run's row.
+        now: The time, epoch seconds.
+    """
+    line = f"{stream}: {readable(run.owner) if run.owner else 'read by no run'}"
+    if run.lag is None:
+        return line
+    line += f", {output.count(run.lag.shards, 'shard')}"
+    if run.lag.millis_behind is not None:
+        line += f", {duration(run.lag.millis_behind / 1000)} behind"
+    return line + ("" if run.lag.at is None else f", as of {duration(max(0.0, now - run.lag.at / 1000))} ago")
+
+
+def lag_data(run: Lease) -> dict[str, Any] | None:
+    """Convert a run's lag to plain data, for JSON; None if its row has none."""
+    if run.lag is None:
+        return None
+    return {
+        "shards": run.lag.shards,
+        "millisBehindLatest": run.lag.millis_behind,
+        "shardId": run.lag.shard,
+        "bufferedBytes": run.lag.buffered,
+        "bufferedRecords": run.lag.records,
+        "at": None if run.lag.at is None else written_out(run.lag.at / 1000),
+    }

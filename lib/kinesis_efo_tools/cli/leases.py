@@ -1,0 +1,215 @@
+"""``kinesis-efo leases``: lists the rows of an application's lease table, and changes them by hand under guard.
+
+Their checkpoints are the start of a *new* query (`startingPosition=LEASES`). A query with a Spark checkpoint continues from that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from math import floor
+from typing import Any
+
+from rich.console import Group
+
+from kinesis_efo.errors import UsageError
+from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.leases.store import Scan
+from kinesis_efo.leases.strays import strays
+from kinesis_efo.options.readers import refusal, timestamp_meant
+from kinesis_efo.positions import Position, PositionKind, ShardKey
+from kinesis_efo.units import NotMillisecondsError
+from kinesis_efo_tools.cli import output, times
+from kinesis_efo_tools.cli.commands.leases import List, Release, Reset
+from kinesis_efo_tools.cli.lease_access import Leases, opened
+from kinesis_efo_tools.cli.lease_guard import Plan, change
+from kinesis_efo_tools.cli.lease_runs import lag_data, runs_table
+from kinesis_efo_tools.cli.shapes import Shape
+from kinesis_efo_tools.operate import lease_edits
+
+
+def list_leases(given: List) -> None:
+
+    async def read() -> tuple[list[tuple[ShardKey, Lease]], dict[str, Lease], list[str], float]:
+        async with opened(given.aws, given.manifest, given.stream, given.shard) as application:
+            scan = await application.table.scan()
+            found = sorted(application.selected(scan).items())
+            rows = [(application.keys.decode(key) or ShardKey("", key), lease) for key, lease in found]
+            remarks = [f"not listed: {reason}" for reason in scan.unreadable.values()]
+            now = application.access.table_clock.time()
+            return rows, application.runs(scan), remarks + await _strays(application, rows), now
+
+    rows, runs, remarks, now = asyncio.run(read())
+    output.answer(
+        given.as_json,
+        {
+            "runs": [_run_data(name, lease) for name, lease in runs.items()],
+            "leases": [_data(key, lease, runs.get(key.stream)) for key, lease in rows],
+        },
+        lambda: _view(rows, runs, Shape.of(output.terminal().width), now),
+    )
+    for remark in remarks:
+        output.remark(f"kinesis-efo: {remark}")
+
+
+def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease], shape: Shape, now: float) -> Group:
+    several = any(lease.fetcher for _, lease in rows)
+    # In a narrow terminal, the key has stream and shard, and the table of runs has the owners.
+    owners = shape.roomy or any(lease.owner for _, lease in rows)
+    columns = [
+        *(["stream", "=shard"] if shape.roomy else []),
+        "=key" if shape.roomy else "key",
+        "checkpoint",
+        *(["owner"] if owners else []),
+        ">counter",
+        ">epoch",
+        *(["fetcher"] if several else []),
+    ]
+    cells = []
+    for key, lease in rows:
+        owner = _owner(lease, runs.get(key.stream))
+        cells.append(
+            [
+                *([key.stream, key.shard] if shape.roomy else []),
+                lease.key,
+                shape.position(_checkpoint(lease)),
+                *([owner and readable(owner)] if owners else []),
+                str(lease.counter),
+                str(lease.epoch),
+                *([lease.fetcher] if several else []),
+            ]
+        )
+    shards = output.table(columns, cells)
+    return Group(runs_table(runs, shape, now), "", shards) if runs else Group(shards)
+
+
+async def _strays(application: Leases, rows: list[tuple[ShardKey, Lease]]) -> list[str]:
+    """Describe checkpoints of another stream. Calls Kinesis only if rows name a stream."""
+    remarks = []
+    for name, ref in application.manifest.streams.items():
+        named = [row for key, row in rows if key.stream == name and row.stream is not None]
+        if not named:
+            continue
+        topology = Topology(await application.access.client("kinesis"))
+        if what := strays(named, await identified(topology, ref.stream_arn)):
+            remarks.append(f"{what}. startingPosition=LEASES refuses it; a query that reads the stream replaces it")
+    return remarks
+
+
+def release(given: Release) -> None:
+
+    async def free() -> None:
+        async with opened(given.aws, given.manifest, given.stream) as application:
+
+            def plan(scan: Scan, _: Scan) -> Plan:
+                return Plan(lease_edits.releases(filter(application.guards, scan.leases.values())))
+
+            await change(application.table, plan, application.guards, given.mode)
+
+    asyncio.run(free())
+
+
+def reset(given: Reset) -> None:
+    target = _target(given.to, whole_streams=not given.shard)
+
+    async def move() -> None:
+        async with opened(given.aws, given.manifest, given.stream, given.shard) as application:
+            position = target or Position.at_timestamp(floor(await application.kinesis_time() * 1000))
+            wanted = {} if given.shard else await _initial_leases(application, position)
+
+            def plan(scan: Scan, _: Scan) -> Plan:
+                rows = application.selected(scan)
+                return Plan(
+                    lease_edits.moves(rows.values(), position)
+                    if given.shard
+                    else lease_edits.replacement(rows, wanted),
+                    [
+                        "A query with a checkpoint continues from it: this is for new queries, with startingPosition=LEASES."
+                    ],
+                )
+
+            await change(application.table, plan, application.guards, given.mode)
+
+    asyncio.run(move())
+
+
+async def _initial_leases(application: Leases, position: Position) -> dict[str, LeaseInfo]:
+    """Return the first leases of a read from a position, for all selected streams, by lease key."""
+    topology = Topology(await application.access.client("kinesis"))
+    wanted: dict[str, LeaseInfo] = {}
+    source = application.manifest.source
+    for name, ref in application.manifest.streams.items():
+        starts = await explained(starting_positions(topology, ref.stream_arn, position), ref, source)
+        shards = {each.shard_id: each for each in await explained(topology.shards(ref.stream_arn), ref, source)}
+        for shard_id, start in starts.items():
+            shard = shards[shard_id]
+            first, last = shard.hash_range
+            info = LeaseInfo(start, frozenset(shard.parents), str(first), str(last))
+            wanted[application.keys.encode(ShardKey(name, shard_id))] = info
+    return wanted
+
+
+def _target(text: str, *, whole_streams: bool) -> Position | None:
+    """Parse the position; None for LATEST."""
+    name, _, rest = text.strip().partition(":")
+    try:
+        match name.upper():
+            case "LATEST" if not rest:
+                return None
+            case "AT_TIMESTAMP":
+                return Position.at_timestamp(times.at(rest))
+        position = Position.parse(text.strip())
+    except ValueError as error:
+        rule = "TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, AFTER:<sequence number> or SHARD_END"
+        fault = error if isinstance(error, NotMillisecondsError) else timestamp_meant(text)
+        raise UsageError(f"--to {refusal(fault, rule, text)}") from None
+    if whole_streams and position.kind is not PositionKind.TRIM_HORIZON:
+        raise UsageError(f"--to {name} is a position inside one shard: say which with --shard")
+    return position
+
+
+def _checkpoint(lease: Lease) -> str:
+    if lease.reached is None:
+        return "LATEST"
+    text = str(lease.reached)
+    if lease.reached.kind is PositionKind.AT_TIMESTAMP:
+        moment = datetime.fromtimestamp(lease.reached.value / 1000, UTC)
+        text = f"AT_TIMESTAMP:{moment.isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
+    return f"{text} (user record {lease.sub})" if lease.sub and lease.continuation is None else text
+
+
+def _owner(lease: Lease, run: Lease | None) -> str | None:
+    return lease.owner or (run.owner if run is not None else None)
+
+
+def _run_data(stream: str, lease: Lease) -> dict[str, Any]:
+    return {
+        "stream": stream,
+        "leaseKey": lease.key,
+        "owner": lease.owner,
+        "epoch": lease.epoch,
+        "endpoint": lease.endpoint,
+        "counter": lease.counter,
+        "lag": lag_data(lease),
+    }
+
+
+def _data(key: ShardKey, lease: Lease, run: Lease | None) -> dict[str, Any]:
+    return {
+        "stream": key.stream,
+        "shardId": key.shard,
+        "leaseKey": lease.key,
+        "checkpoint": "LATEST" if lease.reached is None else str(lease.reached),
+        "subSequenceNumber": lease.sub,
+        "lastRecord": None if lease.record is None else str(lease.record),
+        "owner": _owner(lease, run),
+        "epoch": lease.epoch,
+        "counter": lease.counter,
+        "fetcher": lease.fetcher,
+        "streamArn": None if lease.stream is None else lease.stream.arn,
+        "streamCreated": None if lease.stream is None else lease.stream.created,
+        "parents": sorted(lease.parents),
+        "children": sorted(lease.children),
+    }

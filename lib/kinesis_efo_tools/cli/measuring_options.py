@@ -1,0 +1,60 @@
+"""Options of ``kinesis-efo doctor --subscribe``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+import typer
+
+from kinesis_efo.errors import UsageError
+from kinesis_efo_tools.cli import arguments
+from kinesis_efo_tools.cli.declaring import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """The options for measuring.
+
+    Attributes:
+        seconds: How long to read over each transport.
+        take_over: Subscribe even if a run reads with the consumer: it is cut off.
+        lease_timeout: Seconds after which a silent owner of a lease is dead.
+    """
+
+    seconds: float
+    take_over: bool
+    lease_timeout: float
+
+
+def measuring(
+    *,
+    subscribe: Annotated[
+        bool,
+        typer.Option(
+            "--subscribe", help="Read one shard over HTTP/2 and over HTTP/1.1, with the application's consumer."
+        ),
+    ] = False,
+    duration: Annotated[
+        str, typer.Option("--for", metavar="DURATION", help="With --subscribe: how long to read over each.")
+    ] = "10s",
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="With --subscribe: do it even while a run reads the stream: it is cut off."),
+    ] = False,
+    lease_timeout: arguments.TimeoutOption = "10s",
+) -> Measuring | None:
+    """Make the options for measuring; None without `--subscribe`.
+
+    Raises:
+        UsageError: An option is not a duration, or does nothing without `--subscribe`.
+    """
+    wanted = Measuring(
+        arguments.seconds("--for", duration), take_over, arguments.seconds("--lease-timeout", lease_timeout)
+    )
+    if take_over and not subscribe:
+        raise UsageError("--take-over goes with --subscribe: give both")
+    return wanted if subscribe else None
+
+
+MeasuringOption: TypeAlias = Annotated[Measuring | None, Group(measuring)]

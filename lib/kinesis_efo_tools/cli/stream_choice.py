@@ -1,0 +1,92 @@
+"""Finds the stream of `--stream`: by its name in a manifest, its name in Kinesis, or its ARN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
+from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, describe
+from kinesis_efo.errors import StreamError, StreamNotFoundError, UsageError
+from kinesis_efo.manifest import Manifest, StreamRef, arn_faults
+from kinesis_efo.options import AwsSettings
+from kinesis_efo_tools.cli import arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen stream, and how to read it.
+
+    Attributes:
+        ref: The stream; with a consumer if the command line has one.
+        region: Its region.
+        source: Where its ARN came from, for messages.
+        application: The application of the manifest, if the consumer is that application's.
+    """
+
+    ref: StreamRef
+    region: str
+    source: str
+    application: str | None = None
+
+
+def choose(aws: AwsSettings, stream: str, location: str | None, consumer_arn: str | None = None) -> Choice:
+    """Find the stream of the command line.
+
+    Args:
+        aws: Region, endpoint and role.
+        stream: Logical name in the manifest, name in Kinesis, or ARN.
+        location: Location of a manifest, if there is one.
+        consumer_arn: Consumer to read it with; None for none.
+
+    Raises:
+        UsageError: The names and ARNs do not belong together, or there is no such stream.
+        StreamError: The stream's ARN cannot be looked up.
+    """
+    manifest = arguments.load(location, aws) if location is not None else None
+    known = _known(manifest, stream) if manifest else None
+    if known is not None and manifest is not None:
+        choice = Choice(replace(known, consumer_arn=None), manifest.region, manifest.source)
+    else:
+        arn = stream if stream.startswith("arn:") else _look_up(aws, stream, manifest)
+        region = arn.split(":")[3] if arn.count(":") >= 5 else ""
+        ref = StreamRef(arn.rpartition("/")[2], arn.rpartition("/")[2], arn, None)
+        choice = Choice(ref, region, "the command line")
+    if consumer_arn is not None:
+        choice = replace(
+            choice, ref=replace(choice.ref, consumer_arn=consumer_arn), application=_owner(manifest, consumer_arn)
+        )
+    if faults := arn_faults(choice.ref, ""):
+        raise UsageError("; ".join(faults))
+    return choice
+
+
+def _known(manifest: Manifest, stream: str) -> StreamRef | None:
+    matches: list[Callable[[StreamRef], bool]] = [
+        lambda ref: ref.name == stream,
+        lambda ref: stream in (ref.stream_name, ref.stream_arn),
+    ]
+    found = (ref for fits in matches for ref in manifest.streams.values() if fits(ref))
+    return next(found, None)
+
+
+def _look_up(aws: AwsSettings, name: str, manifest: Manifest | None) -> str:
+    region = manifest.region if manifest else None
+    try:
+        with closing(SyncClients(aws, region, INTERACTIVE_CONFIG).client("kinesis")) as client:
+            return str(client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"])
+    except CALL_ERRORS as error:
+        if cause_of(error) is Cause.MISSING:
+            known = f"; the manifest {manifest.source} has {', '.join(sorted(manifest.streams))}" if manifest else ""
+            raise StreamNotFoundError(f"there is no stream {name!r} in this account and region{known}") from error
+        raise StreamError(
+            f"stream {name!r} cannot be looked up: {describe(error)}. Name its ARN to do without kinesis:DescribeStreamSummary"
+        ) from error
+
+
+def _owner(manifest: Manifest | None, consumer_arn: str) -> str | None:
+    if manifest is None:
+        return None
+    owned = any(ref.consumer_arn == consumer_arn for ref in manifest.streams.values())
+    return manifest.application if owned else None

@@ -1,0 +1,131 @@
+"""Archives, programs and stop markers in S3. Archives and programs are named after their contents."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kinesis_efo.aws_errors import code_of
+from kinesis_efo.errors import PackagingError, PlatformError, UsageError
+from kinesis_efo_tools.emr.packing import Archive
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file to upload to S3.
+
+    Attributes:
+        path: The file.
+        key: Its S3 key, which contains the digest.
+        digest: SHA-256 of its contents, in hex.
+    """
+
+    path: Path
+    key: str
+    digest: str
+
+
+def archive_artifact(archive: Archive) -> Artifact:
+    """Make the artifact of an environment archive."""
+    return Artifact(archive.path, f"environments/{archive.digest}/environment.tar.gz", archive.digest)
+
+
+def program_artifact(path: Path) -> Artifact:
+    """Make the artifact of a program.
+
+    Raises:
+        PackagingError: The program is not a readable Python file.
+    """
+    if path.suffix != ".py":
+        raise UsageError(f"--job must be a Python program, such as jobs/archive.py; got {str(path)!r}")
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise PackagingError(f"--job {path} cannot be read: {error.strerror or error}") from None
+    return Artifact(path, f"programs/{digest}/{path.name}", digest)
+
+
+class Store:
+    """The artifacts of jobs in an S3 bucket.
+
+    Args:
+        client: A botocore S3 client.
+        location: `s3://bucket`, or `s3://bucket/prefix`.
+
+    Raises:
+        UsageError: The location has another form.
+    """
+
+    def __init__(self, client: Any, location: str) -> None:
+        self._client = client
+        scheme, _, rest = location.partition("://")
+        self._bucket, _, prefix = rest.partition("/")
+        if scheme != "s3" or not self._bucket:
+            raise UsageError(f"--artifacts must be s3://bucket or s3://bucket/prefix; got {location!r}")
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+
+    def uri(self, key: str) -> str:
+        """Return the S3 URI of a key."""
+        return f"s3://{self._bucket}/{self._prefix}{key}"
+
+    def upload(self, artifact: Artifact) -> bool:
+        """Upload an artifact if S3 does not have its bytes yet.
+
+        Returns:
+            Whether it was uploaded.
+
+        Raises:
+            PlatformError: S3 refuses, or cannot be reached.
+        """
+        with artifact.path.open("rb") as body:
+            checksum = base64.b64encode(hashlib.file_digest(body, "sha256").digest()).decode()
+            # The key alone proves nothing: another writer may have put other contents there.
+            if self._checksum(artifact.key) == checksum:
+                return False
+            body.seek(0)
+            self._call("put_object", artifact.key, Body=body, ChecksumAlgorithm="SHA256", ChecksumSHA256=checksum)
+        return True
+
+    def mark(self, key: str) -> None:
+        """Write an empty object, such as a stop marker."""
+        self._call("put_object", key, Body=b"")
+
+    def _checksum(self, key: str) -> str | None:
+        """Return the SHA-256 of an object in base64, computed by S3; None if there is no object, or it has another checksum."""
+        try:
+            found = self._client.head_object(Bucket=self._bucket, Key=self._prefix + key, ChecksumMode="ENABLED")
+        except ClientError as error:
+            # Without s3:ListBucket, S3 returns 403 for a missing object. The upload then shows what is allowed.
+            if code_of(error) in ("404", "NoSuchKey", "NotFound", "403", "AccessDenied"):
+                return None
+            raise self._platform_error("look at", key, error) from error
+        except BotoCoreError as error:
+            raise self._platform_error("look at", key, error) from error
+        checksum: str | None = found.get("ChecksumSHA256")
+        return checksum
+
+    def _call(self, method: str, key: str, **request: Any) -> None:
+        try:
+            getattr(self._client, method)(Bucket=self._bucket, Key=self._prefix + key, **request)
+        except (ClientError, BotoCoreError) as error:
+            raise self._platform_error("write", key, error) from error
+
+    def _platform_error(self, action: str, key: str, error: Exception) -> PlatformError:
+        return PlatformError(
+            f"cannot {action} {self.uri(key)}: {error}; check the bucket, and allow s3:GetObject and s3:PutObject on it"
+        )
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Split the URI of an object into location and key.
+
+    >>> split_uri("s3://bucket/stops/lake/0a")
+    ('s3://bucket', 'stops/lake/0a')
+    """
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return f"s3://{bucket}", key

@@ -1,0 +1,327 @@
+"""Defines the job to submit: its program, its Spark settings, and its fingerprint. Pure.
+
+The default settings are for a query that runs for months, not for a batch job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from kinesis_efo.errors import ConfigurationError, UsageError
+from kinesis_efo.options.readers import seconds
+from kinesis_efo.units import parse_size
+from kinesis_efo_tools.emr.projects import split
+from kinesis_efo_tools.emr.target import TargetKind
+
+MARKER_SETTING: Final = "spark.kinesisEfo.stopMarker"
+"""S3 URI of the stop marker, which `kinesis_efo.spark.graceful` polls in the driver."""
+FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
+SCHEDULED_SETTING: Final = "spark.kinesisEfo.scheduled"
+"""Marks runs of a job with a schedule: they end by themselves, and need not be stopped for a change."""
+SHARDS_SETTING: Final = "spark.kinesisEfo.shards"
+"""Most shards that the job reads, for its memory. The user sets it: with a number from Kinesis, the fingerprint would change."""
+PYTHON: Final = "./environment/bin/python"
+_DAEMON: Final = "kinesis_efo.spark.daemon"
+_MIB: Final = 1 << 20
+_BUFFER: Final = 256 * _MIB
+_LEASE_TIMEOUT_SECONDS: Final = 10.0
+_HEAP_MIB: Final = 4096
+# Memory of three Python processes with their libraries: the driver program, the planner that Spark keeps, and the run.
+_PYTHON_MIB: Final = 832
+# What a fetcher needs beside its buffer: Python, its libraries, and ranges on their way to tasks.
+_FETCHER_MIB: Final = 200
+# Memory per shard where it is fetched: its feed (measured), and asyncio's 256 KiB for each TLS connection.
+_FETCHED_SHARD_KIB: Final = 400
+# Memory per shard in the planner if shards are fetched elsewhere: its position and its fetcher's state.
+_PLANNED_SHARD_KIB: Final = 20
+_SHARDS: Final = 1000
+_INSTANCES: Final = 2
+_CORES: Final = 4
+_EXECUTOR_HEAP_MIB: Final = 8192
+_SETTING: Final = re.compile(r"spark\.[A-Za-z0-9_./:-]+")
+_QUOTED: Final = re.compile(r"[\s'\"\\]")
+_NAME_CHARACTERS: Final = 64  # of EMR on EKS (StartJobRun), the smallest limit of the three
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job to submit.
+
+    Attributes:
+        name: See `job_name`.
+        program: S3 URI of the program.
+        arguments: Arguments of the program.
+        spark: Spark settings.
+        role_arn: The role it runs with; None for the instance profile of a cluster.
+        release_label: EMR release, on EKS.
+        logs: S3 URI for its logs; None: the target's.
+        logs_key_arn: KMS key for the logs.
+        fingerprint: Digest of the whole request: equal jobs have equal fingerprints.
+        token: Identifies the run: submitting the job twice with one token makes one run.
+        tags: Tags of the run, if the target has tags: a pipeline may stop only the runs of its own environment.
+    """
+
+    name: str
+    program: str
+    arguments: Sequence[str]
+    spark: Mapping[str, str]
+    role_arn: str | None
+    release_label: str
+    logs: str | None
+    logs_key_arn: str | None
+    fingerprint: str
+    token: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def spark_submit(self) -> list[str]:
+        """Return the settings as arguments of `spark-submit`."""
+        return _arguments(self.spark)
+
+    def spark_submit_text(self) -> str:
+        """Return the settings for EMR's single string, without those that need quotes."""
+        # EMR does not document how it splits the string.
+        return " ".join(_arguments({name: value for name, value in self.spark.items() if not _QUOTED.search(value)}))
+
+    def spark_defaults(self) -> dict[str, Any]:
+        """Return the settings that need quotes, as a part of `configurationOverrides`."""
+        others = {name: value for name, value in self.spark.items() if _QUOTED.search(value)}
+        return (
+            {"applicationConfiguration": [{"classification": "spark-defaults", "properties": others}]} if others else {}
+        )
+
+
+def _arguments(spark: Mapping[str, str]) -> list[str]:
+    return [part for name, value in sorted(spark.items()) for part in ("--conf", f"{name}={value}")]
+
+
+def job_name(environment: str, application: str) -> str:
+    """Return the name of all runs of an application.
+
+    >>> job_name("dev", "lake")
+    'kinesis-efo-dev-lake'
+    >>> job_name("shop.dev", "lake")
+    'shop-dev-lake'
+    """
+    name = "-".join((*split(environment), application))
+    if len(name) <= _NAME_CHARACTERS:
+        return name
+    return f"{name[: _NAME_CHARACTERS - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def digest(*parts: Any) -> str:
+    """Return the SHA-256 of JSON values, in hex."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def source_option(arguments: Sequence[str], name: str) -> str | None:
+    """Find an option of the source, such as `bufferBytes=512m`, in the arguments of a program.
+
+    >>> source_option(["--output", "s3://lake", "--option", "bufferbytes=1g"], "bufferBytes")
+    '1g'
+    """
+    for argument in arguments:
+        key, equals, value = argument.rpartition("--option=")[2].partition("=")
+        if equals and key.lower() == name.lower():
+            return value
+    return None
+
+
+def lease_timeout(arguments: Sequence[str]) -> float:
+    """Return the lease timeout of a job with these arguments, seconds.
+
+    Raises:
+        ConfigurationError: The option's value is not a duration, or has no unit.
+    """
+    text = source_option(arguments, "leaseTimeout")
+    try:
+        return seconds(text) if text else _LEASE_TIMEOUT_SECONDS
+    except ValueError:
+        raise ConfigurationError(f"option leaseTimeout must be a duration such as 10s; got {text!r}") from None
+
+
+def spark_settings(
+    kind: TargetKind, archive: str, arguments: Sequence[str], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the Spark settings of a job.
+
+    Args:
+        kind: Where it runs.
+        archive: S3 URI of the environment archive.
+        arguments: Arguments of the program; `bufferBytes` and `fetchers` among them determine the memory.
+        given: The user's settings, which override the defaults. `spark.kinesisEfo.shards` is the number of shards for which the memory
+            must be enough.
+
+    Raises:
+        ConfigurationError: A setting cannot be passed to EMR, or is one that this library sets, or the fetchers leave no core for
+            micro-batches.
+    """
+    settings = {
+        # A speculative attempt writes its range again, unless the sink is transactional.
+        "spark.speculation": "false",
+        # Dynamic allocation would remove executors that are idle between micro-batches, although the next one needs them.
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.executor.instances": f"{_INSTANCES}",
+        "spark.executor.cores": f"{_CORES}",
+        "spark.executor.memory": f"{_EXECUTOR_HEAP_MIB}m",
+        **_for_fetchers(arguments, given),
+        "spark.driver.cores": "2",
+        "spark.driver.memory": f"{_HEAP_MIB}m",
+        "spark.driver.memoryOverhead": f"{_overhead_mib(arguments, given)}m",
+        # At INFO, every micro-batch logs a dozen lines.
+        "spark.log.level": "WARN",
+        # Saves 0.7 s until the first record of a new Python worker.
+        "spark.python.daemon.module": _DAEMON,
+        # Failures of executors are counted per hour, not since the start.
+        "spark.executor.failuresValidityInterval": "1h",
+        **_environment(kind, archive),
+        **_long_running(kind),
+    }
+    for name, value in given.items():
+        if name in (MARKER_SETTING, FINGERPRINT_SETTING) or name in _environment(kind, archive):
+            raise UsageError(f"--conf {name} is set by kinesis-efo itself: leave it out")
+        if not _SETTING.fullmatch(name):
+            raise UsageError(f"--conf {name!r}: the name of a setting must match {_SETTING.pattern}; correct it")
+        if not value.strip():
+            raise UsageError(f"--conf {name}={value}: EMR takes no empty value; leave the setting out")
+        settings[name] = value
+    return settings
+
+
+def refuse_braces(arguments: Iterable[str]) -> None:
+    """Refuse braces that YARN would change in the command of a driver: it replaces `{{` by `$`, and removes `}}`.
+
+    Source: Hadoop's `ContainerLaunch.expandEnvironment`.
+
+    Raises:
+        UsageError: An argument or a setting has such braces; the message names the first.
+    """
+    for each in arguments:
+        if found := re.search(r"\{\{|\}\}|<CPS>", each):
+            raise UsageError(
+                f"{each!r}: YARN, which starts the job on a cluster, replaces {found[0]!r}; in JSON, write a space between the braces"
+            )
+
+
+def _overhead_mib(arguments: Sequence[str], given: Mapping[str, str]) -> int:
+    """Return the driver's memory overhead, MiB: a tenth of the heap for the JVM, Python, and its own fetching.
+
+    Fetching takes one and a half buffers, because of ranges on their way to tasks, and some memory for each shard.
+    """
+    heap = _heap_mib(given, "spark.driver.memory", _HEAP_MIB)
+    shards = _count(given, SHARDS_SETTING, _SHARDS)
+    if _fetchers(arguments):
+        return _PYTHON_MIB + heap // 10 + shards * _PLANNED_SHARD_KIB // 1024
+    return _PYTHON_MIB + heap // 10 + _buffer(arguments) * 3 // 2 // _MIB + shards * _FETCHED_SHARD_KIB // 1024
+
+
+def _fetchers(arguments: Sequence[str]) -> int:
+    """Return the number of fetchers on executors; 0 if the driver fetches."""
+    text = source_option(arguments, "fetchers")
+    return int(text) if text and text.isdecimal() else 0
+
+
+def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of executors that run fetchers: memory overhead for the most fetchers that one may have.
+
+    If an executor is lost, the others take its fetchers, at most one each.
+    """
+    fetchers = _fetchers(arguments)
+    if not fetchers:
+        return {}
+    instances = _count(given, "spark.executor.instances", _INSTANCES)
+    cores = _count(given, "spark.executor.cores", _CORES)
+    if fetchers >= instances * cores:
+        raise ConfigurationError(
+            f"option fetchers is {fetchers}, and {instances} executors with {cores} cores have {instances * cores} cores: each fetcher "
+            "keeps one, and micro-batches need at least one more. Take fewer fetchers, or more of --conf spark.executor.instances"
+        )
+    most = min(fetchers, cores, -(-fetchers // instances) + 1)
+    heap = _heap_mib(given, "spark.executor.memory", _EXECUTOR_HEAP_MIB)
+    # Each fetcher reads its part of the shards, and the others share the part of a lost one.
+    shards = -(-_count(given, SHARDS_SETTING, _SHARDS) // max(1, fetchers - 1))
+    each = _buffer(arguments) // _MIB + _FETCHER_MIB + shards * _FETCHED_SHARD_KIB // 1024
+    overhead = _PYTHON_MIB + heap // 10 + most * each
+    return {"spark.executor.memoryOverhead": f"{overhead}m"}
+
+
+def _buffer(arguments: Sequence[str]) -> int:
+    text = source_option(arguments, "bufferBytes")
+    try:
+        return parse_size(text) if text else _BUFFER
+    except ValueError:
+        raise ConfigurationError(f"option bufferBytes must be a size such as 256m; got {text!r}") from None
+
+
+def _heap_mib(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name, f"{default}m")
+    try:
+        # Spark reads a number without a unit as MiB here.
+        return parse_size(f"{text}m" if text.isdigit() else text) // _MIB
+    except ValueError:
+        raise UsageError(f"--conf {name} must be a size such as 4g; got {text!r}") from None
+
+
+def _count(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name, str(default))
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"--conf {name} must be a whole number, at least 1; got {text!r}")
+    return int(text)
+
+
+def _environment(kind: TargetKind, archive: str) -> dict[str, str]:
+    """Return the settings that unpack the archive for driver and executors, and make its launcher Spark's Python.
+
+    Sources: Spark "Python Package Management"; EMR Serverless "Using Python libraries"; for Spark on Kubernetes the driver's
+    variables follow from the settings (`DriverCommandFeatureStep`).
+    """
+    settings = {"spark.archives": f"{archive}#environment", "spark.executorEnv.PYSPARK_PYTHON": PYTHON}
+    if kind is TargetKind.EKS:
+        return {**settings, "spark.pyspark.python": PYTHON, "spark.pyspark.driver.python": PYTHON}
+    prefix = {TargetKind.CLUSTER: "spark.yarn.appMasterEnv", TargetKind.SERVERLESS: "spark.emr-serverless.driverEnv"}[
+        kind
+    ]
+    return {**settings, f"{prefix}.PYSPARK_PYTHON": PYTHON, f"{prefix}.PYSPARK_DRIVER_PYTHON": PYTHON}
+
+
+def _long_running(kind: TargetKind) -> dict[str, str]:
+    """Return the settings for long runs: rotating event logs, and failed attempts counted per hour.
+
+    Sources: Spark "Running on YARN", "Monitoring"; EMR on EKS "Using Spark event log rotation". EMR Serverless needs none.
+    """
+    match kind:
+        case TargetKind.CLUSTER:
+            return {
+                "spark.eventLog.rolling.enabled": "true",
+                "spark.eventLog.rolling.maxFileSize": "128m",
+                "spark.yarn.maxAppAttempts": "4",
+                "spark.yarn.am.attemptFailuresValidityInterval": "1h",
+            }
+        case TargetKind.EKS:
+            return {"spark.eventLog.rotation.enabled": "true", "spark.eventLog.rotation.maxFilesToRetain": "5"}
+        case TargetKind.SERVERLESS:
+            return {}
+
+
+def read_settings(parts: Iterable[str]) -> dict[str, str]:
+    """Read the settings in the arguments of `spark-submit`.
+
+    >>> read_settings(["spark-submit", "--conf", "spark.a=b=c", "s3://x/y.py"])
+    {'spark.a': 'b=c'}
+    """
+    pairs = (value.partition("=") for flag, value in pairwise(parts) if flag == "--conf")
+    return {name: value for name, _, value in pairs}
+
+
+def read_settings_text(text: str) -> dict[str, str]:
+    """Read the settings in `sparkSubmitParameters`; none if it is malformed (another tool may have written it)."""
+    try:
+        return read_settings(shlex.split(text))
+    except ValueError:
+        return {}

@@ -1,0 +1,296 @@
+"""Builds the environment archive: a project with its locked dependencies, for the Python of a cluster.
+
+Spark unpacks it for the driver and each executor (`--archives`), and starts its `bin/python`: a launcher that finds the cluster's own
+Python and puts the packages on its path. It starts driver, planner process and workers; `--py-files` would not reach the planner process
+in Spark 4.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+from string import Template
+from tempfile import TemporaryDirectory
+from typing import Final, Literal, TypeAlias
+
+from packaging.utils import canonicalize_name
+
+from kinesis_efo.errors import PackagingError
+from kinesis_efo_tools.emr.core_wheel import DISTRIBUTION, CoreWheel
+
+Architecture: TypeAlias = Literal["x86_64", "arm64"]
+Run: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], str]
+"""Runs a command with additional environment variables; returns its output.
+
+Raises `PackagingError` if it fails.
+"""
+
+# EMR 7 and later are Amazon Linux 2023, which has glibc 2.34.
+_GLIBC: Final = (2, 34)
+_PLATFORMS: Final = {"x86_64": "x86_64-manylinux_2_34", "arm64": "aarch64-manylinux_2_34"}
+_MACHINES: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
+PYTHONS: Final = ("3.11", "3.12", "3.13")
+"""Versions of Python in emr-spark-8.0.0 (EMR Release Guide)."""
+# The cluster has these; copies in the archive would shadow them.
+_CLUSTERS_OWN: Final = ("pyspark", "py4j")
+# The earliest time in a zip file, such as a wheel: 1980.
+_EPOCH: Final = 315_532_800
+_KEPT_BACK: Final = ("AWS_", "ACTIONS_", "GH_TOKEN", "GITHUB_TOKEN", "VIRTUAL_ENV")
+"""Prefixes of environment variables that are hidden from packing: credentials of AWS and GitHub, and access to them."""
+_LAUNCHER: Final = Template("""\
+#!/bin/sh
+# Python $python of this host, with the packages of this archive on its path.
+here=$$(cd "$$(dirname "$$0")/.." && pwd) || exit 1
+fail() { echo "kinesis-efo environment $$here: $$*" >&2; exit 1; }
+[ "$$(uname -m)" = $machine ] ||
+    fail "built for $architecture, but this host is $$(uname -m); package with the --architecture of the cluster"
+for python in $${KINESIS_EFO_PYTHON:-} python$python /usr/bin/python$python /usr/local/bin/python$python; do
+    if command -v "$$python" >/dev/null 2>&1; then
+        PYTHONPATH="$$here/lib$${PYTHONPATH:+:$$PYTHONPATH}"
+        export PYTHONPATH
+        exec "$$python" "$$@"
+    fi
+done
+fail "built for Python $python, which this host does not have (PATH is $$PATH);" \\
+    "package with the --python of the cluster, or set KINESIS_EFO_PYTHON to the path of a Python $python"
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonPlatform:
+    """The Python and the processors of a cluster.
+
+    Attributes:
+        python: Version of Python, such as `3.11`.
+        architecture: `x86_64`, or `arm64` for Graviton.
+    """
+
+    python: str = "3.11"
+    architecture: Architecture = "x86_64"
+
+    def __post_init__(self) -> None:
+        if self.python not in PYTHONS:
+            raise PackagingError(
+                f"--python must be one that EMR has with Spark 4 ({', '.join(PYTHONS)}); got {self.python!r}"
+            )
+        if self.architecture not in _PLATFORMS:
+            raise PackagingError(f"--architecture must be one of {', '.join(_PLATFORMS)}; got {self.architecture!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An environment archive.
+
+    Attributes:
+        path: The file, a `.tar.gz`.
+        digest: SHA-256 of its uncompressed contents, in hex.
+        platform: The platform for which it was built.
+        packages: Versions of its packages, by name.
+    """
+
+    path: Path
+    digest: str
+    platform: PythonPlatform
+    packages: Mapping[str, str]
+
+    @property
+    def core(self) -> str | None:
+        """Version of the native core that decodes records; None if Python does."""
+        return self.packages.get(DISTRIBUTION)
+
+
+def package(
+    project: Path,
+    directory: Path,
+    platform: PythonPlatform,
+    *,
+    core: CoreWheel | None = None,
+    run: Run | None = None,
+) -> Archive:
+    """Build the environment archive of a project.
+
+    Args:
+        project: Directory with `pyproject.toml` and `uv.lock`: this library's, or that of jobs that depend on it.
+        directory: Directory for the archive. Its file name contains platform and digest.
+        platform: The platform of the cluster.
+        core: The native core to add; None: only a core that the project depends on.
+        run: Runs commands; for tests.
+
+    Raises:
+        PackagingError: uv is missing, the lock is missing or out of date, a dependency has no wheel for the platform, or the core
+            does not run there or has another version than the library.
+    """
+    if core:
+        core.check(platform.python, _MACHINES[platform.architecture], _GLIBC)
+    for name in ("pyproject.toml", "uv.lock"):
+        if not (project / name).is_file():
+            raise PackagingError(
+                f"{project.absolute()} has no {name}: --project must be the directory of a uv project with a lock file"
+            )
+    directory.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="kinesis-efo-package-") as scratch:
+        root = Path(scratch)
+        tree = root / "tree"
+        _install(project, root, tree / "lib", platform, core, run or _run)
+        packages = installed(tree / "lib")
+        if "kinesis-efo" not in packages:
+            raise PackagingError(
+                f"the project {project.absolute()} does not depend on kinesis-efo, which its jobs need: add the dependency"
+            )
+        if core:
+            core.check_version(packages["kinesis-efo"])
+        _write_launcher(tree / "bin" / "python", platform)
+        described = {"python": platform.python, "architecture": platform.architecture, "packages": packages}
+        (tree / "environment.json").write_text(json.dumps(described, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        digest = pack(tree, root / "archive.tar.gz")
+        name = f"environment-py{platform.python}-{platform.architecture}-{digest[:16]}.tar.gz"
+        shutil.move(root / "archive.tar.gz", directory / name)
+    return Archive(directory / name, digest, platform, packages)
+
+
+def read_archive(path: Path) -> Archive:
+    """Read an archive that was built before.
+
+    Raises:
+        PackagingError: The file cannot be read, or is not an environment archive.
+    """
+    try:
+        digest = _digest(path)
+        with tarfile.open(path) as tar:
+            member = tar.extractfile("environment.json")
+            described = json.loads(member.read()) if member else {}
+        platform = PythonPlatform(described["python"], described["architecture"])
+        return Archive(path, digest, platform, described["packages"])
+    except (OSError, EOFError, KeyError, ValueError, tarfile.TarError) as error:
+        raise PackagingError(
+            f"{path} is no archive of `kinesis-efo emr package`: {type(error).__name__}: {error}"
+        ) from error
+
+
+def pack(tree: Path, file: Path) -> str:
+    """Write a directory as a reproducible `.tar.gz`: its bytes do not depend on time, place and user.
+
+    Returns:
+        SHA-256 of the uncompressed archive, in hex.
+    """
+    with (
+        file.open("wb") as raw,
+        # Most of it is machine code: level 6 would take four times as long for a tenth less.
+        gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for path in _contents(tree):
+            tar.add(path, str(path.relative_to(tree)), recursive=False, filter=_normalized)
+    return _digest(file)
+
+
+def _digest(file: Path) -> str:
+    # Of the uncompressed contents, because versions of zlib compress differently.
+    with gzip.open(file) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _contents(tree: Path) -> Iterator[Path]:
+    return (path for path in sorted(tree.rglob("*")) if "__pycache__" not in path.parts)
+
+
+def _normalized(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    executable = member.isdir() or member.name == "bin/python"
+    member.mode = 0o755 if executable else 0o644
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = _EPOCH
+    return member
+
+
+def installed(directory: Path) -> dict[str, str]:
+    """Return the versions of the packages in a directory, by name."""
+    return {canonicalize_name(each.name): each.version for each in distributions(path=[str(directory)])}
+
+
+def _write_launcher(file: Path, platform: PythonPlatform) -> None:
+    file.parent.mkdir()
+    text = _LAUNCHER.substitute(
+        python=platform.python, architecture=platform.architecture, machine=_MACHINES[platform.architecture]
+    )
+    file.write_text(text, encoding="ascii")
+
+
+def _install(
+    project: Path, scratch: Path, target: Path, platform: PythonPlatform, core: CoreWheel | None, run: Run
+) -> None:
+    """Install the project, its locked dependencies and the native core into a directory."""
+    uv = find_uv()
+    # Hatchling and setuptools write this time into the wheel, instead of the files' times.
+    environment = {"SOURCE_DATE_EPOCH": str(_EPOCH)}
+    requirements, wheels = scratch / "requirements.txt", scratch / "wheels"
+    exported = run(
+        [
+            uv, "export", "--quiet", "--project", str(project), "--locked", "--no-default-groups", "--no-emit-project",
+            *(argument for name in _CLUSTERS_OWN for argument in ("--prune", name)),
+            "--no-annotate", "--no-header",
+        ],
+        environment,
+    )  # fmt: skip
+    requirements.write_text(exported, encoding="utf-8")
+    run([uv, "build", "--quiet", "--wheel", "--out-dir", str(wheels), str(project)], environment)
+    install = [
+        uv, "pip", "install", "--quiet", "--target", str(target), "--python-platform", _PLATFORMS[platform.architecture],
+        "--python-version", platform.python, "--only-binary", ":all:", "--no-deps", "--no-compile-bytecode", "--link-mode", "copy",
+    ]  # fmt: skip
+    run([*install, "--require-hashes", "--requirements", str(requirements)], environment)
+    (wheel,) = wheels.glob("*.whl")
+    run([*install, str(wheel), *([str(core.path)] if core else [])], environment)
+    # Scripts contain the path of this machine's interpreter; these files contain its directories or the installer.
+    shutil.rmtree(target / "bin", ignore_errors=True)
+    (target / ".lock").unlink(missing_ok=True)
+    for information in target.glob("*.dist-info"):
+        for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json"):
+            (information / name).unlink(missing_ok=True)
+
+
+def find_uv() -> str:
+    """Return the path of uv: the one that is installed with this Python, else the one on the PATH.
+
+    Raises:
+        PackagingError: There is none.
+    """
+    try:
+        from uv import find_uv_bin
+
+        uv: str | None = find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        uv = shutil.which("uv")
+    if uv is None:
+        raise PackagingError(
+            f"packing needs the program uv, which is neither installed with {sys.executable} nor on the PATH: "
+            "pip install 'kinesis-efo[emr]'"
+        )
+    return uv
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    # The project's build backend is not locked, so it must not see credentials. And uv would warn about an active virtual environment,
+    # which it does not use here.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
+    completed = subprocess.run(
+        command,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if completed.returncode:
+        raise PackagingError(f"`{' '.join(['uv', *command[1:3]])}` failed:\n{completed.stderr.strip()}")
+    return completed.stdout

@@ -1,0 +1,128 @@
+"""The common interface of EMR on EC2, EMR Serverless and EMR on EKS."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kinesis_efo.aws_errors import Cause, cause_of, code_of
+from kinesis_efo.errors import PlatformError
+from kinesis_efo_tools.emr.job import MARKER_SETTING, Job
+from kinesis_efo_tools.emr.target import JobRun, JobRunState, Site, Target
+
+
+class Platform(ABC):
+    """Access to a target through EMR's API.
+
+    Every method raises `PlatformError` if EMR refuses or cannot be reached.
+
+    Args:
+        target: The target.
+        client: A botocore client of its service.
+    """
+
+    def __init__(self, target: Target, client: Any) -> None:
+        self.target = target
+        self._client = client
+
+    @abstractmethod
+    def site(self) -> Site:
+        """Get EMR's description of the target."""
+
+    @abstractmethod
+    def request(self, job: Job) -> dict[str, Any]:
+        """Make the request that submits a job."""
+
+    def same(self, run: JobRun, job: Job) -> bool:
+        """Whether a run does exactly the same as a job. Name and fingerprint do not prove that, because they can be copied."""
+        request = self.request(job)
+        return run.command == command(
+            request["executionRoleArn"], request["jobDriver"], request.get("configurationOverrides")
+        )
+
+    @abstractmethod
+    def submit(self, job: Job) -> str:
+        """Submit a job; returns the id of its run."""
+
+    @abstractmethod
+    def run(self, identifier: str) -> JobRun:
+        """Look up a run by its id."""
+
+    @abstractmethod
+    def runs(self, name: str) -> Sequence[JobRun]:
+        """List the runs with a name, newest first. Ended ones may lack fingerprint and marker, and EMR deletes them after a time."""
+
+    @abstractmethod
+    def cancel(self, run: JobRun, grace: int) -> None:
+        """Ask EMR to end a run.
+
+        Args:
+            run: The run.
+            grace: Seconds for the run to end by itself, if EMR grants any; 0 for none.
+        """
+
+    def live(self, name: str) -> Sequence[JobRun]:
+        """List the runs with a name that have not ended, newest first."""
+        return [run for run in self.runs(name) if not run.state.ended]
+
+    @contextmanager
+    def refusals(self, action: str) -> Iterator[None]:
+        """Turn the SDK's errors into `PlatformError`."""
+        try:
+            yield
+        except ClientError as error:
+            hint = ""
+            if cause_of(error) is Cause.DENIED:
+                hint = "; the caller needs the permission that EMR names, and iam:PassRole for the job's role"
+            elif code_of(error) in ("ResourceNotFoundException", "InvalidRequestException") and action.startswith(
+                "look at"
+            ):
+                hint = "; is it in this account and region?"
+            raise PlatformError(f"cannot {action} ({self.target}): {error}{hint}") from error
+        except BotoCoreError as error:
+            raise PlatformError(f"cannot {action} ({self.target}): {error}") from error
+
+
+def command(role: str | None, driver: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> str:
+    """Return the command and role of a run as text, without its token, in which two runs of one job differ.
+
+    Args:
+        role: Its role.
+        driver: Its program, arguments and settings, in the form of EMR's API.
+        overrides: EMR's `configurationOverrides`.
+    """
+    given = {name: value for name, value in driver.items() if value}
+    text = json.dumps([role or "", given, (overrides or {}).get("applicationConfiguration") or []], sort_keys=True)
+    return re.sub(rf'((?:{MARKER_SETTING}=[^ "]*/|=kinesis-efo-))[0-9a-f]{{32}}(?=[ "])', r"\1", text)
+
+
+def newest_first(runs: Sequence[JobRun]) -> list[JobRun]:
+    """Sort runs by the time they were submitted, the last one first."""
+    return sorted(runs, key=lambda run: (run.created, run.id), reverse=True)
+
+
+def told(state: str, *reasons: str | None) -> str:
+    """Describe a state in EMR's words: its name, and the first reason given.
+
+    >>> told("FAILED", "", "exit code 1")
+    'FAILED: exit code 1'
+    """
+    reason = next((text for text in reasons if text), "")
+    return f"{state}: {' '.join(reason.split())}" if reason else state
+
+
+STATES = {
+    **dict.fromkeys(("PENDING", "SUBMITTED", "SCHEDULED", "QUEUED"), JobRunState.WAITING),
+    "RUNNING": JobRunState.RUNNING,
+    **dict.fromkeys(("CANCELLING", "CANCEL_PENDING"), JobRunState.STOPPING),
+    **dict.fromkeys(("SUCCESS", "COMPLETED"), JobRunState.SUCCEEDED),
+    "CANCELLED": JobRunState.STOPPED,
+    **dict.fromkeys(("FAILED", "INTERRUPTED"), JobRunState.FAILED),
+}
+"""The states by their names in EMR's APIs: of steps, of EMR Serverless and of EMR on EKS."""

@@ -1,0 +1,301 @@
+"""Submits a job: plans it from the user's request, checks it, replaces live runs, uploads its files and starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import PlatformError, StillRunningError, SubmissionRefusedError, UsageError
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.store import LeaseStore
+from kinesis_efo.manifest import Manifest
+from kinesis_efo_tools.emr import checks
+from kinesis_efo_tools.emr.artifacts import Artifact, Store
+from kinesis_efo_tools.emr.coordination import living_owners, until_free
+from kinesis_efo_tools.emr.following import Report, stop
+from kinesis_efo_tools.emr.job import (
+    FINGERPRINT_SETTING,
+    MARKER_SETTING,
+    SCHEDULED_SETTING,
+    Job,
+    digest,
+    job_name,
+    lease_timeout,
+    refuse_braces,
+    spark_settings,
+)
+from kinesis_efo_tools.emr.packing import PythonPlatform
+from kinesis_efo_tools.emr.platform import Platform
+from kinesis_efo_tools.emr.target import JobRun, Site, TargetKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """The user's request to run a job.
+
+    Attributes:
+        manifest: The application's manifest.
+        location: Location of the manifest, for the job.
+        archive: The environment archive.
+        built: The platform of the archive.
+        program: The program.
+        arguments: Arguments of the program, without the manifest.
+        spark: Spark settings.
+        role_arn: The role of the job.
+        release_label: EMR release, on EKS.
+        logs: S3 location for logs.
+        logs_key_arn: KMS key for the logs.
+        scheduled: Whether the job has a schedule.
+    """
+
+    manifest: Manifest
+    location: str
+    archive: Artifact
+    built: PythonPlatform
+    program: Artifact
+    arguments: Sequence[str] = ()
+    spark: Mapping[str, str] = field(default_factory=dict)
+    role_arn: str | None = None
+    release_label: str = ""
+    logs: str | None = None
+    logs_key_arn: str | None = None
+    scheduled: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the application's runs."""
+        return job_name(self.manifest.environment, self.manifest.application)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """EMR's state before a job is submitted.
+
+    Attributes:
+        site: The target; None if EMR's description could not be read.
+        known: Runs of the application, newest first.
+        live: Runs that have not ended.
+        unknown: A sentence for each part that could not be read.
+    """
+
+    site: Site | None
+    known: Sequence[JobRun] = ()
+    live: Sequence[JobRun] = ()
+    unknown: Sequence[str] = ()
+
+
+def look(platform: Platform, name: str, *, tolerant: bool = False) -> Situation:
+    """Get the target and the runs of an application from EMR.
+
+    Args:
+        platform: Access to the target.
+        name: Name of the runs.
+        tolerant: Continue if a call fails, and note that in `unknown`.
+
+    Raises:
+        PlatformError: EMR refuses or cannot be reached, and that is not tolerated.
+    """
+    site: Site | None = None
+    known: Sequence[JobRun] = ()
+    live: Sequence[JobRun] = ()
+    unknown = []
+    try:
+        site = platform.site()
+    except PlatformError as error:
+        if not tolerant:
+            raise
+        unknown.append(f"whether {platform.target} is as the job needs it: {error}")
+    try:
+        known, live = platform.runs(name), platform.live(name)
+    except PlatformError as error:
+        if not tolerant:
+            raise
+        unknown.append(f"whether the application runs there already: {error}")
+    return Situation(site, known, live, unknown)
+
+
+def plan(request: JobRequest, kind: TargetKind, store: Store, previous: Sequence[JobRun]) -> Job:
+    """Make a job from a request.
+
+    Args:
+        request: The user's request.
+        kind: Where it runs.
+        store: The artifacts in S3.
+        previous: Earlier runs of the application, newest first. The job's token depends on the last one: submitting the job twice makes
+            one run, and submitting it after the end of that run makes another.
+
+    Raises:
+        UsageError: A setting cannot be passed to EMR, or the role is missing.
+    """
+    if kind is not TargetKind.CLUSTER and not request.role_arn:
+        raise UsageError(f"--execution-role is missing: a job on {kind} runs with a role of its own")
+    if not request.location.startswith(("ssm://", "s3://")):
+        raise UsageError(
+            f"--manifest must be ssm:///name or s3://bucket/key, which the job can read as well; got {request.location!r}"
+        )
+    arguments = list(request.arguments)
+    if not any(each == "--manifest" or each.startswith("--manifest=") for each in arguments):
+        arguments = ["--manifest", request.location, *arguments]
+    archive = store.uri(request.archive.key)
+    settings = spark_settings(kind, archive, arguments, request.spark)
+    if kind is TargetKind.CLUSTER:
+        refuse_braces((*arguments, *(f"{name}={value}" for name, value in settings.items())))
+    if request.scheduled:
+        settings[SCHEDULED_SETTING] = "true"
+    environment = request.manifest.environment
+    streams = {name: [each.stream_arn, each.consumer_arn] for name, each in request.manifest.streams.items()}
+    fingerprint = digest(
+        request.name, archive, request.program.digest, arguments, settings, request.role_arn, request.release_label, request.logs,
+        request.logs_key_arn, request.manifest.lease_table, streams,
+    )  # fmt: skip
+    token = digest(fingerprint, previous[0].id if previous else "")[:32]
+    settings[FINGERPRINT_SETTING] = fingerprint
+    if kind is not TargetKind.SERVERLESS:
+        settings[MARKER_SETTING] = store.uri(f"stops/{request.name}/{token}")
+    return Job(
+        name=request.name,
+        program=store.uri(request.program.key),
+        arguments=arguments,
+        spark=settings,
+        role_arn=request.role_arn,
+        release_label=request.release_label,
+        logs=request.logs,
+        logs_key_arn=request.logs_key_arn,
+        fingerprint=fingerprint,
+        token=token,
+        tags={"environment": environment, "managed-by": "kinesis-efo"} if environment else {},
+    )
+
+
+async def refusals(
+    request: JobRequest,
+    platform: Platform,
+    site: Site | None,
+    live: Sequence[JobRun],
+    *,
+    kinesis: Any,
+    leases: LeaseStore,
+    clock: Clock,
+    replacing: bool,
+) -> list[str]:
+    """Check a job before it is submitted; returns a sentence for each reason why it would not work.
+
+    Args:
+        request: The job.
+        platform: Where it would run.
+        site: EMR's description of the target; None if not known.
+        live: Runs of the same application that have not ended.
+        kinesis: A botocore Kinesis client.
+        leases: The lease table.
+        clock: Time.
+        replacing: Whether the live runs will be stopped first.
+    """
+    reasons: list[str] = []
+    if site is not None:
+        reasons += [
+            *site.faults,
+            *checks.release_faults(platform.target, site, request.release_label),
+            *checks.architecture_faults(platform.target, site, request.built),
+        ]
+    reasons += checks.consumer_faults(request.manifest, kinesis)
+    table = await checks.table_faults(leases)
+    reasons += table
+    if not replacing:
+        described = ", ".join(f"{run.id} ({run.told})" for run in live)
+        if live:
+            reasons.append(
+                f"application {request.manifest.application!r} runs already on {platform.target}: {described}; stop it, or say --replace"
+            )
+        elif not table and (owners := await living_owners(leases, clock, lease_timeout(request.arguments))):
+            reasons.append(
+                f"application {request.manifest.application!r} is read by {', '.join(map(readable, sorted(owners)))}, which renews its leases in "
+                f"{leases.label} and is no run on {platform.target}: stop it where it runs"
+            )
+    return reasons
+
+
+async def make_room(
+    live: Sequence[JobRun],
+    platform: Platform,
+    leases: LeaseStore,
+    clock: Clock,
+    report: Report,
+    *,
+    grace: int,
+    lease_seconds: float,
+    mark: Callable[[str], bool],
+) -> list[JobRun]:
+    """Stop the live runs of an application, and wait until its leases are free.
+
+    Args:
+        live: The runs.
+        platform: Where they run.
+        leases: The lease table.
+        clock: Time.
+        report: Receives every change of a run.
+        grace: Seconds for each run to end by itself.
+        lease_seconds: The lease timeout, seconds.
+        mark: As in `following.stop`.
+
+    Returns:
+        The ended runs.
+
+    Raises:
+        StillRunningError: A run does not end, or a worker still renews leases.
+    """
+    ended = [(await stop(platform, run, clock, report, grace=grace, mark=mark)).run for run in live]
+    if owners := await until_free(leases, clock, lease_seconds):
+        raise StillRunningError(
+            f"{', '.join(map(readable, sorted(owners)))} still renews its leases in {leases.label}, although every known run has ended: "
+            "nothing was submitted; stop the job where it runs"
+        )
+    return ended
+
+
+def submit(job: Job, platform: Platform, store: Store, request: JobRequest, remark: Callable[[str], None]) -> str:
+    """Upload missing files of a job to S3, and submit it.
+
+    Args:
+        job: The job.
+        platform: Where it runs.
+        store: The artifacts in S3.
+        request: The request of the job.
+        remark: Receives a line for each file.
+
+    Returns:
+        The id of its run.
+
+    Raises:
+        PlatformError: S3 or EMR refuses.
+    """
+    upload(store, request, remark)
+    return platform.submit(job)
+
+
+def upload(store: Store, request: JobRequest, remark: Callable[[str], None]) -> None:
+    """Upload missing files of a job to S3.
+
+    Args:
+        store: The artifacts in S3.
+        request: The request of the job.
+        remark: Receives a line for each file.
+
+    Raises:
+        PlatformError: S3 refuses.
+    """
+    for artifact in (request.archive, request.program):
+        size = artifact.path.stat().st_size / 1e6
+        done = "uploaded" if store.upload(artifact) else "is there already:"
+        remark(f"{done} {store.uri(artifact.key)} ({size:.1f} MB)")
+
+
+def ensure(reasons: Sequence[str]) -> None:
+    """Raise an error if there are reasons against submitting a job.
+
+    Raises:
+        SubmissionRefusedError: There are reasons; the message lists them.
+    """
+    if reasons:
+        raise SubmissionRefusedError("not submitted:\n" + "\n".join(f"  {reason}" for reason in reasons))

@@ -1,0 +1,162 @@
+"""Checks of an application's streams and consumers, one function each. They change and register nothing."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from kinesis_efo.distribution import Distribution, distribution_of
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo_tools.operate.access import Clients
+from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, existing, finding
+
+CONSUMER_QUOTA: Final = 20
+"""Consumers per stream, unless AWS raised it (Kinesis Data Streams, "Quotas and limits")."""
+
+_DISTRIBUTIONS: Final = {
+    Distribution.KEYED: "distributed by partition key",
+    Distribution.AUTO: "distributed by Kinesis itself (AUTO)",
+    Distribution.UNKNOWN: "distributed in a way that this botocore does not know",
+}
+
+RATE_WINDOW: Final = timedelta(hours=1)
+"""How far back to look for refused subscriptions."""
+
+
+async def stream(clients: Clients, ref: StreamRef) -> Finding:
+    """Check that the stream exists and can be read."""
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        with existing(f"{ref.stream_arn} does not exist", "deploy it, to this account and region"):
+            answer = await kinesis.describe_stream_summary(StreamARN=ref.stream_arn)
+        found = answer["StreamDescriptionSummary"]
+        status = found["StreamStatus"]
+        if status not in ("ACTIVE", "UPDATING"):
+            raise CheckFailed(
+                f"{ref.stream_arn} is {status}", "wait until it is ACTIVE" if status == "CREATING" else "deploy it"
+            )
+        shards, hours = found["OpenShardCount"], found["RetentionPeriodHours"]
+        words = [f"{shards} open shard{'s'[: shards != 1]}", f"{hours} h retention", _encryption(found)]
+        return ", ".join([status, *words, _DISTRIBUTIONS[distribution_of(kinesis, found)]])
+
+    return await finding(f"stream {ref.name}", look(), action="kinesis:DescribeStreamSummary")
+
+
+async def consumer(clients: Clients, ref: StreamRef) -> Finding:
+    """Check that the manifest's consumer exists and is ACTIVE."""
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        with existing(
+            f"{ref.consumer_arn} does not exist (any more)",
+            "deploy again, so that the manifest names the existing consumer, and restart the query",
+        ):
+            answer = await kinesis.describe_stream_consumer(ConsumerARN=ref.consumer_arn)
+        status = answer["ConsumerDescription"]["ConsumerStatus"]
+        if status != "ACTIVE":
+            raise CheckFailed(
+                f"{ref.consumer_arn} is {status}", "wait until it is ACTIVE" if status == "CREATING" else "deploy it"
+            )
+        return f"ACTIVE, {ref.stream_name}, consumer {consumer_name(ref)}"
+
+    return await finding(f"consumer of {ref.name}", look(), action="kinesis:DescribeStreamConsumer")
+
+
+async def shards(clients: Clients, ref: StreamRef) -> Finding:
+    """Check that the stream's shards can be listed."""
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        with existing(f"{ref.stream_arn} does not exist", "deploy it, to this account and region"):
+            answer = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
+        if not answer["Shards"]:
+            raise CheckFailed(
+                "the stream has no shards", "look at the stream: it was just created, or is being deleted"
+            )
+        return "can be listed"
+
+    return await finding(f"shards of {ref.name}", look(), action="kinesis:ListShards")
+
+
+async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
+    """Check that the stream's quota of consumers is not used up."""
+
+    async def look() -> str:
+        with existing(f"{ref.stream_arn} does not exist", "deploy it"):
+            names = await consumers_of(await clients.client("kinesis"), ref.stream_arn)
+        if len(names) >= CONSUMER_QUOTA:
+            raise CheckUnknown(
+                f"{len(names)} consumers: {CONSUMER_QUOTA} is the quota unless AWS raised it",
+                "before you declare another, remove one that is not used, or have the quota raised",
+            )
+        return f"{len(names)} of {CONSUMER_QUOTA} consumers"
+
+    return await finding(f"quota of {ref.name}", look(), action="kinesis:ListStreamConsumers", needed=False)
+
+
+async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Finding:
+    """Check that Kinesis refused no subscription lately, as it does for a second reader, or above one call per second and shard."""
+
+    async def look() -> str:
+        cloudwatch = await clients.client("cloudwatch")
+        answer = await cloudwatch.get_metric_data(
+            MetricDataQueries=[
+                {
+                    "Id": "refused",
+                    "MetricStat": {
+                        "Metric": {
+                            "Namespace": "AWS/Kinesis",
+                            "MetricName": "SubscribeToShard.RateExceeded",
+                            "Dimensions": [
+                                {"Name": "StreamName", "Value": ref.stream_name},
+                                {"Name": "ConsumerName", "Value": consumer_name(ref)},
+                            ],
+                        },
+                        "Period": 300,
+                        "Stat": "Sum",
+                    },
+                }
+            ],
+            StartTime=now - RATE_WINDOW,
+            EndTime=now + timedelta(minutes=1),  # exclusive
+        )
+        values = answer["MetricDataResults"][0]["Values"]
+        if not values:
+            raise CheckUnknown(
+                "CloudWatch has no figures of the last hour", "if a query runs, check again in some minutes"
+            )
+        if refused := round(sum(values)):
+            raise CheckFailed(
+                f"{refused} subscriptions refused in the last hour",
+                "find the other reader of this consumer: every application needs its own",
+            )
+        return "no subscription refused in the last hour"
+
+    return await finding(f"subscribe rate of {ref.name}", look(), action="cloudwatch:GetMetricData", needed=False)
+
+
+async def consumers_of(kinesis: Any, stream_arn: str) -> dict[str, dict[str, Any]]:
+    """List the consumers of a stream, by name, as ListStreamConsumers describes them.
+
+    Args:
+        kinesis: An aiobotocore client.
+        stream_arn: The stream.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    request: dict[str, Any] = {"StreamARN": stream_arn, "MaxResults": 100}
+    while True:
+        page = await kinesis.list_stream_consumers(**request)
+        found.update({each["ConsumerName"]: each for each in page["Consumers"]})
+        if not (token := page.get("NextToken")):
+            return found
+        request["NextToken"] = token
+
+
+def consumer_name(ref: StreamRef) -> str:
+    """Return the consumer's name, from its ARN."""
+    return (ref.consumer_arn or "").rpartition("/")[2].partition(":")[0]
+
+
+def _encryption(summary: dict[str, Any]) -> str:
+    return f"encrypted with {summary['KeyId']}" if summary.get("EncryptionType") == "KMS" else "not encrypted"

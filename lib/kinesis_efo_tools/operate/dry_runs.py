@@ -1,0 +1,203 @@
+"""Checks the calls of a query with dry runs, one at a time, since AWS allows one a second for each stream.
+
+A dry run checks permissions and parameters, but not the KMS key, which has a check of its own. Dry runs have their own limit, so they do
+not slow down a live reader.
+https://docs.aws.amazon.com/streams/latest/dev/kds-dryrun-validation.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from botocore.exceptions import ClientError
+
+from kinesis_efo.aws import domains_of_aws
+from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.raw_bodies import closed_where_it_fails
+from kinesis_efo_tools.operate.access import Clients
+from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, existing, finding
+
+_SUCCEEDS: Final = "DryRunOperationException"
+_THROTTLED: Final = "ThrottlingException"
+_GETTING: Final = "kinesis:GetShardIterator and kinesis:GetRecords"
+_OF_AWS: Final = "alias/aws/kinesis"
+_BROKEN_KEY: Final = {
+    "DisabledException": "enable the key",
+    "KMSInvalidStateException": "bring the key back to state Enabled (it may be pending deletion)",
+    "NotFoundException": "restore the key, or set the stream to another one",
+}
+
+
+async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str], *, anyway: bool) -> Finding:
+    """Check with a dry run that a subscription would succeed.
+
+    Args:
+        clients: Provides the clients.
+        ref: The stream.
+        owners: Workers that hold leases of it.
+        anyway: Try even if there are owners, with any endpoint.
+    """
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        if not _has_dry_run(kinesis, "SubscribeToShard"):
+            raise CheckUnknown("this botocore knows no dry run of SubscribeToShard", "upgrade boto3 and aiobotocore")
+        if owners and not anyway and not of_aws(kinesis.meta.endpoint_url):
+            # An endpoint without dry runs would subscribe, and cut off the reader.
+            raise CheckUnknown(
+                f"not tried: {readable(min(owners))} reads the stream, which proves as much, and {kinesis.meta.endpoint_url} may not "
+                "know dry runs, and subscribe in earnest",
+                "to try all the same, say --subscribe-anyway",
+            )
+        listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
+        try:
+            with closed_where_it_fails(kinesis, "SubscribeToShard"):
+                answer = await kinesis.subscribe_to_shard(
+                    ConsumerARN=ref.consumer_arn,
+                    ShardId=listed["Shards"][0]["ShardId"],
+                    StartingPosition={"Type": "LATEST"},
+                    DryRun=True,
+                )
+        except ClientError as error:
+            return _outcome(
+                error, f"{ref.consumer_arn} does not exist (any more)", "deploy again, and restart the query"
+            )
+        answer["EventStream"].close()
+        raise CheckUnknown(
+            "the endpoint knows no dry run: a subscription was opened, and closed at once", "use AWS' endpoint"
+        )
+
+    return await finding(f"subscribing to {ref.name}", look(), action="kinesis:SubscribeToShard")
+
+
+async def polling(clients: Clients, ref: StreamRef) -> Finding:
+    """Check that GetRecords may be called, for the first shard. Reads no record if botocore has dry runs of it."""
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        with existing(f"{ref.stream_arn} does not exist", "deploy it"):
+            listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
+            shard = listed["Shards"][0]["ShardId"]
+            answer = await kinesis.get_shard_iterator(
+                StreamARN=ref.stream_arn, ShardId=shard, ShardIteratorType="TRIM_HORIZON"
+            )
+            dry: dict[str, bool] = {"DryRun": True} if _has_dry_run(kinesis, "GetRecords") else {}
+            try:
+                await kinesis.get_records(
+                    StreamARN=ref.stream_arn, ShardIterator=answer["ShardIterator"], Limit=1, **dry
+                )
+            except ClientError as error:
+                return f"GetRecords {_outcome(error, f'{ref.stream_arn} does not exist', 'deploy it')}"
+        return "GetRecords answers"
+
+    return await finding(f"polling {ref.name}", look(), action=_GETTING)
+
+
+async def catching_up(clients: Clients, ref: StreamRef) -> Finding:
+    """Check that a query that is behind another one of the same program may catch up with GetRecords.
+
+    GetRecords itself is not called: the dry run of this stream was used for a subscription. Policies allow it together with
+    GetShardIterator, which is called instead, and reads no records.
+    """
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        try:
+            listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
+        except ClientError as error:
+            raise CheckUnknown("not tried: its shards cannot be listed", f"see shards of {ref.name}") from error
+        try:
+            await kinesis.get_shard_iterator(
+                StreamARN=ref.stream_arn, ShardId=listed["Shards"][0]["ShardId"], ShardIteratorType="LATEST"
+            )
+        except ClientError as error:
+            if cause_of(error) is not Cause.DENIED:
+                raise
+            raise CheckUnknown(
+                f"{describe(error)}. A query alone in its program does without; several wait for the slowest of them",
+                f"for several, allow {_GETTING}: infra/ does so unless the application has `polling: false`",
+            ) from error
+        return "GetShardIterator answers (--polling tries GetRecords, too)"
+
+    return await finding(f"catching up on {ref.name}", look(), action=_GETTING)
+
+
+async def key(clients: Clients, ref: StreamRef) -> Finding | None:
+    """Check that the key of an encrypted stream can be used, which dry runs of Kinesis do not check; None without a key."""
+    kinesis = await clients.client("kinesis")
+    try:
+        answer = await kinesis.describe_stream_summary(StreamARN=ref.stream_arn)
+    except ClientError:
+        return None  # reported by the check of the stream
+    summary = answer["StreamDescriptionSummary"]
+    if summary.get("EncryptionType") != "KMS":
+        return None
+    key_id = str(summary["KeyId"])
+
+    async def look() -> str:
+        if key_id.endswith(_OF_AWS):
+            return f"{key_id} is AWS' own: every role of the account that may read the stream may use it"
+        kms = await clients.client("kms")
+        if "DryRunModifiers" not in _members(kms, "Decrypt"):
+            raise CheckUnknown(
+                f"this botocore knows no dry run of kms:Decrypt on {key_id} without a ciphertext",
+                "upgrade boto3 and aiobotocore",
+            )
+        try:
+            await kms.decrypt(KeyId=key_id, DryRun=True, DryRunModifiers=["IGNORE_CIPHERTEXT"])
+        except ClientError as error:
+            return _key_outcome(error, key_id)
+        raise CheckUnknown("the endpoint knows no dry run of kms:Decrypt", "use AWS' endpoint")
+
+    return await finding(f"key of {ref.name}", look(), action=f"kms:Decrypt on {key_id}", needed=False)
+
+
+def _key_outcome(error: ClientError, key_id: str) -> str:
+    code = code_of(error)
+    if code == _SUCCEEDS:
+        return f"kms:Decrypt on {key_id} is allowed (dry run)"
+    if code in _BROKEN_KEY:
+        raise CheckFailed(f"{key_id}: {describe(error)}", _BROKEN_KEY[code]) from error
+    if cause_of(error) is Cause.DENIED:
+        # Policies with the condition kms:ViaService, like those of infra/, allow it only through Kinesis, and refuse this call.
+        raise CheckUnknown(
+            f"kms:Decrypt on {key_id} is not allowed to this role directly; whether it is through Kinesis cannot be tried",
+            "see that the role's policy and the key's allow kms:Decrypt on it, at least through Kinesis (kms:ViaService)",
+        ) from error
+    raise error
+
+
+def _outcome(error: ClientError, missing: str, fix: str) -> str:
+    """Interpret the response to a dry run."""
+    if code_of(error) == _SUCCEEDS:
+        return "allowed (dry run)"
+    if code_of(error) == _THROTTLED:
+        raise CheckUnknown(
+            describe(error), "try again: AWS allows one dry run a second for each stream, and another program used it"
+        ) from error
+    if cause_of(error) is Cause.IN_USE:
+        raise CheckUnknown(describe(error), "another reader uses this consumer now") from error
+    with existing(missing, fix):
+        raise error
+
+
+def of_aws(endpoint: str) -> bool:
+    """Whether an endpoint belongs to AWS, in any partition, including private endpoints.
+
+    >>> of_aws("https://kinesis.eu-west-1.amazonaws.com"), of_aws("http://127.0.0.1:4566"), of_aws("https://amazonaws.com.example")
+    (True, False, False)
+    """
+    return (urlsplit(endpoint).hostname or "").endswith(domains_of_aws())
+
+
+def _has_dry_run(client: Any, operation: str) -> bool:
+    return "DryRun" in _members(client, operation)
+
+
+def _members(client: Any, operation: str) -> Collection[str]:
+    members: Collection[str] = client.meta.service_model.operation_model(operation).input_shape.members
+    return members

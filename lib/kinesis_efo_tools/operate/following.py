@@ -1,0 +1,132 @@
+"""Follows the runs of an application: finds them in its lease table, and polls their status. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.status import RunStatus
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.row import Lease
+from kinesis_efo_tools.operate.live import RunReplies, ask
+from kinesis_efo_tools.operate.pulse import Pulse, View
+
+READ_AGAIN_SECONDS: Final = 10.0
+"""Time between two reads of the table. It has a row for each shard, so reading it costs money."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The state of an application's runs at one moment.
+
+    Attributes:
+        at: The moment, epoch seconds by this machine's clock.
+        runs: The runs' rows, by stream.
+        view: The figures of the runs' last reply; None before the first.
+        said: When that reply came, epoch seconds by this machine's clock.
+        trouble: The error that keeps the view from being new; empty if there is none.
+        events: Recent events with their times, the newest last.
+    """
+
+    at: float
+    runs: Mapping[str, Lease]
+    view: View | None
+    said: float | None
+    trouble: str
+    events: tuple[tuple[float, str], ...] = ()
+
+    @property
+    def owners(self) -> list[str]:
+        """The holders of the leases."""
+        return sorted({readable(row.owner) for row in self.runs.values() if row.owner is not None})
+
+
+class Following:
+    """Follows the runs of one application.
+
+    Args:
+        find: Reads the runs' rows, by stream.
+        clock: Time.
+        question: Gets the status of the holders of the runs' leases.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Awaitable[Mapping[str, Lease]]],
+        clock: Clock,
+        question: Callable[[Mapping[str, Lease]], Awaitable[RunReplies]] = ask,
+    ) -> None:
+        self._find = find
+        self._clock = clock
+        self._question = question
+        self._pulse = Pulse()
+        self._runs: Mapping[str, Lease] = {}
+        self._owners: frozenset[str] = frozenset()
+        self._view: View | None = None
+        self._said: float | None = None
+        self._trouble = ""
+        self._unowned = ""
+        self._read_at: float | None = None
+
+    async def look(self) -> Observation:
+        """Observe once. After a first success, errors of the table or of a run are in `trouble`, and not raised.
+
+        Raises:
+            KinesisEfoError, ClientError: The table could not be read the first time.
+        """
+        trouble = await self._read()
+        if not trouble:
+            trouble = await self._ask()
+        now = self._clock.time()
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._pulse.note(now, trouble or "the run answers again")
+        return Observation(now, self._runs, self._view, self._said, trouble, self._pulse.events)
+
+    async def _read(self) -> str:
+        now = self._clock.monotonic()
+        if self._read_at is not None and now - self._read_at < READ_AGAIN_SECONDS:
+            return self._unowned
+        try:
+            self._runs = await self._find()
+        except (KinesisEfoError, ClientError, BotoCoreError, OSError) as error:
+            if self._read_at is None:
+                raise
+            return f"the lease table cannot be read: {error}"
+        self._read_at = now
+        owners = frozenset(row.owner for row in self._runs.values() if row.owner is not None)
+        self._unowned = "" if owners else "no run holds the lease"
+        if not owners:
+            return self._unowned
+        if owners != self._owners:
+            names = ", ".join(sorted(map(readable, owners)))
+            self._pulse.begin(self._clock.time(), f"{names} {'reads' if len(owners) == 1 else 'read'} now")
+            self._owners = owners
+        return ""
+
+    async def _ask(self) -> str:
+        asked = await self._question(self._runs)
+        if asked.answers:
+            self._view = self._pulse.add(_together(list(asked.answers.values())))
+            self._said = self._clock.time()
+        return "; ".join(
+            f"{readable(owner)} cannot be asked: {reason}" for owner, reason in sorted(asked.reasons.items())
+        )
+
+
+def _together(answers: list[RunStatus]) -> RunStatus:
+    """Combine the status of several runs of one application, which read different streams."""
+    if len(answers) == 1:
+        return answers[0]
+    return RunStatus(
+        max(each.at for each in answers),
+        [shard for each in answers for shard in each.shards],
+        sum(each.room for each in answers),
+        sum(each.cpu for each in answers),
+        [query for each in answers for query in each.queries],
+    )

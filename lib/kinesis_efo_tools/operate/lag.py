@@ -1,0 +1,331 @@
+"""Measures the lag of an application, shard by shard, from its leases, the unread records, and CloudWatch.
+
+It opens no subscription, so it does not disturb the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from kinesis_efo.aws_errors import CALL_ERRORS, cause_of, describe
+from kinesis_efo.clock import Clock
+from kinesis_efo.kinesis.lineage import Lineage, Shard
+from kinesis_efo.kinesis.retention import written_at
+from kinesis_efo.kinesis.topology import SKEW_SECONDS
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.watch import WatchResult
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
+from kinesis_efo_tools.operate.access import Clients
+from kinesis_efo_tools.operate.backlog import backlog
+from kinesis_efo_tools.operate.checkup import consumer_name
+
+METRIC_WINDOW: Final = timedelta(minutes=10)
+"""How far back to ask CloudWatch, whose figures are per minute and some minutes late."""
+
+_CONCURRENT_SHARDS: Final = 32
+
+
+class ReaderState(Enum):
+    """The state of a shard's reader."""
+
+    READING = "reading"
+    """Its owner renews the lease."""
+    SILENT = "silent"
+    """Its owner has not renewed the lease for the lease timeout."""
+    HELD = "held"
+    """It has an owner that was not watched for long enough."""
+    FREE = "free"
+    """It has no owner."""
+    ENDED = "ended"
+    """It was read to its end."""
+    WAITING = "waiting"
+    """It can start only after its parents."""
+    UNSTARTED = "unstarted"
+    """Its parents were read to their end, but it has no lease."""
+
+
+class Movement(NamedTuple):
+    """The movement of a position while it was watched.
+
+    Attributes:
+        still_for: Seconds since it last moved; None if it was seen only once.
+        seen: Whether it was seen to move; if not, it has not moved for at least `still_for`.
+    """
+
+    still_for: float | None = None
+    seen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLag:
+    """The lag of one shard.
+
+    Attributes:
+        key: The shard.
+        state: The state of its reader.
+        position: How far it was read, according to its lease.
+        read_until: Records that arrived before this time were read, epoch seconds; None if not known.
+        owner: The worker that reads it.
+        records: Number of unread records, as far as counted.
+        records_exact: Whether all were counted.
+        seconds: Age of the oldest unread record, seconds; 0 if there is none.
+        seconds_exact: Whether `seconds` was measured; if not, it is an upper bound.
+        movement: The movement of the position.
+        age: Age of the position, seconds; 0 if it comes from the run itself; None if not known.
+        query: The number of the slowest query of this shard if there are several; else None.
+    """
+
+    key: ShardKey
+    state: ReaderState
+    position: Position | None = None
+    read_until: float | None = None
+    owner: str | None = None
+    records: int | None = None
+    records_exact: bool = False
+    seconds: float | None = None
+    seconds_exact: bool = False
+    movement: Movement = Movement()  # noqa: RUF009
+    age: float | None = None
+    query: int | None = None
+
+
+class Sightings:
+    """Remembers which owners renewed their leases, and when positions last moved.
+
+    Args:
+        lease_timeout: Seconds without a renewal after which an owner counts as dead.
+    """
+
+    def __init__(self, lease_timeout: float) -> None:
+        self._timeout = lease_timeout
+        self._watched_since: float | None = None
+        self._renewed: dict[str, float] = {}
+        self._positions: dict[str, tuple[Position | None, float, bool]] = {}
+
+    def add(self, seen: WatchResult, now: float) -> None:
+        """Add the result of a watch that ended just now.
+
+        Args:
+            seen: The result.
+            now: Monotonic time, seconds.
+        """
+        start = now - seen.seconds
+        self._watched_since = start if self._watched_since is None else self._watched_since
+        self._renewed |= dict.fromkeys(seen.live, now)
+        for key, lease in seen.scan.leases.items():
+            old = self._positions.get(key)
+            if key in seen.moved or (old is not None and old[0] != lease.reached):
+                self._positions[key] = lease.reached, now, True
+            elif old is None:
+                self._positions[key] = lease.reached, start, False
+
+    def state(self, row: Lease, holder: Lease, now: float) -> ReaderState:
+        """Return the state of a shard's reader.
+
+        Args:
+            row: The shard's row.
+            holder: The row with the owner that reads it.
+            now: Monotonic time, seconds.
+        """
+        if row.checkpoint is not None and row.checkpoint.is_end:
+            return ReaderState.ENDED
+        if holder.owner is None:
+            return ReaderState.FREE
+        if (renewed := self._renewed.get(holder.key)) is not None and now - renewed < self._timeout:
+            return ReaderState.READING
+        silent_since = renewed if renewed is not None else self._watched_since
+        return (
+            ReaderState.SILENT if silent_since is not None and now - silent_since >= self._timeout else ReaderState.HELD
+        )
+
+    def movement(self, key: str, now: float) -> Movement:
+        """Return the movement of a lease's position."""
+        _, since, moved = self._positions.get(key, (None, now, False))
+        return Movement(now - since if moved or now - since >= 1 else None, moved)
+
+
+def rows(
+    ref: StreamRef,
+    shards: list[Shard],
+    leases: Mapping[str, Lease],
+    run: Lease | None,
+    sightings: Sightings,
+    clock: Clock,
+) -> list[ShardLag]:
+    """Return the shards of a stream, without their unread records.
+
+    Leaves out shards that were read to their end and have started children.
+
+    Args:
+        ref: The stream.
+        shards: Its shards, as Kinesis lists them.
+        leases: The rows of its shards, by shard id.
+        run: The run's lease on it; None if it was never held.
+        sightings: Earlier observations of the rows.
+        clock: Time.
+    """
+    lineage, now = Lineage(shards), clock.monotonic()
+    # A KCL has just started a shard with a row without a position.
+    positions = {shard: lease.reached or Position.at_timestamp(0) for shard, lease in leases.items()}
+    done = set(lineage.droppable(positions))
+    unread = {shard for shard, position in positions.items() if not position.is_end}
+    found = [
+        ShardLag(
+            ShardKey(ref.name, shard_id),
+            ReaderState.WAITING
+            if shard_id in lineage and unread.intersection(lineage[shard_id].parents)
+            else sightings.state(lease, _holder(lease, run), now),
+            lease.reached,
+            _read_until(shard_id, lease, clock.time()),
+            _holder(lease, run).owner,
+            movement=sightings.movement(lease.key, now),
+            age=None if lease.written is None else max(0.0, clock.time() - lease.written),
+        )
+        for shard_id, lease in leases.items()
+        if shard_id not in done
+    ]
+    unstarted = set(lineage.startable(positions))
+    # If nothing was ever read, the start position is not known.
+    begin = TRIM_HORIZON if positions else None
+    found += [ShardLag(ShardKey(ref.name, shard), ReaderState.UNSTARTED, begin) for shard in unstarted]
+    waiting: set[str] = set()
+    to_visit = [*positions, *unstarted]
+    while to_visit:
+        children = set(lineage.children(to_visit.pop())) - positions.keys() - unstarted - waiting
+        waiting |= children
+        to_visit += children
+    found += [ShardLag(ShardKey(ref.name, shard), ReaderState.WAITING) for shard in waiting]
+    return sorted(found, key=lambda row: row.key)
+
+
+async def measured(
+    clients: Clients, manifest: Manifest, lagging: list[ShardLag], clock: Clock, count: int
+) -> tuple[list[ShardLag], list[str]]:
+    """Add the unread records to shards.
+
+    Args:
+        clients: Provides the clients.
+        manifest: The application.
+        lagging: The shards, from `rows`.
+        clock: Time.
+        count: Number of unread records to count per shard; 0 makes no calls to Kinesis.
+
+    Returns:
+        The shards, and the reasons why some could not be measured.
+    """
+    kinesis = await clients.client("kinesis")
+    slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
+    reasons: dict[str, None] = {}
+    refused = asyncio.Event()
+
+    async def measure(row: ShardLag) -> ShardLag:
+        if row.state is ReaderState.ENDED:
+            return replace(row, records=0, records_exact=True, seconds=0.0, seconds_exact=True)
+        if row.position is None:
+            return row
+        async with slots:
+            if count and not refused.is_set():
+                try:
+                    arn = manifest.streams[row.key.stream].stream_arn
+                    found = await backlog(kinesis, clock, arn, row.key.shard, row.position, count)
+                except CALL_ERRORS as error:
+                    if cause_of(error).refused:
+                        refused.set()
+                    reasons[_reason(error)] = None
+                else:
+                    age = 0.0 if found.oldest is None else max(0.0, clock.time() - found.oldest)
+                    # If every page was empty, only MillisBehindLatest is known.
+                    seconds = age if found.oldest or found.exact else found.millis_behind / 1000
+                    return replace(
+                        row, records=found.records, records_exact=found.exact, seconds=seconds, seconds_exact=True
+                    )
+        if row.read_until is not None:
+            return replace(row, seconds=max(0.0, clock.time() - row.read_until))
+        return row
+
+    return list(await asyncio.gather(*map(measure, lagging))), list(reasons)
+
+
+async def reported(
+    clients: Clients, streams: Mapping[str, StreamRef], now: float, window: timedelta = METRIC_WINDOW
+) -> tuple[dict[str, int], list[str]]:
+    """Get CloudWatch's last `MillisBehindLatest` of each stream's consumer, the maximum over its shards.
+
+    Args:
+        clients: Provides the clients.
+        streams: The streams, by logical name.
+        now: Epoch seconds.
+        window: How far back to look.
+
+    Returns:
+        Milliseconds by logical name, for streams with figures; and the reasons if CloudWatch could not be read.
+    """
+    names = sorted(name for name, ref in streams.items() if not ref.polled)
+    if not names:
+        return {}, []
+    queries: list[dict[str, Any]] = [
+        {
+            "Id": f"q{number}",
+            "MetricStat": {
+                "Metric": {
+                    "Namespace": "AWS/Kinesis",
+                    "MetricName": "SubscribeToShardEvent.MillisBehindLatest",
+                    "Dimensions": [
+                        {"Name": "StreamName", "Value": streams[name].stream_name},
+                        {"Name": "ConsumerName", "Value": consumer_name(streams[name])},
+                    ],
+                },
+                "Period": 60,
+                "Stat": "Maximum",
+            },
+        }
+        for number, name in enumerate(names)
+    ]
+    # The end is exclusive, and the current minute counts.
+    end = datetime.fromtimestamp(now, UTC) + timedelta(minutes=1)
+    try:
+        cloudwatch = await clients.client("cloudwatch")
+        answer = await cloudwatch.get_metric_data(
+            MetricDataQueries=queries, StartTime=end - window, EndTime=end, ScanBy="TimestampDescending"
+        )
+    except CALL_ERRORS as error:
+        return {}, [f"CloudWatch cannot be read: {describe(error)}; the caller needs cloudwatch:GetMetricData"]
+    found = {result["Id"]: result["Values"] for result in answer["MetricDataResults"]}
+    return {name: round(values[0]) for number, name in enumerate(names) if (values := found.get(f"q{number}"))}, []
+
+
+def by_shard(leases: Mapping[str, Lease], keys: LeaseKeys, stream: str) -> dict[str, Lease]:
+    """Return the rows of one stream's shards, by shard id."""
+    return {shard.shard: lease for shard, lease in keys.by_shard(leases).items() if shard.stream == stream}
+
+
+def _holder(row: Lease, run: Lease | None) -> Lease:
+    """Return the row with the owner that reads a shard: a KCL application owns the shard's row itself."""
+    return run if run is not None and row.owner is None else row
+
+
+def _read_until(shard_id: str, lease: Lease, now: float) -> float | None:
+    times = [lease.read_until] if lease.read_until is not None else []
+    position = lease.reached
+    if position is not None and position.kind is PositionKind.AT_TIMESTAMP:
+        times.append(position.value / 1000)
+    elif position is not None and position.kind is PositionKind.AFTER:
+        written = written_at(position.value, shard_id, now + SKEW_SECONDS)
+        times += [] if written is None else [written]
+    return max(times, default=None)
+
+
+def _reason(error: Exception) -> str:
+    if cause_of(error).refused:
+        return (
+            f"unread records could not be counted, so the lag is an upper bound: {describe(error)}. "
+            "Allow kinesis:GetShardIterator and kinesis:GetRecords to your role"
+        )
+    return f"not all could be measured: {describe(error)}"

@@ -1,0 +1,209 @@
+"""Checks of this machine and of its connection to AWS: credentials, endpoint, clock, Spark and Java."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from botocore.exceptions import ClientError
+
+from kinesis_efo import __version__
+from kinesis_efo.clock import Clock
+from kinesis_efo.kinesis import core
+from kinesis_efo_tools.operate.access import Clients
+from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding
+
+MOST_SKEW: Final = 1.0
+"""Most seconds that the clock may be off. AWS accepts 300 s, but `LATEST` and the lag depend on this clock."""
+
+CREDENTIALS: Final = "credentials"
+"""Subject of the finding about the credentials."""
+
+PATH: Final = "HTTP path"
+"""Subject of the finding about the connection, on which all other checks depend."""
+
+STS_SECONDS: Final = 5.0
+"""How long to wait for STS."""
+
+OLDEST_SPARK: Final = (4, 0)
+OLDEST_JAVA: Final = 17
+"""Oldest Java that Spark 4 runs on (Spark's documentation, "Overview")."""
+
+_MINOR: Final = "{}.{}".format(*sys.version_info)
+_PROBE: Final = """
+import sys
+try:
+    from kinesis_efo import __version__ as library
+except ImportError:
+    library = "-"
+print("{}.{}".format(*sys.version_info), library)
+"""
+
+
+async def identity(clients: Clients) -> Finding:
+    """Check that there are credentials; the detail is their identity."""
+
+    async def look() -> str:
+        sts = await clients.client("sts")
+        # A private network may have an endpoint for Kinesis and none for STS, which queries do not need.
+        return str((await asyncio.wait_for(sts.get_caller_identity(), STS_SECONDS))["Arn"])
+
+    return await finding(CREDENTIALS, look(), action="sts:GetCallerIdentity")
+
+
+async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
+    """Check that Kinesis responds over HTTP, and that this machine's clock is right."""
+    kinesis = await clients.client("kinesis")
+    endpoint = kinesis.meta.endpoint_url
+    headers: dict[str, str] = {}
+    times: list[float] = []
+
+    async def reach() -> str:
+        # The first call also connects and gets credentials; the second measures the time of a call.
+        for _ in range(2):
+            began = clock.monotonic()
+            try:
+                answer = await kinesis.list_streams(Limit=1)
+            except ClientError as error:
+                # A refusal is a response, too, so the connection works.
+                answer = error.response
+            times.append(clock.monotonic() - began)
+        headers.update(answer["ResponseMetadata"]["HTTPHeaders"])
+        return f"{endpoint} answers in {times[-1] * 1000:.0f} ms (the first call took {times[0] * 1000:.0f} ms)"
+
+    async def compare() -> str:
+        if "date" not in headers:
+            raise CheckUnknown("AWS did not tell the time", "fix the path to the endpoint first")
+        skew = clock.time() - times[-1] / 2 - parsedate_to_datetime(headers["date"]).timestamp()
+        # The header has whole seconds, rounded down.
+        off = max(0.0, -skew, skew - 1)
+        if off > MOST_SKEW:
+            raise CheckFailed(
+                f"this machine's clock is {off:.0f} s {'ahead of' if skew > 0 else 'behind'} AWS",
+                "synchronize it (chrony, NTP): AWS refuses signatures from 300 s on",
+            )
+        return f"within {MOST_SKEW:.0f} s of AWS"
+
+    path = await finding(PATH, reach(), action="kinesis:ListStreams")
+    if path.status is not Status.PASSED:
+        detail = f"{endpoint}: {path.detail}"
+        path = Finding(
+            path.subject, Status.FAILED, detail, "check region, DNS, proxy and firewall on the way to the endpoint"
+        )
+    return [path, await finding("clock", compare(), action="")]
+
+
+def spark(installed: Callable[[str], str] = version) -> Finding:
+    """Check that PySpark, if it is installed here, can run the source.
+
+    Args:
+        installed: Returns the version of a package; raises PackageNotFoundError.
+    """
+    try:
+        found = installed("pyspark")
+    except PackageNotFoundError:
+        fix = "none if the cluster has it: the source needs Spark 4.0 or later"
+        return Finding("Spark", Status.UNKNOWN, "PySpark is not installed here", fix)
+    if tuple(map(int, re.findall(r"\d+", found)[:2])) < OLDEST_SPARK:
+        fix = "use Spark 4.0 or later: older ones have no Python data sources"
+        return Finding("Spark", Status.FAILED, f"PySpark {found}", fix)
+    return Finding("Spark", Status.PASSED, f"PySpark {found}")
+
+
+def pythons(
+    environment: Mapping[str, str] = os.environ,
+    installed: Callable[[str], str] = version,
+    here: tuple[str, str] = (_MINOR, __version__),
+) -> list[Finding]:
+    """Check that the Pythons that Spark would start from here have this library; no finding if PySpark is not installed.
+
+    Args:
+        environment: Environment variables with `PYSPARK_PYTHON`, `PYSPARK_DRIVER_PYTHON` and `PATH`.
+        installed: Returns the version of a package; raises PackageNotFoundError.
+        here: Versions of this program's Python and library, which the driver would have.
+    """
+    try:
+        installed("pyspark")
+    except PackageNotFoundError:
+        return []
+    workers = environment.get("PYSPARK_PYTHON") or "python3"
+    # Spark's JVM looks for data sources with the driver's Python (PythonUtils.defaultPythonExec).
+    programs = dict.fromkeys((environment.get("PYSPARK_DRIVER_PYTHON") or workers, workers))
+    fix = (
+        f"activate the environment of the library, or set PYSPARK_PYTHON={sys.executable} where Spark starts, and unset "
+        "PYSPARK_DRIVER_PYTHON; none if jobs do not start from this shell"
+    )
+    seen = [_python(program, environment, here) for program in programs]
+    wrong = [detail for passed, detail in seen if not passed]
+    detail = "; ".join(wrong or [detail for _, detail in seen])
+    return [Finding("Spark's Python", Status.FAILED if wrong else Status.PASSED, detail, fix if wrong else "")]
+
+
+def _python(program: str, environment: Mapping[str, str], here: tuple[str, str]) -> tuple[bool, str]:
+    """Check whether a Python can run tasks of a driver with the given versions; returns that and the details."""
+    path = shutil.which(program, path=environment.get("PATH", ""))
+    if path is None:
+        return False, f"{program!r}, which Spark would start, is not there"
+    try:
+        ran = subprocess.run(
+            [path, "-c", _PROBE], env=dict(environment), capture_output=True, text=True, timeout=30, check=True
+        )
+        minor, library = ran.stdout.split()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return False, f"{path}, which Spark would start, is no Python that runs: {error}"
+    if library == "-":
+        return False, f"{path}, which Spark would start, has no kinesis_efo: load() ends with DATA_SOURCE_NOT_FOUND"
+    if (minor, library) != here:
+        return False, f"{path} has Python {minor} and kinesis_efo {library}, the driver {here[0]} and {here[1]}"
+    return True, f"Python {minor} with kinesis_efo {library} ({path})"
+
+
+def decoding(chosen: core.Choice = core.CHOSEN) -> Finding:
+    """Report which decoder is used. An installed core that cannot be used is not a failure, because Python decodes.
+
+    Args:
+        chosen: The choice.
+    """
+    return Finding("decoding", Status.UNKNOWN if chosen.fix else Status.PASSED, chosen.detail, chosen.fix)
+
+
+def java(environment: Mapping[str, str] = os.environ) -> Finding:
+    """Check that Java, if it is installed here, can run Spark 4.
+
+    Args:
+        environment: Environment variables with `JAVA_HOME` and `PATH`.
+    """
+    home = environment.get("JAVA_HOME")
+    program = str(Path(home) / "bin/java") if home else shutil.which("java", path=environment.get("PATH", ""))
+    if program is None:
+        fix = "none if the cluster has it: Spark 4 needs Java 17 or later"
+        return Finding("Java", Status.UNKNOWN, "there is no Java here", fix)
+    fix = "point JAVA_HOME to a Java of version 17 or later"
+    try:
+        text = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("Java", Status.FAILED, f"{program} does not run: {error}", fix)
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    if match is None:
+        return Finding("Java", Status.UNKNOWN, f"{program} does not say its version: {text[:80]!r}", fix)
+    detail = f"Java {match[1]} ({program})"
+    if int(match[1]) < OLDEST_JAVA:
+        return Finding("Java", Status.FAILED, detail, fix)
+    return Finding("Java", Status.PASSED, detail)
+
+
+def needs_java(found: Finding) -> str:
+    """Say what to do if `java` finds Java missing or too old."""
+    return (
+        f"Spark needs Java 17 or 21, but {found.detail}. Install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; "
+        "macOS: brew install openjdk@17; else https://adoptium.net) and, if it is not the java on the PATH, point JAVA_HOME to it"
+    )

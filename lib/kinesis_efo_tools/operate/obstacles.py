@@ -1,0 +1,91 @@
+"""Quickly checks for faults with which all other checks fail: no region, no credentials, no connection to Kinesis."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from aiobotocore.config import AioConfig
+from botocore import UNSIGNED
+from botocore.exceptions import ClientError
+
+from kinesis_efo.aws_errors import CALL_ERRORS, describe, is_foreign
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo_tools.operate.access import Access
+from kinesis_efo_tools.operate.findings import LOG_IN, Finding, Status, failed_call
+from kinesis_efo_tools.operate.machine import CREDENTIALS, PATH
+
+PATIENCE: Final = 4.0
+"""Timeout, seconds, so that a fault is reported within five."""
+
+_ONCE: Final = AioConfig(
+    # A response to an unsigned call proves that there is a connection, whatever the credentials.
+    signature_version=UNSIGNED,
+    connect_timeout=2,
+    read_timeout=3,
+    retries={"mode": "standard", "total_max_attempts": 1},
+)
+
+
+def no_region(location: str) -> Finding:
+    """Make the finding that the region of a manifest is not known.
+
+    Args:
+        location: The manifest's location.
+    """
+    return Finding(
+        "region",
+        Status.FAILED,
+        f"no region is configured, so {location} cannot be asked for",
+        "give --region, set AWS_REGION, or set `region` in the AWS profile",
+    )
+
+
+async def obstacles(access: Access) -> list[Finding]:
+    """Find the faults with which all other checks fail; empty if there are none.
+
+    Args:
+        access: Clients with the query's region, endpoint and role.
+    """
+    looks = (_credentials(access), _path(access))
+    return [found for found in await asyncio.gather(*looks) if found is not None]
+
+
+async def _credentials(access: Access) -> Finding | None:
+    try:
+        found = await asyncio.wait_for(access.credentials(), PATIENCE)
+    except TimeoutError:
+        # A program may be waiting for a person to enter a code. If the network is at fault, the connection to Kinesis fails, too.
+        return None
+    except ConfigurationError as error:
+        return Finding(CREDENTIALS, Status.FAILED, str(error), LOG_IN)
+    except CALL_ERRORS as error:
+        outcome = failed_call(CREDENTIALS, error, "sts:AssumeRole")
+        return outcome if outcome.status is Status.FAILED else None
+    if found is not None:
+        return None
+    tried = "neither the environment, nor a profile, nor this host's role has any"
+    return Finding(CREDENTIALS, Status.FAILED, f"there are no AWS credentials: {tried}", LOG_IN)
+
+
+async def _path(access: Access) -> Finding | None:
+    try:
+        opening = await access.open("kinesis", _ONCE)
+    except (ConfigurationError, *CALL_ERRORS):
+        return None  # reported by the finding about the credentials
+    async with opening as kinesis:
+        endpoint = kinesis.meta.endpoint_url
+        try:
+            await asyncio.wait_for(kinesis.list_streams(Limit=1), PATIENCE)
+        except ClientError as error:
+            return _no_path(f"{endpoint}: {describe(error)}") if is_foreign(error) else None
+        except TimeoutError:
+            return _no_path(f"{endpoint} does not answer within {PATIENCE:.0f} s")
+        except CALL_ERRORS as error:
+            return _no_path(f"{endpoint}: {describe(error)}")
+    return None
+
+
+def _no_path(detail: str) -> Finding:
+    fix = "check region, DNS, proxy and firewall on the way to the endpoint, and AWS_ENDPOINT_URL or --endpoint-url if you gave one"
+    return Finding(PATH, Status.FAILED, detail, fix)

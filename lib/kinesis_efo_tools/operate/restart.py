@@ -1,0 +1,181 @@
+"""Predicts the next start of a query, from its checkpoint, the manifest, the streams and the lease table. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from aiobotocore.config import AioConfig
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.kinesis.polling import CALL_SECONDS, POLLING_CONFIG, PollingTransport
+from kinesis_efo.kinesis.retention import written_at
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.kinesis.topology import SKEW_SECONDS, Topology
+from kinesis_efo.leases.ahead import CAUSES, LEFT_OUT, gone_back, is_ahead
+from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.strays import strays
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.planner.stream_set import StreamSet
+from kinesis_efo.positions import Offset, Position, PositionKind, ShardKey
+from kinesis_efo_tools.operate.access import Access
+from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding, what_and_fix
+from kinesis_efo_tools.operate.lease_checkup import open_table
+from kinesis_efo_tools.operate.spark_checkpoint import PlannedBatch, SourceEnd, folder_at, planned
+
+SUBJECT = "checkpoint"
+"""Subject of the finding about the checkpoint as a whole."""
+
+
+async def restart(access: Access, manifest: Manifest, location: str, clock: Clock) -> list[Finding]:
+    """Check what the next start of a query would do.
+
+    Args:
+        access: Provides the clients.
+        manifest: The streams that the query reads.
+        location: The query's `checkpointLocation`.
+        clock: Time.
+    """
+    leases: Mapping[ShardKey, Lease] = {}
+    found: tuple[PlannedBatch, SourceEnd] | None = None
+
+    async def look() -> str:
+        nonlocal leases, found
+        # Read before the checkpoint, because a live query moves first the checkpoint, then the rows.
+        scan = await (await open_table(access, manifest)).scan()
+        leases = LeaseKeys(manifest.stream_names).by_shard(scan.leases)
+        last = await planned(folder_at(location, access))
+        if last is None:
+            raise CheckUnknown(
+                f"{location} has no micro-batch: the next start is that of a new query, which begins at 'startingPosition'",
+                "if the query has run before, correct the location: it is the one given as checkpointLocation",
+            )
+        end = _of_manifest(last, manifest, location)
+        found = last, end
+        for name in sorted(end.streams):
+            run = scan.leases.get(run_key(name))
+            if run is not None and end.offset.mark is not None and (said := gone_back(run.marks, end.offset.mark)):
+                raise CheckUnknown(
+                    f"{location}: {_said(last)}. But this checkpoint had been further {said}: {CAUSES}",
+                    "restore the output of the query together with it, or give the query a new output directory: the next start reads the "
+                    f"records since then again, but {LEFT_OUT}",
+                )
+        return f"{location}: {_said(last)}"
+
+    findings = [await finding(SUBJECT, look(), action="s3:ListBucket, s3:GetObject and dynamodb:Scan")]
+    if found is None:
+        return findings
+    _, end = found
+    faults = StreamSet(manifest, drop=False).faults(end.offset, end.sources)
+    findings += [Finding("streams of the checkpoint", Status.FAILED, *what_and_fix(fault)) for fault in faults]
+    kinesis = await access.client("kinesis")
+    async with await access.open("kinesis", AioConfig(**POLLING_CONFIG)) as unused:
+        # For the checks of a start, which list the shards and detect losses. No records are read.
+        transport = PollingTransport(unused, clock, CALL_SECONDS)
+        for name, ref in manifest.streams.items():
+            if _replaced(ref, end) or _renamed(ref, end, manifest):
+                continue  # one of the faults
+            rows = {key.shard: row for key, row in leases.items() if key.stream == name}
+            stream = Stream(ref, transport, Topology(kinesis, clock), RetrySettings(), manifest.source, clock)
+            work = _goes_on(stream, name, end, rows, clock) if name in end.streams else _begins(stream)
+            findings.append(await finding(f"restart of {name}", work, action="kinesis:ListShards"))
+    return findings
+
+
+def _replaced(ref: StreamRef, end: SourceEnd) -> bool:
+    return ref.name in end.streams and _stream_of(end.sources.get(ref.name, ref.stream_arn)) != ref.stream_arn
+
+
+def _renamed(ref: StreamRef, end: SourceEnd, manifest: Manifest) -> bool:
+    gone = {_stream_of(arn) for name, arn in end.sources.items() if name not in manifest.streams}
+    return ref.name not in end.streams and ref.stream_arn in gone
+
+
+async def _begins(stream: Stream) -> str:
+    await stream.refresh()
+    return (
+        f"is new to the checkpoint: its {len(stream.lineage)} shards begin at 'newStreamPosition', TRIM_HORIZON unless the query says "
+        "otherwise"
+    )
+
+
+async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str, Lease], clock: Clock) -> str:
+    planned = _of(end.offset, name)
+    # The start of a new query's first micro-batch is not in the checkpoint; if repeated, it starts from the options again.
+    positions = planned if end.begin is None else _of(end.begin, name)
+    await stream.refresh()
+    await stream.identify()
+    if what := strays(rows.values(), stream.identity):
+        raise CheckFailed(
+            f"in the lease table, {what}",
+            "if the checkpoint is of that other stream, start the query with a new one, at TRIM_HORIZON to read all that the present "
+            "stream has",
+        )
+    if end.begin is not None:
+        await stream.check_loss(positions, resumed=True)
+        for shard, position in positions.items():
+            if position.is_end:
+                continue
+            row = rows.get(shard)
+            read_until = row.read_until if row is not None and row.reached == position else None
+            await stream.check_position(shard, position, read_until)
+    # Without a mark, only the rows are evidence, although other queries move them, too.
+    unmarked = rows.items() if end.offset.mark is None else ()
+    if ahead := sorted(shard for shard, row in unmarked if shard in planned and is_ahead(row, planned[shard])):
+        first = ahead[0]
+        raise CheckUnknown(
+            f"the lease table is ahead of the checkpoint in {len(ahead)} of {len(planned)} shards ({first} is at {rows[first].reached}, "
+            f"in the checkpoint at {planned[first]}): a query with another checkpoint has read further, and the next start reads that "
+            "again",
+            "make sure that this is the query's own checkpoint location. If it is from a backup, give the query a new output directory: "
+            f"{LEFT_OUT}",
+        )
+    open_ones = [shard for shard, position in (positions or planned).items() if not position.is_end]
+    return (
+        f"goes on with {len(open_ones)} {'shard' if len(open_ones) == 1 else 'shards'}{_since(positions, clock.time())}"
+    )
+
+
+def _of(offset: Offset, stream: str) -> dict[str, Position]:
+    return {key.shard: at for key, at in offset.items() if key.stream == stream}
+
+
+def _stream_of(arn: str) -> str:
+    return arn.partition("/consumer/")[0]
+
+
+def _of_manifest(last: PlannedBatch, manifest: Manifest, location: str) -> SourceEnd:
+    """Return the source of the query that reads the manifest's streams."""
+    ends = [end for end in last.ends if len(last.ends) == 1 or end.streams & manifest.streams.keys()]
+    if len(ends) == 1:
+        return ends[0]
+    if not last.ends:
+        raise CheckFailed(
+            f"{location} is the checkpoint of a query without a kinesis-efo source: micro-batch {last.batch} names none",
+            "give the checkpoint location of the query that reads these streams",
+        )
+    theirs = "; ".join(", ".join(sorted(end.streams)) for end in last.ends)
+    raise CheckFailed(
+        f"the query of {location} has {len(last.ends)} kinesis-efo sources, which read {theirs}",
+        "say with --stream which streams to look at, those of one source at a time",
+    )
+
+
+def _said(last: PlannedBatch) -> str:
+    if last.finished:
+        return f"micro-batch {last.batch} is finished, and the next start goes on behind it"
+    if last.batch == 0:
+        return "micro-batch 0 is not finished: the next start repeats it, from where the query began, up to the end that was planned"
+    return f"micro-batch {last.batch} is not finished: the next start repeats it, up to the same end"
+
+
+def _since(positions: Mapping[str, Position], now: float) -> str:
+    times = [
+        time
+        for shard, position in positions.items()
+        if position.kind is PositionKind.AFTER
+        and (time := written_at(position.value, shard, now + SKEW_SECONDS)) is not None
+    ]
+    return f", read up to {datetime.fromtimestamp(min(times), UTC):%Y-%m-%d %H:%M:%S} UTC at least" if times else ""

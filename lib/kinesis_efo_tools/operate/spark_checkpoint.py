@@ -1,0 +1,269 @@
+"""Reads a query's checkpoint: the last micro-batch that Spark planned, its end, and whether it finished."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.positions import Offset, sources_of
+from kinesis_efo_tools.operate.access import Clients
+from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown
+
+_NUMBER: Final = re.compile(r"\d+")
+_NAMED: Final = re.compile(r"[^{:]+:(?=\{)")
+"""In version 2 of the log, the id of the source comes before its offset."""
+
+_KNOWN_VERSIONS: Final = ("v1", "v2")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """The last micro-batch that Spark planned.
+
+    Attributes:
+        batch: Its number.
+        finished: Whether Spark has noted that it is done. If not, the next start repeats it.
+        ends: Its start and end for each kinesis-efo source of the query.
+    """
+
+    batch: int
+    finished: bool
+    ends: tuple[SourceEnd, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEnd:
+    """The start and the end of a micro-batch for one source.
+
+    Attributes:
+        begin: The offset from which the next start reads: the end if the micro-batch is finished. None if the first micro-batch of the
+            query is not finished, so the query starts again.
+        offset: The end.
+        sources: ARNs from which its streams were read, by logical name, as far as the offset has them.
+    """
+
+    begin: Offset | None
+    offset: Offset
+    sources: dict[str, str]
+
+    @property
+    def streams(self) -> set[str]:
+        """Logical names of its streams."""
+        return {key.stream for key in self.offset}
+
+
+class Folder(Protocol):
+    """The directory of a checkpoint."""
+
+    async def exists(self) -> bool:
+        """Whether it exists, even if it is empty."""
+        ...
+
+    async def names(self, folder: str) -> Collection[str]:
+        """List the files in a subfolder, or in itself (""); empty if there is no such folder."""
+        ...
+
+    async def read(self, name: str) -> str:
+        """Read a text file, by its path relative to the checkpoint."""
+        ...
+
+
+async def planned(folder: Folder) -> PlannedBatch | None:
+    """Read the last micro-batch that a query planned; None if there is none.
+
+    Args:
+        folder: The checkpoint's directory.
+
+    Raises:
+        CheckFailed: It does not exist, or Spark refuses it.
+        CheckUnknown: Spark may refuse it, or skips a micro-batch that is not finished.
+        ConfigurationError: It is not a checkpoint that this library can read.
+        ClientError, OSError: It cannot be read.
+    """
+    if not await folder.exists():
+        raise CheckFailed(
+            f"there is nothing at {folder}",
+            "correct the location: it is the one that the query has as checkpointLocation",
+        )
+    # The commits are read before and after the offsets, because a live query writes first the offset, then the commit.
+    commits = _numbers(await folder.names("commits"))
+    batches = _numbers(await folder.names("offsets"))
+    newest, last = max(batches, default=-1), max(commits, default=-1)
+    if last > newest:
+        why = f"there is commits/{last} without offsets/{last}, so a start repeats a micro-batch and then fails"
+        raise _refused(folder, why)
+    if not batches:
+        return None
+    name, lines = f"offsets/{newest}", await _lines(folder, f"offsets/{newest}")
+    # A query with asyncProgressTrackingEnabled skips numbers, and starts without them.
+    if newest - 1 not in batches and newest > 0 and (len(batches) == 1 or _follow(batches) or _follow(commits)):
+        raise _refused(folder, f"offsets/{newest - 1} is missing, and a start reads it together with {name}")
+    previous = f"offsets/{max(batches - {newest}, default=newest)}"
+    earlier = await _lines(folder, previous)
+    if lines[0] == earlier[0] == "v1" and len(lines) != len(earlier):
+        raise _refused(folder, f"{previous} has {len(earlier) - 2} sources, {name} has {len(lines) - 2}")
+    commits = _numbers(await folder.names("commits"))
+    last = max(commits, default=-1)
+    if commits:
+        await _lines(folder, f"commits/{last}")
+    await _check_metadata(folder)
+    if skipped := sorted(batch for batch in batches if last < batch < newest):
+        raise CheckUnknown(
+            f"{folder}: micro-batch {skipped[0]} is among the offsets and not among the commits, and a start repeats only the last, {newest}",
+            f"restore the folder commits as well; if micro-batch {skipped[0]} is not in the output, its rows are left out",
+        )
+    finished, ends = newest in commits, _ends(name, lines)
+    before = ends if finished else _ends(previous, earlier) if previous != name else {}
+    found = tuple(
+        SourceEnd(Offset.from_dict(before[at]) if at in before else None, Offset.from_dict(end), sources_of(end))
+        for at, end in ends.items()
+    )
+    return PlannedBatch(newest, finished, found)
+
+
+def _refused(folder: Folder, why: str) -> CheckFailed:
+    return CheckFailed(
+        f"{folder}: Spark refuses this checkpoint: {why}",
+        "restore all of its files from one moment, or start the query with a new checkpoint, at startingPosition=LEASES",
+    )
+
+
+async def _check_metadata(folder: Folder) -> None:
+    if "metadata" not in await folder.names(""):
+        raise CheckUnknown(
+            f"{folder}: the file metadata is missing: Spark 4.2 and later refuse this checkpoint, and earlier ones give the query a new id",
+            "restore the file: a sink that identifies a query by its id, such as Delta Lake, would write its micro-batches again",
+        )
+    if not isinstance(_plain(await folder.read("metadata")), dict):
+        raise _refused(folder, "the file metadata is no JSON")
+
+
+def _follow(numbers: set[int]) -> bool:
+    return any(number + 1 in numbers for number in numbers)
+
+
+def _numbers(names: Collection[str]) -> set[int]:
+    # There are also checksums and temporary files.
+    return {int(name) for name in names if _NUMBER.fullmatch(name)}
+
+
+async def _lines(folder: Folder, name: str) -> list[str]:
+    """Read the lines of a file of Spark's log: its version, its metadata, and one for each source."""
+    version, *rest = (await folder.read(name)).splitlines() or [""]
+    if version.strip() not in _KNOWN_VERSIONS:
+        raise ConfigurationError(
+            f"{name} is no log of Spark that this library reads: it begins with {version[:40]!r}, not with {' or '.join(_KNOWN_VERSIONS)}"
+        )
+    if rest and not isinstance(_plain(rest[0]), dict):
+        raise _refused(folder, f"{name} is cut off")
+    return [version.strip(), *(rest or ["{}"])]
+
+
+def _ends(name: str, lines: list[str]) -> dict[int, dict[str, Any]]:
+    """Parse the offsets of this library's sources, by their place in a file of the log."""
+    found = {}
+    for place, line in enumerate(lines[2:]):
+        text = line if line.startswith("{") else _NAMED.sub("", line, count=1)
+        data = _plain(text)
+        if data is None and text.startswith("{"):
+            raise ConfigurationError(f"{name} is cut off in the offset of source {place}")
+        if isinstance(data, dict) and {"streams", "version"} <= data.keys():
+            try:
+                Offset.from_dict(data)
+            except ValueError as error:
+                raise ConfigurationError(f"{name}: {error}") from None
+            found[place] = data
+    return found
+
+
+def _plain(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
+
+
+def folder_at(location: str, clients: Clients) -> Folder:
+    """Return the directory at a checkpoint location: a path, or `s3://bucket/prefix`.
+
+    Args:
+        location: The value of `checkpointLocation`.
+        clients: Provides the client for S3.
+
+    Raises:
+        ConfigurationError: It is on another file system.
+
+    >>> folder_at("hdfs:///checkpoints/lake", None)
+    Traceback (most recent call last):
+    ...
+    kinesis_efo.errors.ConfigurationError: checkpoint hdfs:///checkpoints/lake: file system 'hdfs' cannot be read from here. Copy its folders 'offsets' and 'commits' and its file 'metadata' into a local folder, and give that
+    """
+    parts = urlsplit(location)
+    if parts.scheme in ("s3", "s3a", "s3n"):
+        if not parts.netloc:
+            raise ConfigurationError(f"checkpoint {location} must be s3://bucket/prefix")
+        return _S3Folder(clients, parts.netloc, parts.path.strip("/"))
+    if parts.scheme == "file":
+        return _LocalFolder(Path(unquote(parts.path)))
+    if len(parts.scheme) > 1:  # one letter is a drive
+        raise ConfigurationError(
+            f"checkpoint {location}: file system {parts.scheme!r} cannot be read from here. Copy its folders 'offsets' and 'commits' "
+            "and its file 'metadata' into a local folder, and give that"
+        )
+    return _LocalFolder(Path(location))
+
+
+class _LocalFolder:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    async def exists(self) -> bool:
+        return await asyncio.to_thread(self._path.is_dir)
+
+    async def names(self, folder: str) -> Collection[str]:
+        def listed() -> list[str]:
+            inside = self._path / folder
+            return [each.name for each in inside.iterdir()] if inside.is_dir() else []
+
+        return await asyncio.to_thread(listed)
+
+    async def read(self, name: str) -> str:
+        return await asyncio.to_thread((self._path / name).read_text, encoding="utf-8")
+
+
+class _S3Folder:
+    def __init__(self, clients: Clients, bucket: str, prefix: str) -> None:
+        self._clients = clients
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def __str__(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}"
+
+    async def exists(self) -> bool:
+        s3 = await self._clients.client("s3")
+        answer = await s3.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
+        return bool(answer.get("KeyCount"))
+
+    async def names(self, folder: str) -> Collection[str]:
+        s3 = await self._clients.client("s3")
+        prefix = f"{self._prefix}{folder}/" if folder else self._prefix
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix, Delimiter="/")
+        return [each["Key"].removeprefix(prefix) async for page in pages for each in page.get("Contents", ())]
+
+    async def read(self, name: str) -> str:
+        s3 = await self._clients.client("s3")
+        answer = await s3.get_object(Bucket=self._bucket, Key=f"{self._prefix}{name}")
+        async with answer["Body"] as body:
+            return bytes(await body.read()).decode()

@@ -1,0 +1,280 @@
+"""Reads all shards of a stream, across reshards, until cancelled; for people to look at records.
+
+It stores no position, and takes no lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiobotocore.config import AioConfig
+
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import ConfigurationError, first_of
+from kinesis_efo.kinesis.clock import KinesisClock
+from kinesis_efo.kinesis.events import Event
+from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, iterator_at, polling_limits
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, starting_position, subscription_config
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import AwsSettings, RetrySettings
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo_tools.operate.access import CONFIG
+from kinesis_efo_tools.operate.backlog import CALL_SECONDS
+from kinesis_efo_tools.operate.record_format import TailRecord
+
+POLLING_SECONDS: Final = 1.0
+"""Seconds between two calls to a shard that had no more records."""
+
+_MOST_SHARDS: Final = 10_000
+_LOOK_BACK: Final = (5, 60, 600, 3_600, 21_600, 86_400)
+"""Seconds before now at which the search for the last records begins, in turn; then it begins at the oldest record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """A time at which reading ends.
+
+    Attributes:
+        time: Epoch seconds; records that arrived at this time or later are dropped.
+        clock: Time.
+        reached: Called when every shard has been read to this time; may be called several times.
+    """
+
+    time: float
+    clock: Clock
+    reached: Callable[[], None]
+
+    def admits(self, record: TailRecord) -> bool:
+        """Whether a record arrived before the time."""
+        return record.arrived is None or record.arrived.timestamp() < self.time
+
+    def is_behind(self, millis_behind: int) -> bool:
+        """Whether a reader with this lag has passed the time."""
+        return self.clock.time() - millis_behind / 1000 >= self.time
+
+
+class Tail:
+    """Passes the records of a stream to a function, in order within each shard.
+
+    Args:
+        stream: The stream.
+        name: Its name, for the records and messages.
+        take: Receives the records of one event. Reading pauses while it runs.
+        only: Ids of the shards to read; empty: all shards and their descendants.
+        until: When to end; None: never.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        name: str,
+        take: Callable[[list[TailRecord]], None],
+        only: Collection[str] = (),
+        until: Until | None = None,
+    ) -> None:
+        self._stream = stream
+        self._name = name
+        self._take = take
+        self._only = frozenset(only)
+        self._positions: dict[str, Position] = {}
+        self._behind: dict[str, int] = {}
+        self._until = until
+        self._finished: set[str] = set()
+
+    @property
+    def open_shards(self) -> int:
+        """Number of shards that are being read."""
+        return sum(not position.is_end for position in self._positions.values())
+
+    @property
+    def seconds_behind(self) -> float | None:
+        """Lag of the slowest shard in seconds, as reported by Kinesis; None before the first event."""
+        return max(self._behind.values()) / 1000 if self._behind else None
+
+    async def run(self, start: Position, begin: Callable[[str], Awaitable[Position]] | None = None) -> None:
+        """Read until cancelled, or until every shard has ended.
+
+        Args:
+            start: `TRIM_HORIZON` or `AT_TIMESTAMP`.
+            begin: Returns where a shard that is open at `start` begins; None: all begin at `start`.
+
+        Raises:
+            StreamError: The stream, or a shard, cannot be read.
+            ConfigurationError: The stream does not have a shard of `only`.
+        """
+        await self._stream.refresh()
+        if missing := sorted(shard for shard in self._only if self._stream.shard(shard) is None):
+            raise ConfigurationError(
+                f"stream {self._name} has no shard {', '.join(missing)} (any more); `kinesis-efo shards` shows those it has"
+            )
+        starts = dict.fromkeys(self._only, start) if self._only else await self._stream.starting_positions(start)
+        if begin is not None:
+            starts = dict(zip(starts, await asyncio.gather(*map(begin, starts)), strict=True))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for shard, position in starts.items():
+                    self._start(group, shard, position)
+        except BaseExceptionGroup as errors:
+            raise first_of(errors) from None
+
+    def _start(self, group: asyncio.TaskGroup, shard: str, position: Position) -> None:
+        self._positions[shard] = position
+        group.create_task(self._read(group, shard, position), name=f"tail of {shard}")
+
+    async def _read(self, group: asyncio.TaskGroup, shard: str, position: Position) -> None:
+        await self._stream.subscribe(shard, position, _TailSink(self, shard, position)).run()
+        self._behind.pop(shard, None)
+        self._positions[shard] = SHARD_END
+        if not self._only:
+            await self._stream.refresh()
+            for child in self._stream.lineage.startable(self._positions):
+                self._start(group, child, TRIM_HORIZON)
+        self._finish(shard)
+
+    def _finish(self, shard: str) -> None:
+        """Note that a shard is done. For an ended shard, this is called after its children have begun."""
+        self._finished.add(shard)
+        if self._until is not None and self._finished.issuperset(self._positions):
+            self._until.reached()
+
+    def take(self, shard: str, event: Event, after: Position) -> None:
+        """Take the next event of a shard.
+
+        Args:
+            shard: Id of the shard.
+            event: The event.
+            after: The position up to which the shard was read before.
+        """
+        self._behind[shard] = event.head.millis_behind
+        if event.head.children:
+            self._stream.learn(shard, event.head.children)
+        until = self._until
+        # The tip of a closed shard may be long before the time; its children continue from there.
+        closed = event.head.children or ((listed := self._stream.shard(shard)) is not None and listed.last is not None)
+        if until is not None and not closed and until.is_behind(event.head.millis_behind):
+            self._finish(shard)
+        if not event.head.records:
+            return
+        batches = decode(
+            [event.payload],
+            ShardKey(self._name, shard),
+            after,
+            event.through,
+            deaggregate=True,
+        )
+        records = [
+            TailRecord(
+                shard,
+                row["sequenceNumber"],
+                row["subSequenceNumber"],
+                row["partitionKey"],
+                row["approximateArrivalTimestamp"],
+                row["data"],
+            )
+            for batch in batches
+            for row in batch.to_pylist()
+        ]
+        wanted = records if until is None else [record for record in records if until.admits(record)]
+        self._take(wanted)
+        if len(wanted) < len(records):
+            self._finish(shard)
+
+
+class _TailSink:
+    """Takes the events of one shard; implements `EventSink`."""
+
+    room: Final = Unlimited()
+
+    def __init__(self, tail: Tail, shard: str, position: Position) -> None:
+        self._tail = tail
+        self._shard = shard
+        self._position = position
+
+    async def admit(self, event: Event) -> None:
+        self._tail.take(self._shard, event, self._position)
+        if not event.head.still:
+            self._position = event.through
+
+
+@asynccontextmanager
+async def stream_access(
+    aws: AwsSettings, region: str, ref: StreamRef, source: str, clock: Clock, limits: Limits = KINESIS_LIMITS
+) -> AsyncIterator[Stream]:
+    """Open a stream for reading: with its consumer, or with GetRecords if it has none.
+
+    Args:
+        aws: Region, endpoint and role.
+        region: Region if the settings name none.
+        ref: The stream.
+        source: Where its ARNs came from, for messages.
+        clock: This machine's clock.
+        limits: Kinesis' time limits; tests shorten them.
+    """
+    clients = AsyncClients(aws, region)
+    config = AioConfig(**(POLLING_CONFIG if ref.polled else subscription_config()), max_pool_connections=_MOST_SHARDS)
+    time = KinesisClock(clock, warns=False)
+    async with await clients.open("kinesis", CONFIG) as control, await clients.open("kinesis", config) as reader:
+        time.watch(control)
+        time.watch(reader)
+        transport: Transport = PollingTransport(reader, time, POLLING_SECONDS) if ref.polled else BotoTransport(reader)
+        yield Stream(
+            ref,
+            transport,
+            Topology(control, time),
+            # For a person at a terminal, ten minutes without output would be too long.
+            RetrySettings(max_retries=10),
+            source,
+            time,
+            polling_limits(limits) if ref.polled else limits,
+            fail_on_data_loss=False,
+        )
+
+
+async def before_last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, count: int) -> Position:
+    """Return the position after which a shard has its last `count` records.
+
+    Kinesis reads only forwards, so this searches from further and further back.
+
+    Args:
+        kinesis: An aiobotocore client.
+        clock: Time.
+        stream_arn: The stream.
+        shard_id: The shard.
+        count: Number of Kinesis records, at least 1; an aggregate counts once. The shard may have fewer.
+
+    Raises:
+        ClientError: Kinesis refused; botocore's exception.
+    """
+    now = clock.time()
+    for seconds in _LOOK_BACK:
+        start = Position.at_timestamp(round((now - seconds) * 1000))
+        last = await _last(kinesis, clock, stream_arn, shard_id, start, count + 1)
+        if len(last) > count:
+            return Position.after(last[0])
+        if len(last) == count:
+            return start
+    last = await _last(kinesis, clock, stream_arn, shard_id, TRIM_HORIZON, count + 1)
+    return Position.after(last[0]) if len(last) > count else TRIM_HORIZON
+
+
+async def _last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, start: Position, count: int) -> deque[int]:
+    """Return the sequence numbers of the last records after a position."""
+    found: deque[int] = deque(maxlen=count)
+    iterator = await iterator_at(kinesis, stream_arn, shard_id, starting_position(start))
+    while True:
+        page = await kinesis.get_records(StreamARN=stream_arn, ShardIterator=iterator)
+        found.extend(int(record["SequenceNumber"]) for record in page["Records"])
+        iterator = page.get("NextShardIterator")
+        if iterator is None or page["MillisBehindLatest"] == 0:
+            return found
+        await clock.sleep(CALL_SECONDS)

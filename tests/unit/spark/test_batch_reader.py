@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from kinesis_efo.batch import planning
+from kinesis_efo.batch import planning, reading
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import BatchOptions
 from kinesis_efo.options.source import LOADED
 from kinesis_efo.spark import latency, source
+from kinesis_efo.spark.left_out import LEFT_OUT
 from kinesis_efo.spark.source import SCHEMA, KinesisBatchReader, KinesisEfoSource, StretchPartition
 from tests.support.shared_runs import manifest
 
@@ -77,3 +78,28 @@ def test_other_columns_are_refused() -> None:
     for make in (KinesisEfoSource({"manifest": "m.json"}).reader, KinesisEfoSource({}).streamReader):
         with pytest.raises(ConfigurationError, match=r"got struct<value:string>. Leave \.schema"):
             make(other)
+
+
+def test_a_task_reads_its_ranges_and_counts_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class FakeReading:
+        def __init__(self, *given: object, left_out: Any) -> None:
+            made.append((*given, left_out))
+
+        def batches(self) -> list[str]:
+            return ["rows"]
+
+    monkeypatch.setattr(reading, "Reading", FakeReading)
+    options = BatchOptions.parse({"manifest": "m.json"})
+    ranges: Any = ("a range",)
+    assert list(KinesisBatchReader(options, manifest("orders"), 0.0).read(StretchPartition(ranges))) == ["rows"]
+    ((stretches, streams, given, left_out),) = made
+    assert (stretches, streams, given) == (ranges, manifest("orders"), options.source)
+    assert (left_out.func, left_out.keywords) == (LEFT_OUT.note, {"settings": options.source.metrics})
+
+
+def test_a_query_gets_a_reader_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "resolve_manifest", lambda *_: manifest("orders"))
+    reader: Any = KinesisEfoSource({"manifest": "m.json", "pollTimeout": "3s"}).streamReader(SCHEMA)
+    assert (reader._options.poll_timeout, reader._manifest) == (3.0, manifest("orders"))

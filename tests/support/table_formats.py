@@ -26,6 +26,8 @@ _SETTINGS: Final = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
     "spark.sql.catalog.lake.type": "hadoop",
+    # `foreachBatch` has a session of its own: this one would see the table as it was, for up to 30 s.
+    "spark.sql.catalog.lake.cache-enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
 }

@@ -368,7 +368,7 @@ class _RangeReading:
         is_ahead = buffer.ends_before(cursor.position) and not self._alone()
         if is_ahead and self._clock.monotonic() - self._began_at >= AHEAD_SECONDS:
             # Another query reads before the range.
-            raise NotBufferedError(self._left._replace(after=cursor.settled))
+            raise NotBufferedError(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))
         return not self._over
 
 

@@ -198,7 +198,7 @@ def test_a_cancelled_job_stops_reading(spark: SparkSession, world: MakeWorld) ->
         ({"startingPosition": "LATEST"}, "Behind the tip there is nothing yet"),
         ({"readMode": "efo", "batch.maxRate": "1m"}, "'batch.maxRate' is for batch reads with readMode=polling"),
         ({"endingPosition": "AT_TIMESTAMP:2999-01-01T00:00:00Z"}, "'endingPosition' must not lie in the future"),
-        ({"startingPosition": "AT_TIMESTAMP:2020-01-01T00:00:00Z", "endingPosition": "AT_TIMESTAMP:2019-01-01"}, "lies before the start"),
+        ({"startingPosition": "AT_TIMESTAMP:2020-01-01T00:00:00Z", "endingPosition": "AT_TIMESTAMP:2019-01-01T00:00:00Z"}, "lies before the start"),
         ({"endingPosition": '{"clicks": "LATEST"}'}, "names 'clicks', but the read is of 'orders'"),
     ],
 )  # fmt: skip

@@ -146,7 +146,7 @@ def read_all(w: World) -> list[Any]:
 @pytest.mark.parametrize(
     ("end", "message"),
     [
-        ("AT_TIMESTAMP:2999-01-01", "must not lie in the future: it is 2999-01-01T00:00:00Z"),
+        ("AT_TIMESTAMP:2999-01-01T00:00:00Z", "must not lie in the future: it is 2999-01-01T00:00:00Z"),
         ('{"clicks": "LATEST"}', "names 'clicks', but the query reads 'orders'"),
         (
             '{"orders": {"shardId-000000000009": "AFTER:1"}}',

@@ -129,10 +129,10 @@ class Service:
     what = "fetcher"
 
     def __init__(
-        self, fetcher: Any, loop: Any, secret: str, listening: Listening, certificate: Any, desk: Any, more: Any
+        self, source: Any, loop: Any, secret: str, listening: Listening, certificate: Any, desk: Any, more: Any
     ) -> None:
         world = ProgramWorld.current
-        self.fetcher, self.loop, self.secret, self.more = fetcher, loop, secret, more
+        self.source, self.loop, self.secret, self.more = source, loop, secret, more
         self.process = world.machine.current.process
         self.address = FetcherAddress("", next(world.ports))
         world.services[self.address] = self
@@ -618,7 +618,7 @@ class TaskClient:
         """See `FetcherClient`."""
 
         async def opened(service: Any) -> Any:
-            return _Getting(service.fetcher.of(self._query), ranges)
+            return _Getting(service.source(self._query), ranges)
 
         getting = self._world.call(self._address, self._secret, opened, SILENT_SECONDS)
         try:

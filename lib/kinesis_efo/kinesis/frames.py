@@ -99,9 +99,10 @@ class FrameDecoder:
                 if self._prelude is None:
                     self._prelude = _check_prelude(self._buffer[at : at + _PRELUDE.size])
                 else:
-                    frames.append(_frame(self._buffer, at, *self._prelude))
-                    at += self._prelude[0]
-                    self._prelude = None
+                    # Even of a frame with a fault, nothing more is awaited.
+                    prelude, self._prelude = self._prelude, None
+                    frames.append(_frame(self._buffer, at, *prelude))
+                    at += prelude[0]
         except FrameError as fault:
             self._fault = fault
             if not frames:

@@ -107,6 +107,7 @@ class ShardSubscription:
                 self.stats.failures[fault.code] += 1
                 self._place.release()  # others can use the room until the next try
                 await clock.sleep(await self._recovery.delay(fault, self.position))
+            self._recovery.progressed()
             self.stats.state = State.ENDED
         except BaseException as error:
             self.stats.state = State.CLOSED if isinstance(error, asyncio.CancelledError) else State.FAILED

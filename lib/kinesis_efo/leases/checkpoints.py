@@ -18,7 +18,7 @@ from typing import Final
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.errors import LeaseError, LeaseLostError, TableUnavailableError
+from kinesis_efo.errors import LeaseError, LeaseLostError, LeaseTableError, TableUnavailableError
 from kinesis_efo.failure import Failure
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.owner import readable
@@ -272,6 +272,9 @@ class Checkpoints:
                 each.wrote(outcome, self._clock.monotonic())
                 return True
             self._check_owner(outcome.current)
+            if row is None and outcome.current is None:
+                # To try again at once would never end.
+                raise LeaseTableError(f"{self._table.label}: row {each.key} exists and is no lease; delete it")
             each.found(outcome.current, stream)
         return wrote
 

@@ -165,9 +165,11 @@ class RunProcess:
                 stdin.write(order)
         except OSError:
             logger.debug("the process of the run does not listen", exc_info=True)
-        with stdout:
-            self._answer = stdout.read()
-        self._answered.set()
+        try:
+            with stdout:
+                self._answer = stdout.read()
+        finally:
+            self._answered.set()
         code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024

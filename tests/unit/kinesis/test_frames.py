@@ -163,6 +163,7 @@ def test_frames_before_a_broken_one_are_delivered_first() -> None:
     broken[-1] ^= 1
     decoder = FrameDecoder()
     assert len(decoder.feed(FRAME + bytes(broken) + FRAME)) == 1
+    assert (decoder.awaited, decoder.missing) == (0, 0), "no room is taken for what will not come"
     with pytest.raises(FrameError, match=r"a frame of 88 bytes has checksum 0x[0-9a-f]{8}, but its bytes give 0x"):
         decoder.feed(b"")
     with pytest.raises(FrameError, match="checksum"):

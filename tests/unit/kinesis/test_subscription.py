@@ -28,6 +28,7 @@ from kinesis_efo.errors import (
     SubscriptionError,
 )
 from kinesis_efo.kinesis.events import ChildShard, Event
+from kinesis_efo.kinesis.faults import classify
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.recovery import ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
@@ -777,6 +778,17 @@ async def test_an_end_that_was_reached_before_needs_no_subscription() -> None:
     world.subscription.close_at(10, CHILDREN)
     await world.ends()
     assert (world.transport.calls, world.sink.continuations) == ([], [None])
+
+
+@virtual
+async def test_faults_before_the_end_of_a_shard_do_not_count_when_it_is_read_again() -> None:
+    world = ScriptedWorld(start=Position.after(10))
+    recovery, fault = Recovery(world.context, SHARD), classify(refused("InternalFailure", status=500))
+    waits = [await recovery.delay(fault, Position.after(3)) for _ in range(6)]
+    subscription = world.subscribe(Position.after(10), recovery=recovery)
+    subscription.close_at(10, CHILDREN)
+    await subscription.run()
+    assert waits[-1] > 2 > await recovery.delay(fault, Position.after(3))
 
 
 @virtual

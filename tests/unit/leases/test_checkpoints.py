@@ -18,6 +18,7 @@ from kinesis_efo.failure import Failure
 from kinesis_efo.leases.checkpoints import Checkpoints
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.leases.store import Conflict
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
@@ -443,6 +444,25 @@ async def test_a_row_that_a_kcl_takes_ends_the_run(f: Fixture) -> None:
     error = each.failure.error
     assert isinstance(error, LeaseLostError)
     assert str(error).startswith("kcl-worker-3 took lease s:p while this query was reading")
+
+
+@scenario
+async def test_a_row_that_is_no_lease_ends_the_run_at_once(f: Fixture) -> None:
+    calls = []
+
+    async def refuse(lease: Lease) -> Conflict:
+        calls.append(lease.key)
+        await asyncio.sleep(0)
+        return Conflict(None)
+
+    each = f.run()
+    f.store.create = refuse  # type: ignore[method-assign,assignment]
+    checkpoints = await each.begin()
+    checkpoints.want(infos("p"))
+    await asyncio.sleep(10)
+    assert str(each.failure.error).endswith("row s:p exists and is no lease; delete it")
+    assert calls == ["s:p"]
+    del f.store.create
 
 
 # -- rows that a KCL has left

@@ -131,7 +131,8 @@ class Fetcher:
     def reading(self) -> bool:
         """Whether a task is reading a range. A task that has taken nothing for long does not count. Thread-safe."""
         long_ago = self._clock.monotonic() - CLAIM_SECONDS
-        return any(reading.handed_at is None or reading.handed_at >= long_ago for reading in list(self._readings))
+        handed = [reading.handed_at for reading in list(self._readings)]
+        return any(at is None or at >= long_ago for at in handed)
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
         """The status of each shard of one stream, or of all."""
@@ -185,22 +186,27 @@ class Fetcher:
         return self._clock.monotonic()
 
     def read(
-        self, wanted: ShardRange, asked_at: float | None = None, alone: Callable[[], bool] | None = None
+        self,
+        wanted: ShardRange,
+        asked_at: float | None = None,
+        may_restart: Callable[[], bool] | None = None,
+        alone: Callable[[], bool] | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again.
 
         Args:
             wanted: The range.
             asked_at: When the range was requested, monotonic seconds; None: now.
-            alone: Whether the subscription may restart if the buffer does not have the range. None: unless several queries share the
-                fetcher.
+            may_restart: Whether the subscription may restart if the buffer does not have the range; None: as `alone`. It raises if the
+                query has failed.
+            alone: Whether the loss of the range fails the fetcher, and not only this task; None: unless several queries share it.
 
         Raises:
             DataLossError: The last record of the range is lost, and losses fail the query.
             RetriesExhaustedError: The end of the range is not reached in time.
             NotBufferedError: The subscription may not restart, and the buffer has lost the rest or does not get there.
         """
-        return _RangeReading(self, wanted, asked_at, alone or self._is_alone).payloads()
+        return _RangeReading(self, wanted, asked_at, may_restart or self._is_alone, alone or self._is_alone).payloads()
 
     async def _timeout(self, wanted: ShardRange) -> float:
         """Seconds without progress after which a range fails."""
@@ -274,7 +280,14 @@ class _RangeReading:
         handed_at: When the task got the payloads that it is working on, monotonic seconds; None while it waits for some.
     """
 
-    def __init__(self, fetcher: Fetcher, wanted: ShardRange, asked_at: float | None, alone: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        wanted: ShardRange,
+        asked_at: float | None,
+        may_restart: Callable[[], bool],
+        alone: Callable[[], bool],
+    ) -> None:
         self.handed_at: float | None = None
         self._fetcher = fetcher
         self._clock = fetcher._clock
@@ -282,6 +295,7 @@ class _RangeReading:
         self._over = wanted.is_over
         self._asked_at = self._clock.monotonic() if asked_at is None else asked_at
         self._began_at = self._clock.monotonic()
+        self._may_restart = may_restart
         self._alone = alone
         self._shortfall: Shortfall
 
@@ -330,7 +344,7 @@ class _RangeReading:
     def _may_read_here(self) -> bool:
         """Whether the buffer has the rest of the range, or may begin again there. A query's own fetcher may not once it is refused."""
         fetcher, left = self._fetcher, self._left
-        return self._alone() or not (fetcher._apart or not fetcher.feeds.covers(left.key, left.after))
+        return self._may_restart() or not (fetcher._apart or not fetcher.feeds.covers(left.key, left.after))
 
     async def _buffered(self, feed: ShardFeed) -> AsyncGenerator[list[bytes], None]:
         """The payloads from the present buffer of a feed. Ends with the range, or if its rest does not come from this buffer."""
@@ -353,7 +367,7 @@ class _RangeReading:
             if cursor.beyond:
                 yield cursor.beyond
             return
-        if not self._alone():
+        if not self._may_restart():
             raise NotBufferedError(self._left)
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:
@@ -365,7 +379,7 @@ class _RangeReading:
         self._fetcher._coordinator.failure.raise_if_set()
         self._shortfall.look(cursor.position, self._clock.monotonic())
         self._over = self._shortfall.heard(cursor.position, buffer.quiet)
-        is_ahead = buffer.ends_before(cursor.position) and not self._alone()
+        is_ahead = not self._may_restart() and buffer.ends_before(cursor.position)
         if is_ahead and self._clock.monotonic() - self._began_at >= AHEAD_SECONDS:
             # Another query reads before the range.
             raise NotBufferedError(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))

@@ -55,6 +55,7 @@ class RangeReader:
         self._nobody_since: float | None = None
         self._left: list[ShardRange] = []
         self._error: FetcherUnreachableError | FetcherRefusedError | None = None
+        self._tried: FetcherAddress | None = None
 
     def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
         """The raw event payloads that cover some ranges, in order. A range may come in several parts, each with its own bounds.
@@ -93,7 +94,7 @@ class RangeReader:
         """The fetcher of the next range, the leading ranges that it reads, and the rest."""
         assert self._planner is not None
         with self._planner_at(self._planner, self._secret) as planner:
-            reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query))
+            reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, self._tried))
         owners = reply.fetchers
         if reply.there:
             self._nobody_since = None
@@ -111,7 +112,7 @@ class RangeReader:
     def _from(
         self, fetcher: FetcherAddress, group: Sequence[ShardRange], rest: Sequence[ShardRange]
     ) -> Iterator[RangePayloads]:
-        self._error = None
+        self._error, self._tried = None, fetcher
         try:
             with self._fetcher_at(fetcher, self._secret) as client:
                 for wanted, hash_range, payloads in client.get(group):
@@ -119,6 +120,7 @@ class RangeReader:
                     yield RangePayloads(wanted, hash_range, self._tracked(wanted, payloads))
                     if self._error is not None:
                         return
+                    self._tried = None
                     del self._left[0]  # the caller asks for the next range, so it has all of this one
             self._left = list(rest)
         except (FetcherUnreachableError, FetcherRefusedError) as error:

@@ -166,18 +166,22 @@ class ReportReply(msgspec.Struct, frozen=True):
 class WhereRequest(msgspec.Struct, frozen=True):
     """A task asks for the fetchers of some shards, and waits at most some seconds until all of them have one.
 
-    `after` are the starts of its ranges, in the order of the shards; `query` is the name of the query in its run.
+    `after` are the starts of its ranges, in the order of the shards; `query` is the name of the query in its run. `tried` is the fetcher
+    that it has just tried in vain for the first range: with several queries, its buffer may have lost that.
     """
 
     shards: list[ShardKey]
     wait: float
     query: str
     after: list[Position]
+    tried: FetcherAddress | None = None
 
     @classmethod
-    def of(cls, ranges: Sequence[ShardRange], wait: float, query: str = "") -> WhereRequest:
+    def of(
+        cls, ranges: Sequence[ShardRange], wait: float, query: str = "", tried: FetcherAddress | None = None
+    ) -> WhereRequest:
         """The request for some ranges of a query."""
-        return cls([wanted.key for wanted in ranges], wait, query, [wanted.after for wanted in ranges])
+        return cls([wanted.key for wanted in ranges], wait, query, [wanted.after for wanted in ranges], tried)
 
 
 class WhereReply(msgspec.Struct, frozen=True):

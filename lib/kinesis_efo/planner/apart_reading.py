@@ -116,12 +116,13 @@ class ApartReading:
         Returns:
             The last records at these positions, if known.
         """
+        left = [key for key in self.claims if key not in offset or offset[key].is_end]
+        self.end(left)
         if self._fetcher is None:
             return {}
         feeds = self._fetcher.feeds
         records = feeds.commit({feed.key: offset[feed.key] for feed in feeds if feed.key in offset})
-        left = {key for key in self.claims if key not in offset or offset[key].is_end}
-        self.end(left | {feed.key for feed in feeds if feed.key not in self.claims})
+        self.end([feed.key for feed in feeds if feed.key not in self.claims])
         return records
 
     def allowed(self) -> None:
@@ -144,7 +145,7 @@ class ApartReading:
         Raises:
             DataLossError, RetriesExhaustedError, NotBufferedError: As `Fetcher.read`.
         """
-        return self.fetcher.read(wanted, asked_at, lambda: self._rules.may_read_apart)
+        return self.fetcher.read(wanted, asked_at, lambda: self._rules.may_read_apart, lambda: True)
 
 
 class _ApartCoordinator:

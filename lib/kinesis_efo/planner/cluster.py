@@ -220,9 +220,11 @@ class Cluster:
             return reply
         tasks = self.sharing.named(request.query).tasks
         begins = zip(request.shards, request.after, reply.fetchers, strict=True)
-        return WhereReply(
-            [self.home if self._is_apart(tasks, key, at) else there for key, at, there in begins], reply.there
-        )
+        found = [self.home if self._is_apart(tasks, key, at) else there for key, at, there in begins]
+        if request.tried is not None and found[0] == request.tried and not tasks.may_restart():
+            # Its reports do not say what its buffer has dropped for want of room.
+            found[0] = self.home
+        return WhereReply(found, reply.there)
 
     def _is_apart(self, tasks: QueryTasks, key: ShardKey, position: Position) -> bool:
         """Whether a task reads from the query's own fetcher: also if the shared buffer is not there yet."""

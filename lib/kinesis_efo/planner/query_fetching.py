@@ -149,9 +149,8 @@ class QueryFetching:
         """
         self._check()
         self._committed = offset
-        if self._group.alone:
-            return self._shared.commit(offset)
-        return {**self._apart.commit(offset), **self._group.commit(offset)}
+        own = self._apart.commit(offset)
+        return {**own, **(self._shared.commit(offset) if self._group.alone else self._group.commit(offset))}
 
     def expect(self, offset: Mapping[ShardKey, Position]) -> None:
         """Begin to read shards from these positions on."""

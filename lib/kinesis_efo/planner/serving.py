@@ -41,6 +41,10 @@ class QueryTasks:
         self._query.failure.raise_if_set()
         return self._group.alone or not self._group.may_read_apart
 
+    def is_alone(self) -> bool:
+        """Whether the run has no other query."""
+        return self._group.alone
+
     def are_apart(self, key: ShardKey, position: Position) -> bool:
         """Whether tasks read a shard from a position on with the query's own fetcher.
 
@@ -55,13 +59,16 @@ class QueryTasks:
         return shared is not None and shared.covers(position) is False
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        return await self._apart.fetcher.hash_range(key)
+        self._query.failure.raise_if_set()
+        return await self._apart.fetcher.hash_range(key) if self._group.may_read_apart else None
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         apart = [wanted for wanted in ranges if self.are_apart(wanted.key, wanted.after)]
         return self._apart.fetcher.expect(apart) if apart else self._group.clock.monotonic()
 
     def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
+        if self.may_restart():
+            raise NotBufferedError(wanted)
         return self._apart.read(wanted, asked_at)
 
 
@@ -86,11 +93,12 @@ class ServingShared:
     async def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
         apart = False
         while not wanted.is_over:
-            if apart or self._tasks.are_apart(wanted.key, wanted.after):
-                apart, reading = True, self._tasks.read(wanted, asked_at)
-            else:
-                reading = self._fetcher.read(wanted, asked_at, self._tasks.may_restart)
+            apart = apart or self._tasks.are_apart(wanted.key, wanted.after)
             try:
+                if apart:
+                    reading = self._tasks.read(wanted, asked_at)
+                else:
+                    reading = self._fetcher.read(wanted, asked_at, self._tasks.may_restart, self._tasks.is_alone)
                 async with aclosing(reading) as payloads:
                     async for some in payloads:
                         yield some

@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
+from kinesis_efo.errors import DataLossError, LeaseTableError
 from kinesis_efo.fetcher.work import WhereRequest
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardRange
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardRange
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import run
 from tests.unit.planner.test_query_fetching import fetching_of
-from tests.unit.planner.test_several_queries import HOME, Program, horizon, key, scenario
+from tests.unit.planner.test_several_queries import HOME, Program, Reader, horizon, key, scenario, together
 
 
 @pytest.mark.parametrize("fetchers", [0, 2])
@@ -85,3 +86,98 @@ async def test_a_task_of_a_query_that_is_behind_is_sent_to_the_planner_and_takes
             request = WhereRequest.of([ShardRange(key(0), after, SHARD_END)], 60.0, reader.name)
             assert (await program.cluster.where(request)).fetchers == [there]
         assert program.cluster.assignments.address(key(0)) == host.address
+
+
+async def _logged(program: Program) -> tuple[Reader, Reader, ShardRange]:
+    """A query that has everything, one that has yet to repeat a micro-batch of as much, and its range."""
+    first, second = program.join(horizon(program.stream)), program.join(horizon(program.stream))
+    await second.query.check_replay(second.offset, ())
+    await first.until(lambda: first.has_all)
+    (wanted,) = second.offset.ranges_to(first.offset)
+    return first, second, wanted
+
+
+@scenario
+async def test_what_a_task_alone_has_fetched_again_is_over_with_the_commit_of_a_query_that_is_alone_by_then() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[30] * 40)
+    async with Program(stream) as program:
+        first = program.join(horizon(stream))
+        await first.until(lambda: first.has_all)
+        second = program.join(horizon(stream))
+        second.planned = first.offset
+        await second.query.check_replay(second.offset, second.offset.ranges_to(first.offset))
+        for wanted in second.offset.ranges_to(first.offset):
+            assert await second.read(wanted)
+        await first.leave()
+        await second.batch()
+        assert program.fetching.sharing.alone
+        calls = len(program.polled.limits_asked)
+        await asyncio.sleep(60)
+        assert len(program.polled.limits_asked) == calls
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_loss_of_a_range_fails_its_task_and_no_other_query(apart: bool) -> None:
+    async def main() -> None:
+        stream = ModelStream(shards=1)
+        stream.put(0, *[30] * 10)
+        async with Program(stream, apart=apart) as program:
+            _, second, wanted = await _logged(program)
+            lost = ShardRange(wanted.key, wanted.after, wanted.through, wanted.through.value - 1)
+            with pytest.raises(DataLossError):
+                await second.read(lost)
+            assert program.run.failure.error is None
+
+    run(asyncio.wait_for(main(), 3600))
+
+
+@scenario
+async def test_a_task_ends_with_its_query_while_it_waits_in_the_shared_buffer() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[30] * 10)
+    async with Program(stream) as program:
+        _, second, wanted = await _logged(program)
+        later = wanted.through.value + 1000
+        waits = asyncio.create_task(second.read(ShardRange(wanted.key, wanted.after, wanted.through, later)))
+        await asyncio.sleep(2)
+        assert not waits.done()
+        fetching_of(second).failure.set(LeaseTableError("of this query alone"))
+        with pytest.raises(LeaseTableError):
+            await asyncio.wait_for(waits, 5)
+
+
+@scenario
+async def test_a_task_fetches_what_the_buffer_of_its_fetcher_has_dropped_without_a_report() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[300] * 10)
+    async with Program(stream, fetchers=1) as program:
+        _, second, wanted = await _logged(program)
+        (feed,) = program.hosts[0].fetcher.feeds
+        assert feed.buffer is not None
+        # As for a task that waits at the end of a full buffer.
+        feed.buffer._evict(len(feed.buffer))
+        assert len(await asyncio.wait_for(second.read(wanted), 60)) == 10
+
+
+@scenario
+async def test_a_range_whose_last_record_is_gone_fails_its_task_with_fetchers_elsewhere_too() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[30] * 10)
+    async with Program(stream, fetchers=2) as program:
+        _, second, wanted = await _logged(program)
+        with pytest.raises(DataLossError):
+            await second.read(ShardRange(wanted.key, wanted.after, wanted.through, wanted.through.value - 1))
+
+
+@scenario
+async def test_a_claim_goes_with_its_shard_although_the_query_has_fetched_nothing_by_itself() -> None:
+    stream = ModelStream(shards=1)
+    async with Program(stream) as program:
+        first, second = program.join(horizon(stream)), program.join(horizon(stream))
+        await together(first, second)
+        fetching = fetching_of(second)
+        fetching.withdraw([key(0)])
+        assert fetching.is_apart
+        fetching.commit(Offset({key(0): SHARD_END}))
+        assert not fetching.is_apart

@@ -115,10 +115,11 @@ class Program:
 
     async def payloads(self, query: str, wanted: ShardRange) -> list[bytes]:
         """The events of a range, as a task gets them."""
+        tried: FetcherAddress | None = None
         while True:
             serving: Any = self.fetching.of(query)
             if self.places:
-                (address,) = (await self.cluster.where(WhereRequest.of([wanted], 60.0, query))).fetchers
+                (address,) = (await self.cluster.where(WhereRequest.of([wanted], 60.0, query, tried))).fetchers
                 host = next((host for host in self.hosts if host.address == address), None)
                 if address != HOME:
                     if host is None or address in self.dead:
@@ -132,6 +133,7 @@ class Program:
                         payloads += chunk
             except (FetcherUnreachableError, NotBufferedError):
                 assert self.places
+                tried = address
                 await asyncio.sleep(0.2)
                 continue
             return payloads
@@ -718,7 +720,7 @@ def told(program: Program) -> str:
     for query in program.fetching.sharing.queries:
         lines.append(f"{query.name} at {query.offset}")
         lines += [
-            f"  {shard} claim {query.claim(shard)} {query._apart.shards.get(shard)}" for shard in query.offset or ()
+            f"  {shard} claim {query.claim(shard)} {shard in query._apart.claims}" for shard in query.offset or ()
         ]
     for key, snapshot in program.cluster._snapshots._snapshots.items() if program.places else ():
         index = snapshot.index

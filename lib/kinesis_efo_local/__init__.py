@@ -3,24 +3,28 @@
 Needs the extra `local`.
 """
 
-from .aws import LocalAws
-from .data_directory import DataError
-from .declaring import LocalApplication, LocalStream, declare, declare_stream
-from .errors import AwsError
-from .fault_injection import (
-    Close,
-    FaultInjection,
-    Finish,
-    Freeze,
-    GoAway,
-    NoFaults,
-    Pause,
-    Request,
-    Reset,
-    ResetStream,
-)
-from .settings import Settings
-from .state import Call, Kinesis
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from .aws import LocalAws
+    from .data_directory import DataError
+    from .declaring import LocalApplication, LocalStream, declare, declare_stream
+    from .errors import AwsError
+    from .fault_injection import (
+        Close,
+        FaultInjection,
+        Finish,
+        Freeze,
+        GoAway,
+        NoFaults,
+        Pause,
+        Request,
+        Reset,
+        ResetStream,
+    )
+    from .settings import Settings
+    from .state import Call, Kinesis
 
 __all__ = [
     "AwsError",
@@ -44,3 +48,38 @@ __all__ = [
     "declare",
     "declare_stream",
 ]
+
+# pytest finds the package's plugin in every project of an environment: nothing may be imported for those that do not use it.
+_HOMES: Final = {
+    "AwsError": "errors",
+    "Call": "state",
+    "Close": "fault_injection",
+    "DataError": "data_directory",
+    "FaultInjection": "fault_injection",
+    "Finish": "fault_injection",
+    "Freeze": "fault_injection",
+    "GoAway": "fault_injection",
+    "Kinesis": "state",
+    "LocalApplication": "declaring",
+    "LocalAws": "aws",
+    "LocalStream": "declaring",
+    "NoFaults": "fault_injection",
+    "Pause": "fault_injection",
+    "Request": "fault_injection",
+    "Reset": "fault_injection",
+    "ResetStream": "fault_injection",
+    "Settings": "settings",
+    "declare": "declaring",
+    "declare_stream": "declaring",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

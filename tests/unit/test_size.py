@@ -28,9 +28,9 @@ def _lines(path: Path) -> int:
 @pytest.mark.parametrize(
     ("what", "most"),
     [
-        ("lines of the runtime", 32_490),
+        ("lines of the runtime", 32_520),
         ("modules of the runtime", 194),
-        ("lines of lib", 50_960),
+        ("lines of lib", 51_030),
         # 1,190 of them are the argument for exactness, 200 say where to begin and what the size is for.
         ("words of the pages", 40_200),
     ],

@@ -134,7 +134,7 @@ def test_what_was_packed_is_what_was_handed_over(
 ) -> None:
     job = {"application": "lake", "program": "jobs/a.py", "target": "cluster:j-1"}
     lake = {"streams": ["orders"], "access": {"kind": "emr-ec2"}}
-    write(account_id="123456789012", emr={}, applications={"lake": lake}, jobs=[job])
+    write(account_id="210987654321", emr={}, applications={"lake": lake}, jobs=[job])
     packed = tmp_path / "cdktf.out" / "packed"
     packed.mkdir(parents=True)
     (packed / "environment-py3.11-arm64-c0ffee.tar.gz").touch()

@@ -150,5 +150,7 @@ class ShardSnapshots:
         """See `Buffers`. The shards of a fetcher share its budget."""
         groups: dict[str, list[ShardKey]] = {}
         for key in keys:
-            groups.setdefault(self._snapshots[key].owner, []).append(key)
+            # A shard may just have gone to another fetcher, because the subscription of one planned with it was moved.
+            if (snapshot := self._snapshots.get(key)) is not None:
+                groups.setdefault(snapshot.owner, []).append(key)
         return [(group, self._snapshots[group[0]].budget) for group in groups.values()]

@@ -918,6 +918,7 @@ async def test_what_a_dead_fetcher_had_buffered_is_gone_and_what_the_others_have
     assert list(centre.buffers.budgets([first, second])) == [([first], BUDGET), ([second], BUDGET)]
     centre.cluster.sessions.dropped("f0")
     assert [each.key for each in centre.cluster.statuses()] == [second]
+    assert list(centre.buffers.budgets([first, second])) == [([second], BUDGET)], "a later poll plans the other"
     assert await centre.cluster.sessions.report(Report("f0", 2, [])) == ReportReply(known=False)
 
 

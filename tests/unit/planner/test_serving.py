@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
+from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import DataLossError, LeaseTableError
+from kinesis_efo.errors import AccessRefusedError, DataLossError, LeaseTableError
 from kinesis_efo.fetcher.work import WhereRequest
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardRange
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import run
-from tests.unit.planner.test_query_fetching import fetching_of
+from tests.unit.planner.test_query_fetching import busy_stream, far_behind, fetching_of, numbers_of, one_in_front
 from tests.unit.planner.test_several_queries import HOME, Program, Reader, horizon, key, scenario, together
 
 
@@ -181,3 +183,33 @@ async def test_a_claim_goes_with_its_shard_although_the_query_has_fetched_nothin
         assert fetching.is_apart
         fetching.commit(Offset({key(0): SHARD_END}))
         assert not fetching.is_apart
+
+
+@scenario
+async def test_a_task_that_fetches_by_itself_reads_on_from_the_shared_buffer_once_get_records_is_refused() -> None:
+    stream = busy_stream()
+    async with Program(stream, 16 << 20) as program:
+        _, second = await far_behind(program)
+        *_, before, last = numbers_of(stream)
+        last += last - before  # the record that comes next
+        serving: Any = program.fetching.of(second.name)  # type: ignore[union-attr]
+        wanted = ShardRange(key(0), second.offset[key(0)], Position.after(last), last)
+        async with aclosing(serving.read(wanted)) as chunks:
+            await anext(chunks)
+            stream.put(0, 30)
+            program.fetching.sharing.forbid_apart(AccessRefusedError("GetRecords is not allowed"))
+            calls = len(program.polled.limits_asked)
+            assert [payloads async for payloads in chunks]
+        assert len(program.polled.limits_asked) == calls
+
+
+@scenario
+async def test_a_task_ahead_of_what_its_fetcher_reads_is_sent_to_the_run() -> None:
+    stream = busy_stream()
+    async with Program(stream, fetchers=1) as program:
+        behind, front = await one_in_front(program, 17)
+        fetching_of(front).follow(front.offset)
+        request = WhereRequest.of([ShardRange(key(0), front.offset[key(0)], SHARD_END)], 60.0, front.name)
+        program.cluster.begin_at(key(0), TRIM_HORIZON)
+        await behind.until(lambda: bool(behind.rows))
+        assert (await program.cluster.where(request)).fetchers == [HOME]

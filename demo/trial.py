@@ -127,7 +127,12 @@ def declared(directory: Path, say: Say) -> Iterator[Path]:
     place.mkdir()
     shutil.copy(Path(__file__).with_name("trial.tf"), place / "main.tf")
     name = f"-var=name=kinesis-efo-trial-{uuid.uuid4().hex[:6]}"
-    _terraform(place, "init", "-input=false")
+    try:
+        _terraform(place, "init", "-input=false")
+    except DemoError:
+        # Nothing was made: the directory would refuse the next trial.
+        shutil.rmtree(place)
+        raise
     try:
         say(f"Terraform makes a stream, a consumer, a key and a lease table; its state is in {place}")
         _terraform(place, "apply", "-input=false", "-auto-approve", name)
@@ -153,9 +158,7 @@ def _terraform(place: Path, *arguments: str) -> str:
     except FileNotFoundError:
         raise DemoError(f"{program} is not on the PATH; install it, or give --manifest") from None
     if ran.returncode:
-        raise DemoError(
-            f"{program} {arguments[0]} failed, and what it made may be there: look at {place}\n{ran.stderr}"
-        )
+        raise DemoError(f"{program} {arguments[0]} failed; if it made anything, its state is in {place}\n{ran.stderr}")
     return ran.stdout
 
 

@@ -13,7 +13,8 @@ from typing import Any, Self
 import pytest
 
 from demo import trial
-from demo.trial import Line, Reading, report
+from demo.run import DemoError
+from demo.trial import Line, Reading, declared, report
 
 KINESIS: list[tuple[float, bytes]] = []
 
@@ -122,3 +123,12 @@ def test_a_report_has_no_id_of_an_account(monkeypatch: pytest.MonkeyPatch) -> No
     text = report([Line.of("consumer", True, "arn:aws:kinesis:us-east-1:123456789012:stream/orders\nACTIVE")])
     assert "**not AWS, but http://127.0.0.1:4566**" in text
     assert "| passed | consumer | arn:aws:kinesis:us-east-1:(account):stream/orders ACTIVE |" in text
+
+
+def test_a_trial_without_terraform_leaves_nothing_that_refuses_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", "no-such-terraform")
+    with pytest.raises(DemoError, match="no-such-terraform is not on the PATH"), declared(tmp_path, print):
+        pass
+    assert list(tmp_path.iterdir()) == []

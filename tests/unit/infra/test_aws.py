@@ -103,7 +103,7 @@ def test_values_of_the_template_never_reach_aws(
     assert main(["--directory", str(tmp_path), command, "test", *extra]) == 1
     assert caplog.records[-1].getMessage() == (
         "error: 2 faults:\n"
-        "  test.yaml: account_id: is the template's, and nobody's: give your own account; got '123456789012'\n"
+        "  test.yaml: account_id: is the account of the examples: give your own; got '123456789012'\n"
         "  test.yaml: state_bucket: is the template's, and may be somebody's: give a name of your own, as names of buckets are "
         "unique in all of AWS; got 'acme-terraform-state-test'"
     )

@@ -12,7 +12,7 @@ from kinesis_efo_infra.errors import Fault, SettingsError
 ACCOUNT = "123456789012"
 """That of the templates, of the pages, and of the local AWS."""
 EXAMPLES = (ACCOUNT, "111122223333")
-"""Accounts in the examples of AWS, which are nobody's."""
+"""Accounts that AWS uses in examples."""
 BUCKET = "acme-terraform-state"
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.internal")
 """Hosts at which a local AWS answers."""
@@ -50,7 +50,7 @@ def refuse(environment: Head, variables: Mapping[str, str] = os.environ) -> None
     faults = []
     if environment.account_id in EXAMPLES:
         faults.append(
-            Fault("account_id", environment.account_id, "is the template's, and nobody's: give your own account", file)
+            Fault("account_id", environment.account_id, "is the account of the examples: give your own", file)
         )
     if environment.state_bucket.startswith(BUCKET):
         rule = "is the template's, and may be somebody's: give a name of your own, as names of buckets are unique in all of AWS"

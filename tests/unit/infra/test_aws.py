@@ -115,7 +115,7 @@ def test_nor_do_they_for_an_administrator(
 ) -> None:
     write(pipeline=PIPELINE, account_id=filled_in.ACCOUNT)
     assert infra(["--directory", str(tmp_path), command, "test"]) == 1
-    assert "account_id: is the template's" in caplog.records[-1].getMessage()
+    assert "account_id: is the account of the examples" in caplog.records[-1].getMessage()
 
 
 def test_in_local_aws_the_template_is_as_good_as_any(load: Callable[..., Environment]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Container, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from enum import Enum
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar, overload
@@ -134,11 +134,27 @@ TRIM_HORIZON = Position(PositionKind.TRIM_HORIZON)
 SHARD_END = Position(PositionKind.SHARD_END)
 _STARTS = (PositionKind.TRIM_HORIZON, PositionKind.AT_TIMESTAMP, PositionKind.INSIDE)
 _NUMBERS = {PositionKind.AT_TIMESTAMP: 1, PositionKind.AFTER: 1, PositionKind.INSIDE: 2}
+_RANKS: Final = {
+    PositionKind.TRIM_HORIZON: 0,
+    PositionKind.AT_TIMESTAMP: 1,
+    PositionKind.INSIDE: 2,
+    PositionKind.AFTER: 2,
+    PositionKind.SHARD_END: 3,
+}
 
 
 def _is_number(text: str) -> bool:
     # int() also accepts signs, blanks, underscores and digits of other scripts, which str() would not restore.
     return text.isascii() and text.isdigit() and len(text) <= 200
+
+
+def lowest(positions: Iterable[Position]) -> Position:
+    """The lowest of some positions. A time counts as lower than any number, because the two cannot be compared.
+
+    >>> str(lowest([Position.after(12), Position.parse("SHARD_END"), Position.after(9)]))
+    'AFTER:9'
+    """
+    return min(positions, key=lambda each: (_RANKS[each.kind], each.value, each.kind is PositionKind.AFTER))
 
 
 class LastRecord(NamedTuple):

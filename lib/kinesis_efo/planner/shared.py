@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
-from typing import Final, Protocol
+from typing import Protocol
 
 from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.micro_batches import Buffers
-from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
-
-_RANKS: Final = {
-    PositionKind.TRIM_HORIZON: 0,
-    PositionKind.AT_TIMESTAMP: 1,
-    PositionKind.INSIDE: 2,
-    PositionKind.AFTER: 2,
-    PositionKind.SHARD_END: 3,
-}
+from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class SharedBuffers(Buffers, Protocol):
@@ -105,12 +97,3 @@ def choose(
     if covers and not (apart and buffer.ends_before(position)):
         return Choice.SHARED
     return Choice.APART if may_read_apart else Choice.BACK
-
-
-def lowest(positions: Iterable[Position]) -> Position:
-    """The lowest of some positions. A time counts as lower than any number, because the two cannot be compared.
-
-    >>> str(lowest([Position.after(12), Position.parse("SHARD_END"), Position.after(9)]))
-    'AFTER:9'
-    """
-    return min(positions, key=lambda each: (_RANKS[each.kind], each.value, each.kind is PositionKind.AFTER))

@@ -13,8 +13,8 @@ from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.planner.query_fetching import QueryFetching
-from kinesis_efo.planner.shared import SharedBuffers, lowest
-from kinesis_efo.positions import LastRecord, Position, ShardKey
+from kinesis_efo.planner.shared import SharedBuffers
+from kinesis_efo.positions import LastRecord, Position, ShardKey, lowest
 
 logger = logging.getLogger(__name__)
 

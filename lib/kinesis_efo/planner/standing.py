@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus, ShardStatus
 from kinesis_efo.leases.attributes import Lag
-from kinesis_efo.planner.shared import lowest
-from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, lowest
 
 
 class ShardReader(Protocol):

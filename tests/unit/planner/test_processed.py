@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kinesis_efo.planner.processed import Processed
-from kinesis_efo.planner.shared import lowest
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, lowest
 
 PARENT, CHILD, GRANDCHILD = (ShardKey("orders", name) for name in ("a", "b", "c"))
 

@@ -26,7 +26,7 @@ from typing import IO, Final
 import msgspec
 
 from benchmarks.certificate import server_context
-from kinesis_efo.kinesis.frames import encode_frame
+from kinesis_efo.records.frames import encode_frame
 
 RECORDS_PER_EVENT: Final = 500
 EVENT_HEADERS: Final = {

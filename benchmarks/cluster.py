@@ -31,11 +31,11 @@ from benchmarks.simulated import (
     streams_of,
 )
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
+from kinesis_efo.cluster.cluster import Cluster
+from kinesis_efo.cluster.remote_fetcher import FetcherIdentity, RemoteFetcher
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
-from kinesis_efo.planner.access import Call, Next, Plan
-from kinesis_efo.planner.cluster import Cluster
-from kinesis_efo.planner.local_fetching import LocalFetching
+from kinesis_efo.run.access import Call, Next, Plan
+from kinesis_efo.sharing.local_fetching import LocalFetching
 from tests.support.virtual_time import LoopClock
 from tests.support.virtual_time import run as in_virtual_time
 

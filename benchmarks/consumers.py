@@ -26,9 +26,9 @@ from benchmarks.decoding import KEY, wire
 from benchmarks.fetching import REF, SHARDS, fetch, stock
 from benchmarks.figures import Figure
 from benchmarks.machine import ROOT, process_of
-from kinesis_efo.kinesis.frames import FrameDecoder
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.records.frames import FrameDecoder
 
 RUNS: Final = 3
 SIZES: Final = (1024, 100)

@@ -19,11 +19,11 @@ import msgspec
 from botocore.eventstream import EventStreamBuffer
 from botocore.parsers import EventStreamJSONParser
 
-from kinesis_efo.kinesis import core
-from kinesis_efo.kinesis.events import read_answer, read_head
-from kinesis_efo.kinesis.frames import FrameDecoder, encode_frame
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey
+from kinesis_efo.records import core
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.records.events import read_answer, read_head
+from kinesis_efo.records.frames import FrameDecoder, encode_frame
 
 RECORDS_PER_EVENT: Final = 500
 EVENTS: Final = 20

@@ -28,12 +28,12 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed
-from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, subscription_config
 from kinesis_efo.options import AwsSettings, RetrySettings, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.records.events import ChildShard
 
 EVENTS: Final = {1: 400, 16: 40, 300: 6}
 """Events per shard, by the number of shards."""

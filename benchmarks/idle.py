@@ -25,9 +25,9 @@ from kinesis_efo.calls.address import Listening
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import Program
+from kinesis_efo.planner.run_process import RunOrder, RunProcess
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.processes import Process
-from kinesis_efo.spark.run_process import RunOrder, RunProcess
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from kinesis_efo_local import Settings
 from tests.support.world import make_world, wait_until

@@ -23,7 +23,6 @@ from benchmarks.figures import Figure, Goal
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.feed import ShardFeed
-from kinesis_efo.kinesis.events import Event, EventHead
 from kinesis_efo.kinesis.stats import State, SubscriptionStats
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.run import LeaseStats
@@ -32,6 +31,7 @@ from kinesis_efo.metrics.emf import EmfWriter
 from kinesis_efo.metrics.otel import METER, publish
 from kinesis_efo.metrics.registry import FRESH_SECONDS
 from kinesis_efo.positions import ShardKey
+from kinesis_efo.records.events import Event, EventHead
 
 RUNS: Final = 7
 RECORD_BYTES: Final = 1024

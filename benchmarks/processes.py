@@ -29,12 +29,12 @@ from benchmarks.simulated import (
 )
 from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.fetcher.remote import PlannerLink
-from kinesis_efo.fetcher.remote_fetcher import FetcherIdentity, RemoteFetcher
-from kinesis_efo.planner.access import Call
-from kinesis_efo.planner.cluster import Cluster, PlannerService
-from kinesis_efo.planner.local_fetching import LocalFetching
-from kinesis_efo.planner.query_planner import QueryPlanner
+from kinesis_efo.cluster.cluster import Cluster, PlannerService
+from kinesis_efo.cluster.remote import PlannerLink
+from kinesis_efo.cluster.remote_fetcher import FetcherIdentity, RemoteFetcher
+from kinesis_efo.run.access import Call
+from kinesis_efo.run.query_planner import QueryPlanner
+from kinesis_efo.sharing.local_fetching import LocalFetching
 
 CASES: Final = {256: 2, 8000: 32}
 """The number of fetchers, by the number of shards."""

@@ -23,8 +23,8 @@ from benchmarks import latency, profiled
 from benchmarks.figures import Figure
 from benchmarks.machine import AwsProcess, spark_session
 from benchmarks.spark_processes import SparkProcesses, taken
-from kinesis_efo.spark.graceful import stop_after_batch
-from kinesis_efo.spark.listener import listen
+from kinesis_efo.driver.graceful import stop_after_batch
+from kinesis_efo.driver.listener import listen
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.world import make_world, wait_until
 

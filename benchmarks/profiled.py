@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from kinesis_efo.fetcher.client import RangePayloads
-from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.spark import stream_reader
 from kinesis_efo.spark.partitions import KinesisPartition
 from kinesis_efo.spark.source import KinesisEfoSource
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
+from kinesis_efo.tasks.client import RangePayloads
+from kinesis_efo.tasks.ranges import RangeReader
 
 _T = TypeVar("_T")
 

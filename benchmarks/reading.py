@@ -27,7 +27,7 @@ from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import AwsProcess, Pipe, process_of, spark_session
 from benchmarks.spark_processes import JVM, PLANNER, WORKERS, SparkProcesses, taken
-from kinesis_efo.kinesis.batches import SCHEMA
+from kinesis_efo.records.batches import SCHEMA
 from kinesis_efo.spark.source import SCHEMA as COLUMNS
 from kinesis_efo_local import Settings
 from tests.support.world import make_world, wait_until

@@ -15,12 +15,10 @@ from typing import Any, Final
 from benchmarks.fetching import REF, REGION
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock
-from kinesis_efo.distribution import Distribution
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.kinesis.events import Event, read_head
-from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.transport import Quota
 from kinesis_efo.leases.keys import LeaseKeys
@@ -28,11 +26,13 @@ from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import RetrySettings, SourceOptions
-from kinesis_efo.planner.access import Call
-from kinesis_efo.planner.query import Query
-from kinesis_efo.planner.query_planner import QueryPlanner
-from kinesis_efo.planner.run import Fetching, Run
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.records.distribution import Distribution
+from kinesis_efo.records.events import Event, read_head
+from kinesis_efo.run.access import Call
+from kinesis_efo.run.query import Query
+from kinesis_efo.run.query_planner import QueryPlanner
+from kinesis_efo.run.run import Fetching, Run
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from tests.support.lease_store import MemoryLeaseStore
 

@@ -23,12 +23,12 @@ from benchmarks.processes import cpu_seconds, percent_of_a_core
 from benchmarks.simulated import reader_of
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.calls.address import Listening
+from kinesis_efo.cluster.remote import FetcherPlan, fetch
 from kinesis_efo.fetcher.micro_batches import PollReply
-from kinesis_efo.fetcher.remote import FetcherPlan, fetch
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.query import Query
 from kinesis_efo.positions import Offset
+from kinesis_efo.run.query import Query
 from kinesis_efo_local import Settings
 from tests.support.fetching import LocalRun
 from tests.support.world import make_world

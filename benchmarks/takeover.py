@@ -60,7 +60,7 @@ def _measured(
         for _ in range(RUNS):
             time.sleep(OLDER_SECONDS)
             for process in psutil.Process().children(recursive=True):
-                if "kinesis_efo.spark.run_process" in " ".join(process.cmdline()):
+                if "kinesis_efo.planner.run_process" in " ".join(process.cmdline()):
                     process.kill()
             began = time.monotonic()
             _put_into_each(world, shards)

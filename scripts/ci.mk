@@ -7,7 +7,7 @@ long: $(VENV)/.classes $(VENV)/.isolated $(VENV)/.core $(VENV40)/.classes | ip
 	$(RUN) $(VENV40)/bin/python $(call TEST,2) -m "long and (spark or spark40)" $$(grep -rl --include='*.py' 'mark\.long\b' tests)
 
 # What speaks to AWS, with the oldest packages that pyproject.toml allows and with the newest, whatever uv.lock says.
-SDK_TESTS := tests/unit/test_aws.py tests/unit/http2 tests/integration/http2 tests/unit/kinesis tests/integration/kinesis \
+SDK_TESTS := tests/unit/test_aws.py tests/unit/http2 tests/integration/http2 tests/unit/kinesis tests/unit/records tests/integration/kinesis \
 	tests/unit/producer tests/integration/producer tests/unit/leases tests/integration/leases
 sdk: sdk-lowest-direct sdk-highest
 sdk-%: $(VENV)/.full
@@ -72,4 +72,4 @@ fuzz-core: $(VENV)/.full
 
 # Whether the native core stays within its memory, whatever it is given.
 sanitize: $(VENV)/.full
-	$(RUN) scripts/sanitize $(PYTHON) -q $(PYTEST_ARGS) tests/unit/kinesis/test_core.py tests/unit/kinesis/test_core_events.py tests/fuzz
+	$(RUN) scripts/sanitize $(PYTHON) -q $(PYTEST_ARGS) tests/unit/records/test_core.py tests/unit/records/test_core_events.py tests/fuzz

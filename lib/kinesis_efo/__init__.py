@@ -48,15 +48,15 @@ from kinesis_efo.errors import (
 )
 
 if TYPE_CHECKING:
+    from kinesis_efo.driver.facade import read, read_stream
+    from kinesis_efo.driver.graceful import await_stop, stop_signals
+    from kinesis_efo.driver.job import job
+    from kinesis_efo.driver.listener import BatchProgress, LagListener
+    from kinesis_efo.driver.reason import cause
+    from kinesis_efo.driver.tuning import LowLatency, low_latency
     from kinesis_efo.metrics import MetricsSettings
     from kinesis_efo.options import AwsSettings
     from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics, ProducerSettings
-    from kinesis_efo.spark.facade import read, read_stream
-    from kinesis_efo.spark.graceful import await_stop, stop_signals
-    from kinesis_efo.spark.job import job
-    from kinesis_efo.spark.listener import BatchProgress, LagListener
-    from kinesis_efo.spark.reason import cause
-    from kinesis_efo.spark.tuning import LowLatency, low_latency
 
 __version__ = "0.2.0"
 __all__ = [
@@ -116,21 +116,21 @@ __all__ = [
 
 _HOMES: Final = {
     "AwsSettings": "kinesis_efo.options",
-    "BatchProgress": "kinesis_efo.spark.listener",
+    "BatchProgress": "kinesis_efo.driver.listener",
     "BlockingProducer": "kinesis_efo.producer",
-    "LagListener": "kinesis_efo.spark.listener",
-    "LowLatency": "kinesis_efo.spark.tuning",
+    "LagListener": "kinesis_efo.driver.listener",
+    "LowLatency": "kinesis_efo.driver.tuning",
     "MetricsSettings": "kinesis_efo.metrics",
     "Producer": "kinesis_efo.producer",
     "ProducerMetrics": "kinesis_efo.producer",
     "ProducerSettings": "kinesis_efo.producer",
-    "await_stop": "kinesis_efo.spark.graceful",
-    "cause": "kinesis_efo.spark.reason",
-    "job": "kinesis_efo.spark.job",
-    "low_latency": "kinesis_efo.spark.tuning",
-    "read": "kinesis_efo.spark.facade",
-    "read_stream": "kinesis_efo.spark.facade",
-    "stop_signals": "kinesis_efo.spark.graceful",
+    "await_stop": "kinesis_efo.driver.graceful",
+    "cause": "kinesis_efo.driver.reason",
+    "job": "kinesis_efo.driver.job",
+    "low_latency": "kinesis_efo.driver.tuning",
+    "read": "kinesis_efo.driver.facade",
+    "read_stream": "kinesis_efo.driver.facade",
+    "stop_signals": "kinesis_efo.driver.graceful",
 }
 """The modules of the names that are loaded when they are first used."""
 

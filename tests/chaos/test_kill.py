@@ -20,7 +20,7 @@ import psutil
 import pyspark
 import pytest
 
-from kinesis_efo.spark.compat import SPARK_VERSION
+from kinesis_efo.tasks.compat import SPARK_VERSION
 from kinesis_efo_local import LocalAws
 from tests.chaos.conftest import Driver
 from tests.support.arriving import arriving, numbered

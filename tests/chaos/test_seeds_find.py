@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions import quiet
 from kinesis_efo.fetcher import buffer
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.kinesis import quiet
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.leases import run
-from kinesis_efo.planner import start
 from kinesis_efo.positions import Offset, Position, ShardRange
+from kinesis_efo.run import start
 from tests.emulator.scenario import play
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -14,14 +14,14 @@ from collections.abc import Callable
 
 import pytest
 
-from kinesis_efo.fetcher import ranges
-from kinesis_efo.kinesis.events import reached
 from kinesis_efo.leases import expiry
 from kinesis_efo.planner import program
 from kinesis_efo.planner.program import Program
-from kinesis_efo.planner.run import Run
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.positions import Position, ShardKey
+from kinesis_efo.records.events import reached
+from kinesis_efo.run.run import Run
+from kinesis_efo.tasks import ranges
 from tests.emulator.program import ProgramWorld
 from tests.emulator.program_scenario import Outcome, play
 

@@ -16,10 +16,10 @@ from typing import Any
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.calls.address import Listening
 from kinesis_efo.errors import KinesisEfoError
-from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import Offset
+from kinesis_efo.tasks.client import FetcherClient
 from tests.support.fetching import QUICK, LocalRun, Reading, first_offset
 
 

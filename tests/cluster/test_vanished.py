@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from kinesis_efo.calls.address import FetcherAddress, Listening
-from kinesis_efo.fetcher.client import CallEndedError, FetcherClient
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.positions import Position, ShardKey, ShardRange
+from kinesis_efo.tasks.client import CallEndedError, FetcherClient
 from tests.support.hosts import Hosts, needed_hosts
 from tests.support.world import wait_until
 

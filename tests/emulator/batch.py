@@ -8,7 +8,6 @@ from kinesis_efo.batch.reading import StretchEvent, StretchProgress, read_stretc
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
@@ -17,6 +16,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.records.decoder import decode
 from tests.emulator.memory import MemoryClient, MemoryKinesis
 
 TIP = Position.after(10**60)

@@ -16,10 +16,10 @@ from botocore.exceptions import ClientError, EventStreamError
 
 from kinesis_efo import errors
 from kinesis_efo.clock import Clock
-from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.transport import EventStream, NoRoom, Quota, Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
+from kinesis_efo.records.events import Event
 
 KMS = {
     "KMSDisabledException",

@@ -24,12 +24,9 @@ from kinesis_efo.calls.wire import pack_error, unpack_error
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.client import SILENT_SECONDS, CallEndedError, RangePayloads
-from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.fetcher.service import WORD_SECONDS, _Getting
 from kinesis_efo.fetcher.work import PlannerClient, RangeLabel, WhereReply, WhereRequest
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
@@ -39,16 +36,19 @@ from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner import clients, run_link, run_thread, shared_run, where_service, whole_run
-from kinesis_efo.planner.access import Begin, Next, Plan
+from kinesis_efo.planner import run_link, run_process, shared_run, where_service
 from kinesis_efo.planner.program import Program, RunEntry
 from kinesis_efo.planner.run_link import RunConnection
-from kinesis_efo.planner.run_thread import RunThread
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.planner.where_service import HostPlace, WhereService
-from kinesis_efo.planner.whole_run import WholeRun
 from kinesis_efo.positions import Offset, ShardRange
-from kinesis_efo.spark import run_process
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.run import clients, thread, whole_run
+from kinesis_efo.run.access import Begin, Next, Plan
+from kinesis_efo.run.thread import RunThread
+from kinesis_efo.run.whole_run import WholeRun
+from kinesis_efo.tasks.client import SILENT_SECONDS, CallEndedError, RangePayloads
+from kinesis_efo.tasks.ranges import RangeReader
 from kinesis_efo_local import Settings
 from kinesis_efo_local.fault_injection import FaultInjection
 from tests.emulator.machine import (

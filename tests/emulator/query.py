@@ -17,7 +17,6 @@ from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
@@ -27,11 +26,12 @@ from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings, Start
-from kinesis_efo.planner.local_fetching import LocalFetching
-from kinesis_efo.planner.query import Query as Planning
-from kinesis_efo.planner.run import Run
-from kinesis_efo.planner.start import start_offset
 from kinesis_efo.positions import TRIM_HORIZON, Offset, ShardRange
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.run.query import Query as Planning
+from kinesis_efo.run.run import Run
+from kinesis_efo.run.start import start_offset
+from kinesis_efo.sharing.local_fetching import LocalFetching
 from kinesis_efo_local.errors import AwsError
 from tests.emulator.memory import MemoryClient, MemoryKinesis
 from tests.emulator.oracle import Oracle, WatchedTransport

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import RetriesExhaustedError
-from kinesis_efo.kinesis.frames import FrameDecoder
+from kinesis_efo.records.frames import FrameDecoder
 from kinesis_efo_local import NoFaults
 from kinesis_efo_local.fault_injection import Step
 from kinesis_efo_local.wire import event_frame

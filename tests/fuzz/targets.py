@@ -17,10 +17,10 @@ from typing import Final
 import pandas as pd  # noqa: F401
 
 from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.aggregation import MAGIC, deaggregate
-from kinesis_efo.kinesis.frames import Frame, FrameDecoder
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
+from kinesis_efo.records.aggregation import MAGIC, deaggregate
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.records.frames import Frame, FrameDecoder
 from tests.fuzz.http2 import http2
 from tests.support.agreement import agree, agree_on_answer, agree_on_frames, agree_on_head
 

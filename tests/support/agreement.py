@@ -9,11 +9,11 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from kinesis_efo.errors import FrameError, KinesisEfoError
-from kinesis_efo.kinesis import core
-from kinesis_efo.kinesis.events import EventHead, GetRecordsAnswer, read_answer, read_head
-from kinesis_efo.kinesis.frames import Frame, FrameDecoder
-from kinesis_efo.kinesis.records import Decoder
 from kinesis_efo.positions import ShardRange
+from kinesis_efo.records import core
+from kinesis_efo.records.decoder import Decoder
+from kinesis_efo.records.events import EventHead, GetRecordsAnswer, read_answer, read_head
+from kinesis_efo.records.frames import Frame, FrameDecoder
 
 PYTHON = core.choose({core.SWITCH: "off"})
 CORE = core.choose({})

@@ -13,7 +13,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 
-from kinesis_efo.spark.tuning import MANAGER, manager_class
+from kinesis_efo.driver.tuning import MANAGER, manager_class
 
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The JVMs of tests run too briefly for the optimizing compiler to pay off: without it, a test takes half the CPU time."""
@@ -62,7 +62,7 @@ def write() -> None:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from kinesis_efo.spark.listener import LagListener
+    from kinesis_efo.driver.listener import LagListener
     from kinesis_efo_local import LocalAws, Settings
     from tests.support.world import make_world, wait_until
 

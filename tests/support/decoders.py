@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kinesis_efo.kinesis import core
+from kinesis_efo.records import core
 from tests.support.missing import not_here
 
 

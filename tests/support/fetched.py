@@ -9,8 +9,8 @@ from typing import Any
 
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Budget
 from kinesis_efo.fetcher.buffer import ShardBuffer
-from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.records.events import ChildShard, Event, EventHead
 
 KEY = ShardKey("orders", "shardId-000000000000")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kinesis_efo.calls.address import Listening
-from kinesis_efo.fetcher.remote import FetcherPlan, fetch
+from kinesis_efo.cluster.remote import FetcherPlan, fetch
 from tests.support.fetching import QUICK
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,18 +13,18 @@ from typing import Any, NamedTuple, TypeVar
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.calls.address import Listening
 from kinesis_efo.clock import Clock
-from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.fetcher.micro_batches import PollReply
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.access import Begin, Call
-from kinesis_efo.planner.query import Query
-from kinesis_efo.planner.query_planner import QueryPlanner
-from kinesis_efo.planner.run_thread import RunThread, finished
-from kinesis_efo.planner.whole_run import StartFetchers
 from kinesis_efo.positions import Offset, ShardRange
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.run.access import Begin, Call
+from kinesis_efo.run.query import Query
+from kinesis_efo.run.query_planner import QueryPlanner
+from kinesis_efo.run.thread import RunThread, finished
+from kinesis_efo.run.whole_run import StartFetchers
+from kinesis_efo.tasks.client import FetcherClient
 from tests.support.planned import planned
 from tests.support.world import World
 

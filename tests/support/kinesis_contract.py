@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
-from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.transport import Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position

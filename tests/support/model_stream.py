@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from kinesis_efo.distribution import Distribution
-from kinesis_efo.kinesis.events import Event, read_head
-from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.transport import Quota
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
+from kinesis_efo.records.distribution import Distribution
+from kinesis_efo.records.events import Event, read_head
 
 IDLE_SECONDS = 5.0
 BEGAN_MS = 1_700_001_000_000

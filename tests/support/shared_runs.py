@@ -14,20 +14,20 @@ from typing import Any, TypeVar
 from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.calls.service import Service
 from kinesis_efo.clock import SystemClock
+from kinesis_efo.decisions.ending import EndingState
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.access import BatchPlan, Begin, Call, Commit, Next, Plan, Reading, Step
-from kinesis_efo.planner.clients import Clients
-from kinesis_efo.planner.ending import EndingState
+from kinesis_efo.planner import run_process
 from kinesis_efo.planner.program import OwnFile, Program, RunEntry
-from kinesis_efo.planner.run_thread import finished
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.processes import Process
-from kinesis_efo.spark import run_process
+from kinesis_efo.run.access import BatchPlan, Begin, Call, Commit, Next, Plan, Reading, Step
+from kinesis_efo.run.clients import Clients
+from kinesis_efo.run.thread import finished
 
 T = TypeVar("T")
 ENDING = EndingState(False, False, False, True, [(ShardKey("orders", "b"), None)], [])

@@ -12,12 +12,12 @@ from typing import Any, Self
 from botocore.exceptions import ClientError, EventStreamError
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.distribution import Distribution
-from kinesis_efo.kinesis.events import Event, read_head
-from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.transport import Quota, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
+from kinesis_efo.records.distribution import Distribution
+from kinesis_efo.records.events import Event, read_head
 
 
 def payload(continuation: int | None, records: int = 0, children: Sequence[str] = (), behind: int = 0) -> bytes:

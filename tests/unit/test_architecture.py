@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
+MOST_MODULES = 16
 
 
 class Step(NamedTuple):
@@ -97,6 +98,45 @@ def test_every_package_is_in_the_tables() -> None:
     named = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
     assert len(named) == len(set(named))
     assert set(named) == there
+
+
+def test_a_package_can_be_taken_in_at_a_glance() -> None:
+    library = ROOT / "lib" / "kinesis_efo"
+    sizes = {
+        str(package.parent.relative_to(library)): len(list(package.parent.glob("*.py")))
+        for package in library.rglob("__init__.py")
+    }
+    assert {name: size for name, size in sizes.items() if size > MOST_MODULES} == {}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not even within functions, or for types only."""
+    library = ROOT / "lib"
+    modules = {
+        ".".join(path.relative_to(library).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in library.rglob("*.py")
+    }
+    imports = {
+        name: {each for each in imported(path) if each in modules and each != name} for name, path in modules.items()
+    }
+    # What imports nothing that is left leaves, until only circles are left.
+    while free := {name for name, needed in imports.items() if not needed & imports.keys()}:
+        imports = {name: needed for name, needed in imports.items() if name not in free}
+    assert imports == {}
+
+
+def imported(path: Path) -> set[str]:
+    """What a module imports: modules, and names in modules. `kinesis_efo` itself counts for its version only."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import(names=names):
+                found |= {each.name for each in names}
+            case ast.ImportFrom(module=str(module), names=names):
+                found |= {f"{module}.{each.name}" for each in names}
+                if module.count(".") > 0:
+                    found.add(module)
+    return found
 
 
 def foreign_private_names(path: Path) -> set[str]:

@@ -10,7 +10,7 @@ import botocore.loaders
 import pytest
 from botocore.model import ServiceModel
 
-from kinesis_efo.distribution import Distribution, distribution_of, lenient
+from kinesis_efo.records.distribution import Distribution, distribution_of, lenient
 
 ON_DEMAND = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}}
 PROVISIONED = {"StreamModeDetails": {"StreamMode": "PROVISIONED"}}

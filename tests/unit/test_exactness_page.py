@@ -16,6 +16,9 @@ PAGE = (ROOT / "docs" / "exactness.md").read_text()
 MOST_WORDS = 1_300
 """A reader checks the argument in an afternoon."""
 MOST_FUNCTIONS = 4
+MOST_LINES = 3_000
+"""A senior engineer reads what decides in an afternoon."""
+IMPURE = {"asyncio", "http", "os", "pathlib", "random", "select", "socket", "ssl", "subprocess", "threading", "time"}
 
 
 class Invariant(NamedTuple):
@@ -103,12 +106,41 @@ def test_files_that_the_page_names_exist() -> None:
     assert [name for name in files if not (ROOT / name).is_file()] == []
 
 
+def deciding() -> list[Path]:
+    """The files that the page names as those that decide."""
+    (paragraph,) = re.findall(r"^What decides lies together.*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
+    named = [ROOT / "lib" / "kinesis_efo" / name for name in re.findall(r"`([^`]+)`", paragraph)]
+    return [path for each in named for path in (each.glob("*.py") if each.is_dir() else [each])]
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a module imports, by their names in full."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import(names=names):
+                found |= {each.name for each in names}
+            case ast.ImportFrom(module=str(module), names=names):
+                found |= {module, *(f"{module}.{each.name}" for each in names)}
+    return found
+
+
+def test_what_decides_is_small_and_has_neither_io_nor_clocks() -> None:
+    files = deciding()
+    assert len(files) >= 15
+    assert sum(len(path.read_text().splitlines()) for path in files) < MOST_LINES
+    for path in files:
+        names = imported(path)
+        assert not {name.partition(".")[0] for name in names} & IMPURE, path
+        assert "kinesis_efo.clock" not in names, path
+
+
 def test_the_page_stays_within_its_bound() -> None:
     assert len(PAGE.split()) <= MOST_WORDS
 
 
 @pytest.mark.parametrize(
-    "name", ["positions:Offset.ranges_from", "position:Offset.ranges_to", "planner.query:Offset.ranges_to"]
+    "name", ["positions:Offset.ranges_from", "position:Offset.ranges_to", "run.query:Offset.ranges_to"]
 )
 def test_a_function_that_does_not_exist_is_found(name: str) -> None:
     with pytest.raises((AssertionError, AttributeError, ImportError)):

@@ -59,7 +59,7 @@ def test_the_package_is_imported_without_what_takes_long() -> None:
 import sys, kinesis_efo
 assert not {"pyspark", "aiobotocore", "botocore", "pyarrow", "asyncio"} & set(sys.modules)
 from kinesis_efo import BlockingProducer, DataLossError
-import kinesis_efo.planner.run_thread
+import kinesis_efo.run.thread
 assert "pyspark" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
@@ -70,7 +70,7 @@ assert "pyspark" not in sys.modules
     [
         ("pyspark_kinesis_efo", {"aiobotocore", "botocore", "pyarrow", "pandas"}),
         ("kinesis_efo.spark.stream_reader", {"aiobotocore", "botocore", "pandas"}),
-        ("kinesis_efo.planner.run_thread", {"pandas"}),
+        ("kinesis_efo.run.thread", {"pandas"}),
     ],
 )
 def test_processes_of_spark_wait_for_no_import_that_they_do_not_need(module: str, never: set[str]) -> None:

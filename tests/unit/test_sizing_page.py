@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
-from kinesis_efo.kinesis.events import data_in, read_head
+from kinesis_efo.records.events import data_in, read_head
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()
 FACTORS = dict(zip((20, 100, 1_000, 10_000), map(float, re.findall(r"([\d.]+) times", PAGE)), strict=True))

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import FrameError, RetriesExhaustedError
-from kinesis_efo.kinesis.arrivals import last_arrival
-from kinesis_efo.kinesis.events import Event
-from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.positions import Position, PositionKind
+from kinesis_efo.records.arrivals import last_arrival
+from kinesis_efo.records.events import Event
 
 DISORDER_MS: Final = 2_000
 """Margin by which reading begins before a time and ends after it: Kinesis does not promise that arrival times grow along a shard."""

@@ -17,11 +17,10 @@ from typing import Any, Final, TypeVar
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.stretches import Side, Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.distribution import Distribution, lenient
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import AlreadyRunningError, ConfigurationError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
-from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.topology import ShardLister, Topology, explained, told_distribution
 from kinesis_efo.leases.keys import LeaseKeys
@@ -32,6 +31,7 @@ from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions, Deaggregation
 from kinesis_efo.patience import Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
+from kinesis_efo.records.distribution import Distribution, lenient
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

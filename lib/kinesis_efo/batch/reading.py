@@ -23,11 +23,8 @@ from kinesis_efo.batch.ending import SETTLED_SECONDS, Completion, first_position
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import DataLossError, first_of
-from kinesis_efo.kinesis.arrivals import last_arrival
 from kinesis_efo.kinesis.clock import KinesisClock
-from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, polling_limits
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology, explained
@@ -35,6 +32,9 @@ from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, s
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey
+from kinesis_efo.records.arrivals import last_arrival
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.records.events import Event
 from kinesis_efo.units import format_size
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from kinesis_efo.kinesis.lineage import Lineage, Shard
+from kinesis_efo.decisions.lineage import Lineage, Shard
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 
 

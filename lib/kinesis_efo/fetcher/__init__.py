@@ -1,1 +1,1 @@
-"""The fetcher: subscribes to shards, buffers their events, and serves them to tasks."""
+"""Subscribes to shards, buffers their events, and serves them to tasks."""

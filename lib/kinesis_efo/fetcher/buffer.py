@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from math import inf
 from typing import Final, NamedTuple
 
+from kinesis_efo.decisions.event_index import EventIndex
+from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Budget, ShardRoom
-from kinesis_efo.fetcher.event_index import EventIndex
-from kinesis_efo.kinesis.arrivals import Mark, read_marks
-from kinesis_efo.kinesis.events import Event, first_number, has_record, last_record
-from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
+from kinesis_efo.records.arrivals import Mark, read_marks
+from kinesis_efo.records.events import Event, first_number, has_record, last_record
 
 logger = logging.getLogger(__name__)
 

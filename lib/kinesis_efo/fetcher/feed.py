@@ -13,16 +13,16 @@ from math import inf
 from typing import Final
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.coordinator import ShardListener
-from kinesis_efo.kinesis.arrivals import last_arrival
-from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.kinesis.progress import EventSink
-from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.positions import Position, ShardKey
+from kinesis_efo.records.arrivals import last_arrival
+from kinesis_efo.records.events import ChildShard, Event, EventHead
 
 logger = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from typing import Protocol
 import msgspec
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.fetcher.alignment import Alignment, ShardEvents
+from kinesis_efo.decisions.alignment import Alignment, ShardEvents
+from kinesis_efo.decisions.event_index import EventIndex, Portion
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Signal
-from kinesis_efo.fetcher.event_index import EventIndex, Portion
-from kinesis_efo.kinesis.events import data_in
 from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.records.events import data_in
 
 
 class ShardProgress(msgspec.Struct, frozen=True, array_like=True):

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import DataLossError, RetriesExhaustedError
-from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.positions import Position, ShardRange
 
 logger = logging.getLogger(__name__)

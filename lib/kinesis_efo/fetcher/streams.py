@@ -8,14 +8,14 @@ from typing import Final
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import Clock, within
+from kinesis_efo.decisions.lineage import Lineage
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.budget import Signal
-from kinesis_efo.kinesis.events import ChildShard
-from kinesis_efo.kinesis.lineage import Lineage
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseInfo
 from kinesis_efo.positions import SHARD_END, Position, ShardKey
+from kinesis_efo.records.events import ChildShard
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.connection import Connection
 from kinesis_efo.fetcher.buffer import BufferedEvent
 from kinesis_efo.fetcher.status import Subscription
-from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, ShardKey, ShardRange
+from kinesis_efo.records.events import ChildShard
 
 TOGETHER_BYTES: Final = 1 << 20
 """Approximate bytes of payloads that are sent together. What fits into the processor's cache is fastest."""

@@ -1,1 +1,1 @@
-"""Reads shards with Enhanced Fan-Out or GetRecords: wire format, transport, subscription, topology, decoding."""
+"""Reads a shard: SubscribeToShard and GetRecords, its restarts and its end; the shards of a stream."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.arrivals import read_marks
-from kinesis_efo.kinesis.events import last_record
-from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.kinesis.transport import EventStream
 from kinesis_efo.positions import Position, PositionKind
+from kinesis_efo.records.arrivals import read_marks
+from kinesis_efo.records.events import last_record
 
 _LOOK_BACK_SECONDS: Final = (30.0, 600.0)
 """How long before the given time the search for the last record begins, at first and at second; then it begins at the query's position."""

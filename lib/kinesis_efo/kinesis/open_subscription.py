@@ -6,10 +6,10 @@ import asyncio
 from math import inf
 
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.stats import State, SubscriptionStats
 from kinesis_efo.kinesis.transport import EventStream, NoRoom, Room
+from kinesis_efo.records.events import Event
 
 
 class OpenSubscription:

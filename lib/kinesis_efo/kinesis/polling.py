@@ -19,12 +19,12 @@ from botocore.exceptions import ClientError
 
 from kinesis_efo.aws_errors import code_of
 from kinesis_efo.clock import Clock
-from kinesis_efo.kinesis.events import Event, GetRecordsAnswer, read_answer
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.transport import Quota, starting_position
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
 from kinesis_efo.raw_bodies import RAW_BODY, keep_answers
+from kinesis_efo.records.events import Event, GetRecordsAnswer, read_answer
 
 POLLING_CONFIG: Final[dict[str, Any]] = {
     "retries": {"total_max_attempts": 1},

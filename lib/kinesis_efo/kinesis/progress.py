@@ -6,12 +6,12 @@ import logging
 from typing import Final, Protocol
 
 from kinesis_efo.aws_errors import describe
-from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.transport import Room
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
+from kinesis_efo.records.events import ChildShard, Event, EventHead
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.faults import report_loss
-from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister, SharedCall
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind

@@ -11,12 +11,10 @@ from typing import Final, TypeVar
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.clock import Clock
-from kinesis_efo.distribution import Distribution
+from kinesis_efo.decisions.lineage import Lineage, Shard, announced
 from kinesis_efo.errors import InvalidRequestError
 from kinesis_efo.kinesis.ends import End, first_end, last_before, look_from
-from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.faults import Backoff, Verdict, classify, fatal, replaced, report_loss
-from kinesis_efo.kinesis.lineage import Lineage, Shard, announced
 from kinesis_efo.kinesis.progress import EventSink
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention, predates
@@ -27,6 +25,8 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
+from kinesis_efo.records.distribution import Distribution
+from kinesis_efo.records.events import ChildShard
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

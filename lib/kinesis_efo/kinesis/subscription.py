@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import within
 from kinesis_efo.errors import DataLossError, FrameError
-from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.faults import classify
 from kinesis_efo.kinesis.open_subscription import OpenSubscription, PlaceInLine
 from kinesis_efo.kinesis.progress import EventSink, ShardProgress
@@ -22,6 +21,7 @@ from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State, SubscriptionStats
 from kinesis_efo.kinesis.transport import EventStream, NoRoom
 from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.records.events import ChildShard
 
 logger = logging.getLogger(__name__)
 

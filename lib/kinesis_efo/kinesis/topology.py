@@ -14,7 +14,7 @@ from botocore.parsers import ResponseParserError
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import CALL_ERRORS, Cause, action_of, cause_of, code_of, describe
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.distribution import Distribution, distribution_of
+from kinesis_efo.decisions.lineage import Lineage, Shard, announced
 from kinesis_efo.errors import (
     AccessRefusedError,
     KinesisEfoError,
@@ -22,12 +22,12 @@ from kinesis_efo.errors import (
     StreamNotFoundError,
     SubscriptionError,
 )
-from kinesis_efo.kinesis.events import ChildShard, sequence_number
-from kinesis_efo.kinesis.lineage import Lineage, Shard, announced
 from kinesis_efo.kinesis.transport import as_time
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.patience import Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
+from kinesis_efo.records.distribution import Distribution, distribution_of
+from kinesis_efo.records.events import ChildShard, sequence_number
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

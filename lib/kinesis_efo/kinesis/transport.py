@@ -20,11 +20,11 @@ from kinesis_efo.errors import FrameError
 from kinesis_efo.http2.facts import HttpFacts, tls_version
 from kinesis_efo.http2.response import Response
 from kinesis_efo.http2.session import session_class
-from kinesis_efo.kinesis.events import Event, read_head
-from kinesis_efo.kinesis.frames import Frame, FrameDecoder, encode_frame
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
 from kinesis_efo.raw_bodies import RAW_BODY, keep_answers
+from kinesis_efo.records.events import Event, read_head
+from kinesis_efo.records.frames import Frame, FrameDecoder, encode_frame
 
 
 def subscription_config(

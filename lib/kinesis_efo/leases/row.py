@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeAlias
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.distribution import Distribution
 from kinesis_efo.leases import attributes
 from kinesis_efo.leases.attributes import CheckpointMark, Lag
 from kinesis_efo.leases.keys import RUN_PREFIX
 from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Position, PositionKind
+from kinesis_efo.records.distribution import Distribution
 
 Item: TypeAlias = dict[str, dict[str, Any]]
 """Attributes in DynamoDB's typed form, such as `{"leaseKey": {"S": "shardId-000000000000"}}`."""

@@ -1,1 +1,1 @@
-"""The run and its queries: holds the leases, and plans micro-batches for the clients of Spark."""
+"""What runs in the process that Spark keeps for a source: it finds its program's run, or starts it, and asks it."""

@@ -12,9 +12,11 @@ from kinesis_efo.calls.connection import Connection
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.access import Call, answer_type
 from kinesis_efo.planner.program import RunFile
-from kinesis_efo.planner.run_messages import (
+from kinesis_efo.planner.where_service import HostPlace
+from kinesis_efo.processes import Process
+from kinesis_efo.run.access import Call, answer_type
+from kinesis_efo.run.messages import (
     ANSWER_SECONDS,
     CALL,
     FINISHED,
@@ -28,8 +30,6 @@ from kinesis_efo.planner.run_messages import (
     OffsetsOfLink,
     QueryCall,
 )
-from kinesis_efo.planner.where_service import HostPlace
-from kinesis_efo.processes import Process
 
 T = TypeVar("T")
 

@@ -30,11 +30,11 @@ from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.access import Begin, Call, Commit, Next, Plan, Step
 from kinesis_efo.planner.program import Program, RunFile
 from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError
 from kinesis_efo.planner.where_service import HostPlace, WhereService
 from kinesis_efo.processes import Process
+from kinesis_efo.run.access import Begin, Call, Commit, Next, Plan, Step
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -14,7 +14,6 @@ from random import Random
 import msgspec
 
 from kinesis_efo.aws_errors import THROUGHPUT_EXCEEDED
-from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import RecordRefusedError, RetriesExhaustedError, StreamError
 from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.faults import Retry, WriteFault, judge_result
@@ -23,6 +22,7 @@ from kinesis_efo.producer.request import PutRecordsRequest, cut
 from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
 from kinesis_efo.producer.shard_queue import Backoff, Outage, ShardQueue
+from kinesis_efo.records.distribution import Distribution
 
 WRONG_SHARD = "WrongShard"
 """The library's own error code for an aggregate in a shard where readers would drop some of its records."""

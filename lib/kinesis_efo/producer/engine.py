@@ -13,7 +13,6 @@ from itertools import chain, count, islice
 from random import Random
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamError, WriteError
 from kinesis_efo.producer.accumulator import RecordAccumulator, RequestOutcome
 from kinesis_efo.producer.capacity import Capacity, usage_of
@@ -25,6 +24,7 @@ from kinesis_efo.producer.routing import ShardMap, StreamTraits, shard_map, warn
 from kinesis_efo.producer.service import Service
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
 from kinesis_efo.producer.stall import StallWatch
+from kinesis_efo.records.distribution import Distribution
 
 logger = logging.getLogger(__name__)
 

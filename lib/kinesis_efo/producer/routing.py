@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import WriteError
 from kinesis_efo.producer.settings import ProducerSettings
+from kinesis_efo.records.distribution import Distribution
 
 logger = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from kinesis_efo import __version__
 from kinesis_efo.arns import STREAM_ARN, STREAM_NAME
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.aws_errors import Cause, cause_of, describe
-from kinesis_efo.distribution import Distribution, distribution_of
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.accumulator import Result
 from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.routing import DEFAULT_RECORD_BYTES, HashRange, StreamTraits
 from kinesis_efo.raw_bodies import RAW_BODY, keep_answers, send_as_is
+from kinesis_efo.records.distribution import Distribution, distribution_of
 
 logger = logging.getLogger(__name__)
 

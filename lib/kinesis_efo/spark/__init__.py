@@ -1,1 +1,1 @@
-"""The data source for Spark, its stream reader, and the differences between Spark versions."""
+"""The data source for Spark: what Spark asks of its source process, and of tasks."""

@@ -45,7 +45,7 @@ def main() -> None:
     """Run the daemon."""
     if not preload():
         os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
-    import_module("kinesis_efo.spark.latency").tune()
+    import_module("kinesis_efo.tasks.latency").tune()
     # The present objects are never garbage, and a collection in a worker would copy their pages.
     gc.collect()
     gc.freeze()

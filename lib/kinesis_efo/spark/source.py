@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, resolve_manifest
 from kinesis_efo.options import BatchOptions, SourceOptions, are_for_batch
-from kinesis_efo.spark.lifecycle import is_sparks_process, log_to_stderr
+from kinesis_efo.planner.lifecycle import is_sparks_process, log_to_stderr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +84,7 @@ class KinesisEfoSource(DataSource):
         """Make the reader of one query."""
         _check_columns(schema)
         if is_sparks_process():
-            from kinesis_efo.spark.run_process import start_ahead
+            from kinesis_efo.planner.run_process import start_ahead
 
             start_ahead()
         from kinesis_efo.spark.stream_reader import KinesisStreamReader
@@ -130,7 +130,7 @@ class KinesisBatchReader(DataSourceReader):
         self.__dict__.update(state)
         # A worker unpickles the reader right before Spark sends the task's partition: see latency.py.
         if self._options.source.latency_hooks:
-            from kinesis_efo.spark import latency
+            from kinesis_efo.tasks import latency
 
             latency.install()
 
@@ -153,7 +153,7 @@ class KinesisBatchReader(DataSourceReader):
         if not partition.stretches:
             return
         from kinesis_efo.batch.reading import Reading
-        from kinesis_efo.spark.left_out import LEFT_OUT
+        from kinesis_efo.tasks.left_out import LEFT_OUT
 
         log_to_stderr()
         options = self._options.source

@@ -21,16 +21,16 @@ from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds, Deaggregation, SourceOptions
-from kinesis_efo.planner.access import BatchPlan, Begin, Commit, Next, Plan, Reading, Step
+from kinesis_efo.planner.lifecycle import end_with_spark
+from kinesis_efo.planner.run_process import end_ahead
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.planner.stream_set import StreamSet
 from kinesis_efo.positions import Offset, ShardRange
 from kinesis_efo.processes import notes_directory
-from kinesis_efo.spark.compat import SPARK_VERSION
+from kinesis_efo.run.access import BatchPlan, Begin, Commit, Next, Plan, Reading, Step
 from kinesis_efo.spark.lag import Lag
-from kinesis_efo.spark.lifecycle import end_with_spark
 from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
-from kinesis_efo.spark.run_process import end_ahead
+from kinesis_efo.tasks.compat import SPARK_VERSION
 
 logger = logging.getLogger(__name__)
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kinesis_efo.fetcher.client import CALL_SECONDS, FetcherClient
-from kinesis_efo.fetcher.ranges import RangeReader
-from kinesis_efo.kinesis.records import Decoder
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.spark import latency
-from kinesis_efo.spark.compat import ReadAllAvailable, StreamReaderBase, read_limit
-from kinesis_efo.spark.left_out import LEFT_OUT
+from kinesis_efo.records.decoder import Decoder
 from kinesis_efo.spark.partitions import KinesisPartition
+from kinesis_efo.tasks import latency
+from kinesis_efo.tasks.client import CALL_SECONDS, FetcherClient
+from kinesis_efo.tasks.compat import ReadAllAvailable, StreamReaderBase, read_limit
+from kinesis_efo.tasks.left_out import LEFT_OUT
+from kinesis_efo.tasks.ranges import RangeReader
 
 if TYPE_CHECKING:
     from kinesis_efo.spark.stream_planner import StreamPlanner
@@ -49,7 +49,7 @@ class KinesisStreamReader(StreamReaderBase):
     def _planner(self) -> StreamPlanner:
         # Tasks import this module, too, and do not need these.
         with latency.without_collections():
-            from kinesis_efo.spark.run_process import run_of_program
+            from kinesis_efo.planner.run_process import run_of_program
             from kinesis_efo.spark.stream_planner import StreamPlanner
         return StreamPlanner(self._options, self._manifest, partial(run_of_program, self._manifest, self._options))
 

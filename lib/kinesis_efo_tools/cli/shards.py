@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology, explained
 from kinesis_efo.manifest import Manifest
 from kinesis_efo_tools.cli import arguments, output

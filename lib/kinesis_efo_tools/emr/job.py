@@ -21,7 +21,7 @@ from kinesis_efo_tools.emr.projects import split
 from kinesis_efo_tools.emr.target import TargetKind
 
 MARKER_SETTING: Final = "spark.kinesisEfo.stopMarker"
-"""S3 URI of the stop marker, which `kinesis_efo.spark.graceful` polls in the driver."""
+"""S3 URI of the stop marker, which `kinesis_efo.driver.graceful` polls in the driver."""
 FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
 SCHEDULED_SETTING: Final = "spark.kinesisEfo.scheduled"
 """Marks runs of a job with a schedule: they end by themselves, and need not be stopped for a change."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from kinesis_efo.distribution import Distribution, distribution_of
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.records.distribution import Distribution, distribution_of
 from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, existing, finding
 

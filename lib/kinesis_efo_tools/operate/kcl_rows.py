@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.kinesis.aggregation import deaggregate
-from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
+from kinesis_efo.records.aggregation import deaggregate
 
 _CONCURRENT_SHARDS: Final = 32
 

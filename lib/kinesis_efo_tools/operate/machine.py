@@ -17,8 +17,8 @@ from botocore.exceptions import ClientError
 
 from kinesis_efo import __version__
 from kinesis_efo.clock import Clock
-from kinesis_efo.kinesis import core
-from kinesis_efo.spark.java import find_java
+from kinesis_efo.driver.java import find_java
+from kinesis_efo.records import core
 from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding
 

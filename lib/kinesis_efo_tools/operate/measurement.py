@@ -8,9 +8,9 @@ from typing import Final
 
 from kinesis_efo.aws_errors import Cause, cause_of, describe
 from kinesis_efo.http2.facts import HttpFacts
-from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.records.events import Event
 from kinesis_efo_tools.operate.findings import Finding, Status, failed_call
 
 TRANSPORTS: Final = {"http2": "HTTP/2", "http1": "HTTP/1.1"}

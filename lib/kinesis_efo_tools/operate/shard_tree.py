@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kinesis_efo.kinesis.lineage import Lineage, Shard
+from kinesis_efo.decisions.lineage import Lineage, Shard
 
 HASH_KEYS = 2**128
 """Number of hash keys of a stream."""

@@ -18,9 +18,7 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
-from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, iterator_at, polling_limits
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
@@ -28,6 +26,8 @@ from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, s
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.records.events import Event
 from kinesis_efo_tools.operate.access import CONFIG
 from kinesis_efo_tools.operate.backlog import CALL_SECONDS
 from kinesis_efo_tools.operate.record_format import TailRecord

@@ -20,7 +20,7 @@ import pyspark
 import pytest
 
 from demo.output import committed
-from kinesis_efo.spark import graceful
+from kinesis_efo.driver import graceful
 from kinesis_efo_local import LocalAws, Settings
 from kinesis_efo_tools.emr import job
 from kinesis_efo_tools.emr.packing import Archive, PythonPlatform, package

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import FrameError, RetriesExhaustedError
-from kinesis_efo.kinesis.frames import MAX_FRAME, FrameDecoder
+from kinesis_efo.records.frames import MAX_FRAME, FrameDecoder
 from kinesis_efo_local import Close, Finish, NoFaults, Reset
 from kinesis_efo_local.fault_injection import Step
 from kinesis_efo_local.wire import event_frame

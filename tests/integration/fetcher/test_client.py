@@ -21,9 +21,9 @@ from kinesis_efo.calls.service import Call, Service, Stopped
 from kinesis_efo.calls.tls import Certificate, fingerprint, make_certificate
 from kinesis_efo.calls.wire import GREETING, PROOF_BYTES, Kind, Wire
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
-from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.fetcher.work import RangeLabel
 from kinesis_efo.positions import Position, ShardKey, ShardRange
+from kinesis_efo.tasks.client import FetcherClient
 
 KEY = ShardKey("orders", "shardId-000000000000")
 WANTED = ShardRange(KEY, Position.parse("TRIM_HORIZON"), Position.parse("AFTER:7"))

@@ -15,8 +15,8 @@ from kinesis_efo.calls import connection
 from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.calls.tls import make_certificate
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
-from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey, ShardRange
+from kinesis_efo.tasks.client import FetcherClient
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.fetching import reading
 from tests.support.world import World

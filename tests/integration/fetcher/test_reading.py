@@ -23,8 +23,8 @@ from kinesis_efo.errors import (
     LeaseTableError,
     StreamNotFoundError,
 )
-from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.tasks.client import FetcherClient
 from tests.support.fetching import Row, prepare, reading
 from tests.support.world import World, wait_until
 

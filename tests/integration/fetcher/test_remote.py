@@ -14,13 +14,13 @@ import pytest
 from msgspec.structs import replace as changed
 
 from kinesis_efo.calls.address import Listening
+from kinesis_efo.cluster.remote import FetcherPlan
 from kinesis_efo.errors import ConsumerNotFoundError, FetcherError
-from kinesis_efo.fetcher.ranges import RangeReader
-from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo.fetcher.status import ShardStatus
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import ShardRange
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.tasks.ranges import RangeReader
 from kinesis_efo_tools.operate.live import ask
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.fetcher_processes import FetcherProcesses

@@ -25,10 +25,10 @@ from kinesis_efo.calls.service import Call, Service
 from kinesis_efo.calls.tls import Certificate, fingerprint, make_certificate
 from kinesis_efo.calls.wire import GREETING, PROOF_BYTES, Frame, Kind, LostError, Request, Wire
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, KinesisEfoError
-from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.fetcher.status import STATUS, RunStatus, StatusAccess, StatusRequest
 from kinesis_efo.fetcher.work import GET
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey, ShardRange
+from kinesis_efo.tasks.client import FetcherClient
 from tests.support.fetching import reading
 from tests.support.world import World, wait_until
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.cluster.remote import FetcherPlan
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
-from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo_local import NoFaults, Request
 from tests.support.fetching import beside, prepare, reading
 from tests.support.world import World

@@ -17,12 +17,12 @@ from kinesis_efo.calls.address import Listening
 from kinesis_efo.calls.connection import ConnectionCache
 from kinesis_efo.calls.tls import fingerprint
 from kinesis_efo.calls.wire import Kind, Request, Wire
-from kinesis_efo.fetcher.client import CALL_SECONDS, SILENT_SECONDS, CallEndedError, FetcherClient
-from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.fetcher.service import WORD_SECONDS, FetcherService
 from kinesis_efo.fetcher.work import GET, GetTicket
-from kinesis_efo.kinesis.events import read_head
 from kinesis_efo.positions import Position, ShardKey, ShardRange
+from kinesis_efo.records.events import read_head
+from kinesis_efo.tasks.client import CALL_SECONDS, SILENT_SECONDS, CallEndedError, FetcherClient
+from kinesis_efo.tasks.ranges import RangeReader
 from tests.support.world import wait_until
 
 KEYS = [ShardKey("orders", f"shardId-{number:012}") for number in range(2)]

@@ -13,10 +13,10 @@ from kinesis_efo.aws import SyncClients
 from kinesis_efo.errors import StreamError
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner.access import Begin
 from kinesis_efo.planner.run_link import RunConnection, RunLink
-from kinesis_efo.planner.run_thread import RunThread
 from kinesis_efo.processes import Process
+from kinesis_efo.run.access import Begin
+from kinesis_efo.run.thread import RunThread
 from tests.support.fetching import prepare
 from tests.support.world import World
 

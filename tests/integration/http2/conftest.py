@@ -16,12 +16,12 @@ from aiobotocore.session import AioSession
 from kinesis_efo.aws import prepared
 from kinesis_efo.clock import Clock
 from kinesis_efo.http2.session import session_class
-from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.faults import Verdict, classify
-from kinesis_efo.kinesis.frames import encode_frame
 from kinesis_efo.kinesis.transport import BotoEventStream, BotoTransport, Quota, Unlimited, subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON
+from kinesis_efo.records.events import Event
+from kinesis_efo.records.frames import encode_frame
 from tests.support.http2_peer import Http2Peer, Request
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/dev-orders"

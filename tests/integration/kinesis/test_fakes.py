@@ -19,11 +19,11 @@ from aiobotocore.session import AioSession
 from benchmarks.canned import CannedKinesis, canned_kinesis
 from kinesis_efo.aws import with_shared_loader
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.kinesis.frames import FrameDecoder
-from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, subscription_config
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.records.frames import FrameDecoder
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.kinesis_contract import (
     AnswersContract,

@@ -13,9 +13,7 @@ import pytest
 
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.ends import End
-from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import ShardSubscription
@@ -24,6 +22,8 @@ from kinesis_efo.kinesis.transport import Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.records.events import Event
 
 from .conftest import Bench, run, until
 from .test_subscription import Sink

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import ConsumerNotFoundError, ConsumerTakenOverError, StreamNotFoundError, StreamReplacedError
-from kinesis_efo.kinesis.events import Event
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import Limits, ReadContext
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology
@@ -21,6 +19,8 @@ from kinesis_efo.kinesis.transport import BotoTransport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.records.events import Event
 from kinesis_efo_local import Close, Finish, GoAway, NoFaults, Reset, ResetStream
 from tests.support.transports import OpenSink
 

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology, identified, starting_positions
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo_local import AwsError, NoFaults, Request

@@ -19,12 +19,12 @@ from botocore.exceptions import ClientError, EventStreamError
 
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.ends import first_end
-from kinesis_efo.kinesis.events import read_head
 from kinesis_efo.kinesis.faults import Verdict, classify
-from kinesis_efo.kinesis.frames import encode_frame
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.transport import BotoTransport, EventStream, Unlimited, starting_position
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.records.events import read_head
+from kinesis_efo.records.frames import encode_frame
 from kinesis_efo_local import AwsError, Close, Finish, Freeze, GoAway, NoFaults, Pause, Request, Reset, ResetStream
 from kinesis_efo_local.wire import exception_frame
 

@@ -21,9 +21,9 @@ import pytest
 from aws_kinesis_agg.deaggregator import deaggregate_records
 
 from kinesis_efo.errors import AccessRefusedError, RecordRefusedError, StreamNotFoundError
-from kinesis_efo.kinesis.aggregation import deaggregate
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
+from kinesis_efo.records.aggregation import deaggregate
 from kinesis_efo_local import AwsError, NoFaults, Request
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.raw_kinesis import RawKinesis

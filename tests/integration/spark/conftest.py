@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kinesis_efo.spark.tuning import MANAGER
+from kinesis_efo.driver.tuning import MANAGER
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.played_spark import CREDENTIALS, FEW_CERTIFICATES, PlayedSpark
 from tests.support.world import World, make_world

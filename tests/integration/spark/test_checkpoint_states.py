@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from kinesis_efo.spark.compat import SPARK_VERSION
+from kinesis_efo.tasks.compat import SPARK_VERSION
 from tests.integration.spark.conftest import Queries
 from tests.support.checkpoint_states import NEWEST, REFUSED, SINCE_42, STATES
 from tests.support.next_start import next_start

@@ -19,7 +19,7 @@ import pyspark
 import pytest
 
 import kinesis_efo
-from kinesis_efo.spark.tuning import DAEMON, MANAGER
+from kinesis_efo.driver.tuning import DAEMON, MANAGER
 from kinesis_efo_local import LocalAws
 from tests.cluster.test_reading import assert_once_and_in_order
 from tests.support.arriving import arriving, numbered

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from kinesis_efo.spark.reason import reason
+from kinesis_efo.driver.reason import reason
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows, wait_until
 

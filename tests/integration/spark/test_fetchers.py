@@ -142,7 +142,7 @@ def broken_fetchers() -> Iterator[None]:
     """Whoever starts a fetcher now gives it a port that is taken."""
     import socket
 
-    from kinesis_efo.spark import supervisor
+    from kinesis_efo.driver import supervisor
 
     original = supervisor.fetcher_task
     with socket.create_server(("127.0.0.1", 0)) as taken:

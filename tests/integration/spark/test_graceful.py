@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from kinesis_efo.spark.graceful import await_stop
+from kinesis_efo.driver.graceful import await_stop
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kinesis_efo.positions import Offset
-from kinesis_efo.spark.compat import SPARK_VERSION
+from kinesis_efo.tasks.compat import SPARK_VERSION
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows, wait_until
 

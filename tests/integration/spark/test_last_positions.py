@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import kinesis_efo
-from kinesis_efo.spark.compat import SPARK_VERSION
+from kinesis_efo.tasks.compat import SPARK_VERSION
 from tests.support.world import World, wait_until
 
 from .conftest import Queries

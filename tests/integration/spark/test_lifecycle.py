@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.fetcher.client import FetcherClient
-from kinesis_efo.spark.compat import SPARK_VERSION
+from kinesis_efo.tasks.client import FetcherClient
+from kinesis_efo.tasks.compat import SPARK_VERSION
 from tests.support.played_spark import PlayedSpark
 from tests.support.world import World, wait_until
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kinesis_efo.driver.listener import BatchProgress, LagListener
 from kinesis_efo.positions import ShardKey
-from kinesis_efo.spark.listener import BatchProgress, LagListener
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_until
 

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import kinesis_efo
+from kinesis_efo.driver.tuning import DAEMON, MANAGER
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.spark.tuning import DAEMON, MANAGER
 from tests.support.world import wait_for_rows
 
 pytestmark = pytest.mark.spark

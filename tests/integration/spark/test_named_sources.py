@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import kinesis_efo
-from kinesis_efo.spark.listener import BatchProgress, LagListener
+from kinesis_efo.driver.listener import BatchProgress, LagListener
 from kinesis_efo_tools.operate.spark_checkpoint import folder_at, planned
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_until

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming import python_streaming_source_runner as runner
 
 import kinesis_efo
-from kinesis_efo.spark.host import spark_jvm
+from kinesis_efo.planner.host import spark_jvm
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows
 

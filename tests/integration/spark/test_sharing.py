@@ -90,7 +90,7 @@ def runs() -> list[psutil.Process]:
     return [
         process
         for process in psutil.process_iter(["cmdline", "environ", "status"])
-        if "kinesis_efo.spark.run_process" in " ".join(process.info["cmdline"] or ())
+        if "kinesis_efo.planner.run_process" in " ".join(process.info["cmdline"] or ())
         and (process.info["environ"] or {}).get(MARK) == ours
         and process.info["status"] != psutil.STATUS_ZOMBIE
     ]
@@ -483,4 +483,4 @@ def test_a_run_has_the_library_of_its_program_wherever_that_is(
     query.spark.stream.close()
     query.spark.connection.close()
     _, said = query.spark.process.communicate(timeout=60)
-    assert said.count(b"library.zip/kinesis_efo/spark/run_process.py") == 2, "the planner's, and the run's"
+    assert said.count(b"library.zip/kinesis_efo/planner/run_process.py") == 2, "the planner's, and the run's"

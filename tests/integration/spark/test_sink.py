@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from kinesis_efo.driver.facade import register
 from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError, RecordRefusedError, StreamNotFoundError
-from kinesis_efo.spark.facade import register
 from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, WriteCounts
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.world import World
@@ -163,7 +163,7 @@ def test_a_task_killed_in_the_middle_is_tried_again_and_nothing_is_missing(
         from pathlib import Path
         from pyspark import TaskContext
         from pyspark.sql import SparkSession, functions
-        from kinesis_efo.spark.facade import register
+        from kinesis_efo.driver.facade import register
 
         def dies_once(batches):
             context = TaskContext.get()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import DataFrame, Row
 
-from kinesis_efo.spark.compat import SPARK_VERSION
+from kinesis_efo.tasks.compat import SPARK_VERSION
 from tests.integration.spark.conftest import Queries
 from tests.support.next_start import next_start
 from tests.support.world import World, wait_until

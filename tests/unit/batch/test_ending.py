@@ -10,9 +10,9 @@ import pytest
 from kinesis_efo.batch.ending import DISORDER_MS, Completion, first_position, last_arrival, rows_of
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.errors import FrameError, RetriesExhaustedError
-from kinesis_efo.kinesis.events import Event, read_answer
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.records.events import Event, read_answer
 
 KEY = ShardKey("orders", "shardId-000000000000")
 EIGHT, NINE = 1_700_000_000_000, 1_700_003_600_000

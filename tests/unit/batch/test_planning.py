@@ -13,13 +13,13 @@ import pytest
 from kinesis_efo.batch.planning import StreamPlanner, tip_at, tip_for_kinesis
 from kinesis_efo.batch.planning import plan as planned_read
 from kinesis_efo.batch.stretches import Stretch
-from kinesis_efo.distribution import Distribution
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError, DataLossError, ManifestError
 from kinesis_efo.kinesis.clock import KinesisClock
-from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import BatchOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.records.distribution import Distribution
 from tests.support.answers import Answers, FixedClock
 
 NOW = 1_700_000_000.0

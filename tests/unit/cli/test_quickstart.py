@@ -13,8 +13,8 @@ from random import Random
 import msgspec
 import pytest
 
+from kinesis_efo.driver.java import Java, find_java
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.spark.java import Java, find_java
 from kinesis_efo_tools.cli.local_process import Ready
 from kinesis_efo_tools.cli.quickstart.command import check, introduction, template, write
 from kinesis_efo_tools.cli.quickstart.flights import flights

@@ -9,12 +9,12 @@ import weakref
 
 import pytest
 
+from kinesis_efo.decisions.event_index import Portion
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.buffer import ShardBuffer
-from kinesis_efo.fetcher.event_index import Portion
-from kinesis_efo.kinesis.events import Event, EventHead
 from kinesis_efo.positions import LastRecord, Position
+from kinesis_efo.records.events import Event, EventHead
 from tests.support.fetched import (
     EVENT_OVERHEAD,
     SHARD_END,

@@ -12,8 +12,8 @@ from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import DataLossError, KinesisEfoError, StreamError
 from kinesis_efo.fetcher.budget import Budget, ShardRoom
 from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed
-from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.records.events import ChildShard, Event, EventHead
 
 KEY = ShardKey("orders", "shardId-0")
 RECORDS = Event(b'{"Records":[{}]}', EventHead(10, 0, 1))

@@ -18,14 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import DataLossError, FetcherError, KinesisEfoError, LeaseLostError, StreamReplacedError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.keys import LeaseKeys, run_key
@@ -37,11 +36,12 @@ from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.labels import OTHER
 from kinesis_efo.metrics.registry import Values, merge
 from kinesis_efo.options import Bounds, RetrySettings
-from kinesis_efo.planner.local_fetching import LocalFetching
-from kinesis_efo.planner.query import Query as Planning
-from kinesis_efo.planner.query_ends import EndPositions
-from kinesis_efo.planner.run import Run
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.run.query import Query as Planning
+from kinesis_efo.run.query_ends import EndPositions
+from kinesis_efo.run.run import Run
+from kinesis_efo.sharing.local_fetching import LocalFetching
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import ModelShard, ModelStream
 from tests.support.planned import planned

@@ -10,8 +10,8 @@ import pytest
 
 from kinesis_efo.fetcher import fetcher as module
 from kinesis_efo.fetcher.buffer import CLAIM_SECONDS, STARVING_SECONDS
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
+from kinesis_efo.records.decoder import decode
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import LoopClock, run
 from tests.unit.fetcher.test_fetcher import Query, expected, horizon

@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable
 
 import pytest
 
+from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
-from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner, ShardProgress
-from kinesis_efo.kinesis.arrivals import Mark
-from kinesis_efo.kinesis.events import data_in
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.records.arrivals import Mark
+from kinesis_efo.records.events import data_in
 from tests.support.virtual_time import LoopClock, run
 
 FIRST, SECOND, THIRD = (ShardKey("orders", f"shardId-00000000000{number}") for number in range(3))

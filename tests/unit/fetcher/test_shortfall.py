@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
+from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import DataLossError, RetriesExhaustedError
 from kinesis_efo.fetcher.shortfall import Shortfall
-from kinesis_efo.kinesis.events import EventHead
-from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.positions import Position, ShardKey, ShardRange
+from kinesis_efo.records.events import EventHead
 
 KEY = ShardKey("orders", "shardId-000000000001")
 AT = Position.after(7)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kinesis_efo.decisions.lineage import Lineage
 from kinesis_efo.fetcher.streams import LIST_SHARDS_SECONDS, Streams
-from kinesis_efo.kinesis.lineage import Lineage
 from tests.support.virtual_time import LoopClock, run
 
 

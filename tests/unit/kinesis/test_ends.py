@@ -11,8 +11,8 @@ import pytest
 
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.ends import LookResult, first_end, last_before, look_from
-from kinesis_efo.kinesis.events import Event, EventHead
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.records.events import Event, EventHead
 
 
 class Events:

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from hashlib import md5
 from typing import Any
 
-from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport
 from kinesis_efo.manifest import StreamRef

@@ -10,11 +10,11 @@ from hashlib import md5
 import pytest
 
 from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.aggregation import MAGIC, deaggregate
-from kinesis_efo.kinesis.batches import MAX_ROWS
-from kinesis_efo.kinesis.events import read_answer, read_head
-from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey
+from kinesis_efo.records.aggregation import MAGIC, deaggregate
+from kinesis_efo.records.batches import MAX_ROWS
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.records.events import read_answer, read_head
 from tests.support.decoders import decoder as decoder
 
 KEY = ShardKey("orders", "shardId-000000000000")

@@ -19,7 +19,6 @@ from kinesis_efo.errors import (
     RetriesExhaustedError,
     StreamNotFoundError,
 )
-from kinesis_efo.kinesis.events import ChildShard, Event, read_answer
 from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, apart_pace, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.stats import State
@@ -29,6 +28,7 @@ from kinesis_efo.kinesis.transport import Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.records.events import ChildShard, Event, read_answer
 from tests.support.decoders import decoder as decoder
 from tests.support.model_stream import ModelStream
 from tests.support.polled_stream import PolledClient

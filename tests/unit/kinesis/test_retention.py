@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import DataLossError
-from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.retention import Retention, predates, written_at
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position

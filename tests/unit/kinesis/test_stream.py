@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.distribution import Distribution
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import (
     AccessRefusedError,
     DataLossError,
@@ -19,12 +19,12 @@ from kinesis_efo.errors import (
     SubscriptionError,
 )
 from kinesis_efo.kinesis.ends import End
-from kinesis_efo.kinesis.events import ChildShard
-from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.records.distribution import Distribution
+from kinesis_efo.records.events import ChildShard
 from kinesis_efo_local.sequence import Numbering
 from tests.support.transports import Opening, OpenSink, ScriptedTransport, Wait, payload, refused
 from tests.support.virtual_time import LoopClock, run

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import ClientConnectionError, ClientPayloadError, SocketTimeoutError
 from botocore.exceptions import NoCredentialsError
 
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import (
     AccessRefusedError,
     ConsumerNotFoundError,
@@ -27,9 +28,7 @@ from kinesis_efo.errors import (
     StreamReplacedError,
     SubscriptionError,
 )
-from kinesis_efo.kinesis.events import ChildShard, Event
 from kinesis_efo.kinesis.faults import classify
-from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.recovery import ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State
@@ -38,6 +37,7 @@ from kinesis_efo.kinesis.transport import EventStream, Quota
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.records.events import ChildShard, Event
 from kinesis_efo_local.sequence import Numbering
 from tests.support.transports import (
     Large,

@@ -11,13 +11,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import AccessRefusedError, SequenceNumberError
 from kinesis_efo.kinesis.topology import Topology, explained, starting_positions
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.records.distribution import Distribution
 from tests.support.transports import refused
 from tests.support.virtual_time import LoopClock, run
 

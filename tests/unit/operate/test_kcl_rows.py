@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON
 from kinesis_efo_tools.operate.kcl_rows import KclRows, Naming, kcl_rows

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.watch import WatchResult

@@ -16,7 +16,7 @@ import pytest
 
 from kinesis_efo import __version__
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.kinesis.core import Choice
+from kinesis_efo.records.core import Choice
 from kinesis_efo_tools.operate import machine
 from kinesis_efo_tools.operate.findings import Finding, Status
 

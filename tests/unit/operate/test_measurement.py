@@ -6,8 +6,8 @@ import pytest
 from botocore.exceptions import HTTPClientError
 
 from kinesis_efo.http2.facts import HttpFacts
-from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.records.events import Event, read_head
 from kinesis_efo_tools.operate.findings import Finding, Status
 from kinesis_efo_tools.operate.measurement import TRANSPORTS, Measurement, SubscriptionResult
 from tests.support.transports import broken_off, payload, refused

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.driver.reason import cause
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.planner.stream_set import StreamSet
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
-from kinesis_efo.spark.reason import cause
 
 ACCOUNT = "arn:aws:kinesis:eu-west-1:111111111111:stream"
 FIRST, SECOND = (f"shardId-00000000000{number}" for number in range(2))

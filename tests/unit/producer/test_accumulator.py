@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import (
     AccessRefusedError,
     KeyUnusableError,
@@ -23,6 +22,7 @@ from kinesis_efo.producer.record import Record, SizeLimit, make_record
 from kinesis_efo.producer.request import PutRecordsRequest
 from kinesis_efo.producer.routing import AnyShard, ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, ProducerSettings
+from kinesis_efo.records.distribution import Distribution
 from tests.support.transports import refused
 from tests.support.write_model import THROTTLE, Answer, ModelStream, even_shards
 

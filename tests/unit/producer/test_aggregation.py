@@ -9,9 +9,9 @@ from aws_kinesis_agg.deaggregator import deaggregate_records
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.kinesis.aggregation import deaggregate
 from kinesis_efo.producer.aggregation import Aggregate, Packer
 from kinesis_efo.producer.record import Record, SizeLimit, make_record
+from kinesis_efo.records.aggregation import deaggregate
 
 RING = (0, (1 << 128) - 1)
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer import ProducerSettings
 from kinesis_efo.producer.capacity import usage_of
 from kinesis_efo.producer.engine import RECHECK_SECONDS, Engine
 from kinesis_efo.producer.record import Given, Record
 from kinesis_efo.producer.routing import shard_map
+from kinesis_efo.records.distribution import Distribution
 from tests.support.virtual_time import LoopClock, run
 from tests.support.write_model import THROTTLE, Answer, ModelService, ModelStream, even_shards
 

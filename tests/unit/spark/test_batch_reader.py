@@ -12,9 +12,10 @@ from kinesis_efo.batch import planning, reading
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import BatchOptions
 from kinesis_efo.options.source import LOADED
-from kinesis_efo.spark import latency, source
-from kinesis_efo.spark.left_out import LEFT_OUT
+from kinesis_efo.spark import source
 from kinesis_efo.spark.source import SCHEMA, KinesisBatchReader, KinesisEfoSource, StretchPartition
+from kinesis_efo.tasks import latency
+from kinesis_efo.tasks.left_out import LEFT_OUT
 from tests.support.shared_runs import manifest
 
 pytestmark = pytest.mark.spark

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.spark.host import SparkJvm, spark_jvm
+from kinesis_efo.planner.host import SparkJvm, spark_jvm
 
 JAVA = "/usr/lib/jvm/java-17/bin/java"
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.driver import listener
+from kinesis_efo.driver.listener import LagListener, kinesis_progress
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.processes import notes_directory
-from kinesis_efo.spark import listener
 from kinesis_efo.spark.lag import Lag, Report, read_note
-from kinesis_efo.spark.listener import LagListener, kinesis_progress
 
 pytestmark = pytest.mark.spark
 

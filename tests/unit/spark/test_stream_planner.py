@@ -14,12 +14,12 @@ import pytest
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
-from kinesis_efo.planner.access import Begin, Commit, Next, Reading, Step
 from kinesis_efo.positions import Offset, Position
+from kinesis_efo.run.access import Begin, Commit, Next, Reading, Step
 from kinesis_efo.spark import stream_planner
-from kinesis_efo.spark.compat import SPARK_VERSION
 from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
+from kinesis_efo.tasks.compat import SPARK_VERSION
 from tests.support.fetched import key
 from tests.support.shared_runs import manifest
 from tests.support.world import wait_until

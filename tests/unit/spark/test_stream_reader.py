@@ -22,15 +22,15 @@ from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
-from kinesis_efo.planner.access import Commit
-from kinesis_efo.planner.query_ends import EndPositions
-from kinesis_efo.planner.query_planner import QueryPlanner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.run.access import Commit
+from kinesis_efo.run.query_ends import EndPositions
+from kinesis_efo.run.query_planner import QueryPlanner
 from kinesis_efo.spark import stream_planner, stream_reader
-from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable
 from kinesis_efo.spark.partitions import KinesisPartition
 from kinesis_efo.spark.stream_planner import StreamPlanner
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
+from kinesis_efo.tasks.compat import SPARK_VERSION, ReadAllAvailable
 from tests.support.fetched import after, key
 from tests.support.world import wait_until
 

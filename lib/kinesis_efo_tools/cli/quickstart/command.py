@@ -19,9 +19,9 @@ import msgspec
 import typer
 from rich.console import Console
 
+from kinesis_efo.driver.java import Java, find_java
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.spark.java import Java, find_java
 from kinesis_efo_local import LocalAws, declare
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.commands.quickstart import Quickstart

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from kinesis_efo.kinesis.events import data_in
+from kinesis_efo.records.events import data_in
 from kinesis_efo.units import format_size
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.lease_runs import run_line

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
-from kinesis_efo.kinesis.events import data_in
+from kinesis_efo.records.events import data_in
 from kinesis_efo.units import format_size
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.shapes import Shape, duration, written_out

@@ -1,0 +1,369 @@
+"""Fetches the shards of a run in other processes: `fetchers=N`.
+
+The fetchers ask for work and report what has arrived. The run plans from their reports and waits for no fetcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.service import Call, CallerGone, decoded
+from kinesis_efo.clock import Clock, within
+from kinesis_efo.cluster.assignments import TICK_SECONDS, Assignments
+from kinesis_efo.cluster.members import MissingFetchers
+from kinesis_efo.cluster.sessions import FetcherSessions
+from kinesis_efo.cluster.snapshots import ShardSnapshots
+from kinesis_efo.decisions.event_index import EventIndex
+from kinesis_efo.failure import Failure
+from kinesis_efo.fetcher.background import all_of, in_background
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.coordinator import Coordinator
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.service import FetcherService, RangeSource
+from kinesis_efo.fetcher.status import ShardStatus
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereReply, WhereRequest, WorkRequest
+from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
+from kinesis_efo.sharing.query_fetching import QueryFetching
+from kinesis_efo.sharing.serving import QueryTasks
+from kinesis_efo.sharing.sharing import Sharing
+
+_GOODBYE_SECONDS: Final = 3.0
+_FULL: Final = 0.9
+"""Buffers that are fuller than this may have no room for the next event."""
+_PATIENCE: Final = 6
+"""Multiple of `leaseTimeout` after which a query without a fetcher fails."""
+
+_PROBE_SECONDS: Final = 1.5
+"""A fetcher asks at least every second. A late one is paused, cut off, or dead; if it is dead, its port is closed."""
+
+
+class FetcherWatch:
+    """Removes dead fetchers, and distributes their shards.
+
+    Args:
+        assignments: The fetchers.
+        missing: Measures for how long there has been none.
+        gone: Whether a port is certainly closed.
+        clock: Time.
+    """
+
+    def __init__(
+        self,
+        assignments: Assignments,
+        missing: MissingFetchers,
+        gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]],
+        clock: Clock,
+    ) -> None:
+        self._assignments = assignments
+        self._missing = missing
+        self._gone = gone
+        self._clock = clock
+
+    async def run(self, failure: Failure) -> None:
+        """Watch until cancelled.
+
+        Args:
+            failure: Set if there has been no fetcher for too long.
+        """
+        assignments = self._assignments
+        while True:
+            await self._clock.sleep(TICK_SECONDS)
+            ended = await self._ended()
+            # Probing takes time: look again which fetchers are late.
+            late = {member.name for member in assignments.silent(_PROBE_SECONDS)}
+            dead = {member.name for member in assignments.silent()} | (ended & late)
+            for name in dead:
+                assignments.lose(name)
+            if assignments.measure() or dead:
+                assignments.share()
+            if not len(assignments) and (error := self._missing.look(self._clock.monotonic())) is not None:
+                failure.set(error)
+
+    async def _ended(self) -> set[str]:
+        """The late fetchers whose process has ended. All are probed at once, as each probe may take a second."""
+        late = self._assignments.silent(_PROBE_SECONDS)
+        gone = await all_of(*(self._gone(member.address) for member in late))
+        return {member.name for member, is_gone in zip(late, gone, strict=True) if is_gone}
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """How queries catch up in the run's process.
+
+    Attributes:
+        room: `bufferBytes`.
+        fetcher: Makes a fetcher.
+    """
+
+    room: int
+    fetcher: Callable[[Budget], Fetcher]
+
+
+class Cluster:
+    """Fetches with the fetchers of other processes; implements `Fetching` and `SharedBuffers`.
+
+    Args:
+        streams: The streams to read.
+        seconds: Seconds for which a stream may still be read: until the run's lease ends.
+        timeout: Seconds without a request after which a fetcher counts as dead; it has stopped reading by then.
+        clock: Time.
+        gone: Whether a port is certainly closed.
+        problem: What keeps fetchers from starting; empty if unknown.
+        apart: How queries catch up; None: they cannot.
+        together: See `Sharing`.
+
+    Attributes:
+        assignments: Which fetcher reads which shard.
+        sessions: Answers fetchers and tasks.
+        sharing: The queries for which they fetch.
+        home: The address of this process for tasks.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        seconds: Callable[[str], float],
+        timeout: float,
+        clock: Clock,
+        *,
+        gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]],
+        problem: Callable[[], str] = lambda: "",
+        apart: Apart | None = None,
+        together: bool = False,
+    ) -> None:
+        self._clock = clock
+        self._snapshots = ShardSnapshots(clock)
+        missing = MissingFetchers(_PATIENCE * timeout, clock.monotonic(), problem)
+        self.assignments = Assignments(self._snapshots, missing, timeout, clock)
+        self.home: FetcherAddress
+        self._streams = streams
+        reads_apart = None if apart is None else apart.fetcher
+        budget = Budget(1, now=clock.monotonic) if apart is None else Budget(apart.room, now=clock.monotonic)
+        self.sharing: Final = Sharing(self, clock, budget, reads_apart, together=together)
+        self._fetcher_watch = FetcherWatch(self.assignments, missing, gone, clock)
+        self.sessions = FetcherSessions(streams, seconds, self.assignments, self._snapshots, self.sharing, clock)
+        self._joined = 0
+        self._restarted: set[ShardKey] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, coordinator: Coordinator) -> None:
+        failure = coordinator.failure
+        self.sharing.coordinator = coordinator
+        self.sessions.start(coordinator)
+        failure.on_set(self.sharing.wake)
+        failure.on_set(self.assignments.changed.notify)
+        self._tasks = [
+            in_background(
+                self._streams.watch(self._clock, lambda _name: self.sharing.wake()), "watching the shards", failure
+            ),
+            in_background(self._fetcher_watch.run(failure), "watching the fetchers", failure),
+        ]
+
+    async def stop(self) -> None:
+        """See `Fetching`. Waits at most 3 seconds for the fetchers to close their subscriptions."""
+        await self.sharing.stop()
+        self.assignments.stopping = True
+        self.assignments.tell_all()
+        await within(self._clock, _GOODBYE_SECONDS, self.assignments.all_gone())
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
+        self._joined += 1
+        if self._joined > 1:
+            # The first query may be further than this one.
+            self._snapshots.shared_by_several()
+            self.assignments.shared = True
+        return self.sharing.join(name, max_skew)
+
+    def begin(self, stream: str) -> None:
+        self.assignments.allow(stream)
+        self.sharing.begin(stream)
+
+    def end(self, stream: str) -> None:
+        self.assignments.forbid(stream)
+        self.sharing.end(stream)
+
+    def fetcher_of(self, key: ShardKey) -> str | None:
+        return self.assignments.fetcher_of(key)
+
+    def statuses(self, stream: str | None = None) -> list[ShardStatus]:
+        """See `Fetching`. By the fetchers' last reports."""
+        return self._snapshots.statuses(stream, self.assignments.fetcher_of)
+
+    @property
+    def room(self) -> int:
+        """Bytes that all fetchers together may buffer."""
+        return self.assignments.room
+
+    @property
+    def reading(self) -> bool:
+        """See `Fetching`. By the fetchers' last requests."""
+        return self.assignments.reading or self.sharing.reading
+
+    async def where(self, request: WhereRequest) -> WhereReply:
+        """The address from which a task reads each range: its fetcher's, or this process's if the query catches up there."""
+        reply = await self.sessions.where(request)
+        if not self.assignments.shared:
+            return reply
+        if self.sharing.alone:
+            for key, at in zip(request.shards, request.after, strict=True):
+                self.buffered(key, at)
+            return reply
+        tasks = self.sharing.named(request.query).tasks
+        begins = zip(request.shards, request.after, reply.fetchers, strict=True)
+        found = [self.home if self._is_apart(tasks, key, at) else there for key, at, there in begins]
+        if request.tried is not None and found[0] == request.tried and not tasks.may_restart():
+            # Its reports do not say what its buffer has dropped for want of room.
+            found[0] = self.home
+        return WhereReply(found, reply.there)
+
+    def _is_apart(self, tasks: QueryTasks, key: ShardKey, position: Position) -> bool:
+        """Whether a task reads from the query's own fetcher: also if the shared buffer is not there yet."""
+        if tasks.are_apart(key, position):
+            return True
+        if (buffer := self.found(key)) is None:
+            return False
+        if tasks.may_restart():
+            self.buffered(key, position)
+            return False
+        return buffer.ends_before(position)
+
+    def of(self, query: str) -> RangeSource:
+        """Serves the tasks of a query that catches up."""
+        return self.sharing.named(query).tasks
+
+    # -- what the queries share
+
+    @property
+    def withholds(self) -> bool:
+        return self.assignments.withholds
+
+    def expect(self, positions: Mapping[ShardKey, Position]) -> None:
+        self.assignments.want(positions)
+
+    def follow(self, positions: Mapping[ShardKey, Position]) -> None:
+        self.assignments.want(positions)
+
+    def begin_at(self, key: ShardKey, position: Position) -> EventIndex | None:
+        if key not in self._restarted:
+            self._restarted.add(key)
+            self.assignments.restart(key, position)
+        return None
+
+    def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
+        reached = self.assignments.reached
+        records: dict[ShardKey, LastRecord] = {}
+        moved = False
+        for key, position in positions.items():
+            before = reached.get(key, position)
+            if before == position or not position.reaches(before):
+                continue
+            moved = True
+            if position.is_end:
+                self.assignments.end(key)
+                continue
+            reached[key] = position
+            if (record := self._snapshots.commit(key, position)) is not None:
+                records[key] = record
+        # Shards that a query reads beyond these positions, as children of ended ones, are kept.
+        if left := reached.keys() - positions.keys() - self.sharing.positions().keys():
+            for key in left:
+                self.assignments.end(key)
+            # A query has left before their end: close them now.
+            self.assignments.share()
+        if moved:
+            self.assignments.tell_all()
+        return records
+
+    def last_record(self, wanted: ShardRange) -> int | None:
+        return self._snapshots.last_record(wanted)
+
+    def is_read(self, key: ShardKey) -> bool:  # noqa: ARG002
+        """See `SharedBuffers`. The fetchers report only whether any shard is being read."""
+        return self.assignments.reading
+
+    def wants_room(self, seconds: float) -> bool:  # noqa: ARG002
+        """See `SharedBuffers`. The fetchers do not report it: a nearly full buffer counts."""
+        return self._snapshots.fullest >= _FULL
+
+    def tip(self, key: ShardKey) -> Position | None:
+        return self._snapshots.tip(key)
+
+    def tip_since(self, key: ShardKey, since: float) -> Position | None:
+        return self._snapshots.tip_since(key, since)
+
+    async def let_go(self, shards: Collection[ShardKey]) -> None:
+        await self.assignments.let_go(shards)
+
+    # -- what the micro-batch planner asks
+
+    def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
+        found = self._snapshots.buffered(key, position)
+        if found is None and (told := self.found(key)) is not None and told.covers(position) is False:
+            # Queries that have left may have read further.
+            return self.begin_at(key, position)
+        return found
+
+    def found(self, key: ShardKey) -> EventIndex | None:
+        found = self._snapshots.found(key)
+        if found is not None:
+            self._restarted.discard(key)
+        return found
+
+    def millis_behind(self, key: ShardKey) -> int | None:
+        return self._snapshots.millis_behind(key)
+
+    def quiet(self, key: ShardKey) -> float:
+        return self._snapshots.quiet(key)
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        return self._snapshots.read_until(key, position)
+
+    def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
+        return self._snapshots.budgets(keys)
+
+
+class PlannerService(FetcherService):
+    """Serves the fetchers of a run, and the tasks of queries that catch up; see `FetcherService`.
+
+    Args:
+        cluster: Answers the fetchers and the tasks.
+        arguments, options: Passed to `Service`.
+    """
+
+    what = "planner"
+
+    def __init__(self, cluster: Cluster, *arguments: Any, **options: Any) -> None:
+        self._cluster = cluster
+        self._sessions = cluster.sessions
+        super().__init__(cluster.of, *arguments, **options)
+        cluster.home = self.address
+
+    def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
+        answer: Coroutine[Any, Any, msgspec.Struct]
+        if name == WORK:
+            request = decoded(body, WorkRequest)
+            try:
+                return self.run(call, self._sessions.work(request))
+            except CallerGone:
+                self.run(None, self._dropped(request.name))
+                raise
+        elif name == REPORT:
+            answer = self._sessions.report(decoded(body, Report))
+        elif name == WHERE:
+            answer = self._cluster.where(decoded(body, WhereRequest))
+        else:
+            return super().act(call, name, body)
+        return self.run(call, answer)
+
+    async def _dropped(self, name: str) -> None:
+        self._sessions.dropped(name)

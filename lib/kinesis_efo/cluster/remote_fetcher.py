@@ -1,0 +1,228 @@
+"""A fetcher outside the run's process: asks the run for work, fetches, and reports what has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.wire import pack_error
+from kinesis_efo.clock import Clock, within
+from kinesis_efo.cluster.assignment import Assignment
+from kinesis_efo.cluster.reporter import Reporter
+from kinesis_efo.errors import FetcherUnreachableError
+from kinesis_efo.fetcher.budget import Signal
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import Bounds
+from kinesis_efo.positions import Position, ShardKey
+
+logger = logging.getLogger(__name__)
+
+_WAIT_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 0.5
+
+
+class Planner(Protocol):
+    """The run, as its fetchers call it. Calls raise `FetcherUnreachableError` if it does not answer."""
+
+    async def work(self, request: WorkRequest) -> Work:
+        """Ask for work."""
+
+    async def report(self, report: Report) -> ReportReply:
+        """Report what has arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherIdentity:
+    """The identity of a fetcher: its number in the run, the name of its host for messages, and its address for tasks."""
+
+    place: int
+    host: str
+    address: FetcherAddress
+
+
+class RemoteFetcher:
+    """Fetches the shards that the run assigns to it, until the run has ended, or has not replied for `give_up` seconds.
+
+    `open_stream` opens a stream that a client has added to the run; it lists no shards. `ends` is the option `endingPosition`.
+    """
+
+    def __init__(
+        self,
+        identity: FetcherIdentity,
+        fetcher: Fetcher,
+        streams: Streams,
+        planner: Planner,
+        clock: Clock,
+        new_name: Callable[[], str],
+        give_up: float,
+        open_stream: Callable[[StreamRef], Stream],
+        ends: Bounds | None = None,
+    ) -> None:
+        self._identity = identity
+        self._fetcher = fetcher
+        self._streams = streams
+        self._planner = planner
+        self._clock = clock
+        self._new_name = new_name
+        self._give_up = give_up
+        self._name = new_name()
+        self._reporter = Reporter(fetcher, streams, ends)
+        self._assignment = Assignment(clock, self._reporter.wake)
+        self._following = Signal()
+        self._open_stream = open_stream
+        self._further: asyncio.Queue[tuple[Work, dict[ShardKey, Position]]] = asyncio.Queue()
+        self._reports = 0
+
+    async def run(self) -> None:
+        """Fetch until the run has ended.
+
+        Raises:
+            FetcherUnreachableError: The run has not answered for too long.
+            StreamError: The streams cannot be listed.
+        """
+        await self._streams.refresh()
+        self._fetcher.start(self._assignment, self._reporter)
+        tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]
+        try:
+            # The first task that ends ends the fetcher: without reports, for example, it would hold its shards for nothing.
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._fetcher.stop()
+        # The run releases its lease when all fetchers have stopped.
+        await self._planner.work(self._request(revision=0, done=0, wait=0.0))
+
+    def _request(self, *, revision: int, done: int, wait: float) -> WorkRequest:
+        identity = self._identity
+        return WorkRequest(
+            self._name,
+            identity.place,
+            identity.host,
+            identity.address,
+            self._fetcher.budget.limit,
+            revision,
+            done,
+            wait,
+            self._fetcher.reading,
+        )
+
+    async def _work(self) -> None:
+        heard_at = self._clock.monotonic()
+        done = 0
+        while True:
+            asked_at = self._clock.monotonic()
+            request = self._request(revision=self._assignment.revision, done=done, wait=_WAIT_SECONDS)
+            try:
+                work = await self._planner.work(request)
+            except FetcherUnreachableError as error:
+                silence = self._clock.monotonic() - heard_at
+                if silence >= self._give_up:
+                    raise FetcherUnreachableError(
+                        f"the fetcher on {self._identity.host} has heard nothing of the planner for {silence:.0f} s, given up: {error}"
+                    ) from error
+                await self._clock.sleep(_RETRY_SECONDS)
+                continue
+            heard_at = self._clock.monotonic()
+            match work.standing:
+                case "over":
+                    return
+                case "standby":
+                    await self._clock.sleep(_WAIT_SECONDS)
+                case "unknown":
+                    logger.warning("this fetcher counted as dead, and others may have its shards; starting over")
+                    await self._begin_anew()
+                    self._name = self._new_name()
+                    done = 0
+                case _ if request.revision == self._assignment.revision:
+                    await self._follow(work, asked_at)
+                    done = work.number
+                # Otherwise the shards were given up meanwhile, and the reply is void.
+
+    async def _follow(self, work: Work, asked_at: float) -> None:
+        begin, end = self._assignment.follow(work, asked_at)
+        self._fetcher.shared = work.shared
+        self._following.notify()
+        # The next request reports these shards as closed, so wait until their connections are.
+        await asyncio.gather(*self._fetcher.feeds.close(end), return_exceptions=True)
+        known = {key: position for key, position in begin.items() if key.stream in self._streams.streams}
+        self._begin(known)
+        if further := {key: position for key, position in begin.items() if key not in known}:
+            self._further.put_nowait((work, further))
+        self._fetcher.allowed()
+        if work.done:
+            self._fetcher.feeds.commit(dict(work.done))
+
+    def _begin(self, shards: dict[ShardKey, Position]) -> None:
+        for key, position in shards.items():
+            self._fetcher.feeds.buffered(key, position)
+        self._reporter.touch(shards)
+
+    async def _open(self) -> None:
+        """Begin to read shards of added streams when these are listed. Other shards are read meanwhile."""
+        while True:
+            work, shards = await self._further.get()
+            for name in {key.stream for key in shards} - self._streams.streams.keys():
+                await self._streams.add(name, self._open_stream(work.streams[name]))
+            # This has no effect on shards that were taken away meanwhile.
+            self._begin(shards)
+
+    async def _begin_anew(self) -> None:
+        await asyncio.gather(*self._fetcher.feeds.close(self._assignment.forget()), return_exceptions=True)
+        self._reporter.forget()
+        self._reports = 0
+
+    async def _expire(self) -> None:
+        """Stop reading if the run has not answered for as long as its lease lasts."""
+        while True:
+            left = self._assignment.next_expiry - self._clock.monotonic()
+            if left > 0:
+                await within(self._clock, min(left, 3600.0), self._following.wait())
+            elif expired := self._assignment.expired():
+                logger.warning(
+                    "the planner has not answered for as long as the run's lease lasts: %d shards closed", len(expired)
+                )
+                await self._begin_anew()
+            else:
+                await self._following.wait()
+
+    async def _report(self) -> None:
+        next_at = self._clock.monotonic()
+        while True:
+            if not self._reporter.waits:
+                # Positions of idle shards need not be reported at once.
+                await within(self._clock, _WAIT_SECONDS, self._reporter.news.wait())
+            if (early := next_at - self._clock.monotonic()) > 0:
+                await self._clock.sleep(early)
+            asked = self._reporter.waits
+            shards = self._reporter.collect()
+            # Every report has the error, until one arrives.
+            failure = pack_error(error) if (error := self._assignment.failure.error) is not None else b""
+            if not (shards or asked or failure):
+                continue
+            asked_at = self._clock.monotonic()
+            self._reports += 1
+            number, revision = self._reports, self._assignment.revision
+            try:
+                reply = await self._planner.report(Report(self._name, number, shards, failure))
+            except FetcherUnreachableError:
+                reply = ReportReply(known=False)
+            next_at = asked_at + reply.pause
+            if reply.known and not reply.again:
+                if reply.revision == revision:
+                    self._assignment.heard(asked_at)
+                continue
+            self._reporter.forget()
+            self._reports = 0
+            await self._clock.sleep(_RETRY_SECONDS)

@@ -1,0 +1,203 @@
+"""Keeps the shards of a query together in arrival time: `maxShardSkew`. Pure.
+
+Spark's watermark follows the newest event time of all shards. While a query reads a backlog, a shard with few records would move the
+watermark past unread records of other shards, and stateful operators would drop these as late. So no micro-batch reads a shard
+further than the option allows beyond the earliest unread record of all shards.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from math import inf
+from typing import Final, NamedTuple, Protocol
+
+from kinesis_efo.decisions.event_index import EventIndex, Portion
+from kinesis_efo.positions import Position, PositionKind, ShardKey
+
+logger = logging.getLogger(__name__)
+
+CLOCK_SECONDS: Final = 5.0
+"""Assumed error of the clock by which a shard counts as read: this machine's, if the server does not send its time."""
+
+UNHEARD_SECONDS: Final = 60.0
+"""A shard without any event holds back the other shards for at most this long."""
+
+_ROUNDS: Final = 8
+_WORD_SECONDS: Final = 10.0
+
+
+class ShardEvents(Protocol):
+    """The events of a shard: an `EventIndex`, or a part of one."""
+
+    def news_since(self, after: Position) -> float | None:
+        """When the first event after a position that has records or ends the shard was received; None if there is none."""
+
+    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
+        """As many whole events after a position as fit into both limits."""
+
+
+class _Front(NamedTuple):
+    """The arrival time up to which a shard was read, epoch milliseconds, and when that was set, monotonic seconds."""
+
+    at: float
+    since: float
+
+
+class Alignment:
+    """Limits how many seconds of arrival time each shard of a query may be ahead of the slowest one.
+
+    `read_until` returns the time up to which all records that arrived in a shard are at or before the end of its buffer, epoch seconds by
+    Kinesis' clock; None if unknown.
+    """
+
+    def __init__(self, most: float, read_until: Callable[[ShardKey, Position], float | None]) -> None:
+        self._most = most * 1000
+        self._read_until = read_until
+        self._fronts: dict[ShardKey, _Front] = {}
+        self._unheard: frozenset[ShardKey] = frozenset()
+        self._held_since: float | None = None
+        self._said_at = -inf
+
+    def follow(self, moved: Mapping[ShardKey, Position], left: Iterable[ShardKey], now: float) -> None:
+        """Note where the query is, and which shards it no longer reads. A new shard counts as the slowest until it has an event."""
+        for key, position in moved.items():
+            if position.is_end:
+                self._fronts.pop(key, None)
+            elif key not in self._fronts:
+                begins = position.value if position.kind is PositionKind.AT_TIMESTAMP else -inf
+                self._fronts[key] = _Front(begins, now)
+        for key in left:
+            self._fronts.pop(key, None)
+
+    def saw(self, key: ShardKey, buffer: EventIndex, position: Position, now: float) -> None:
+        """Note how far the query has read a shard."""
+        front = self._fronts.get(key)
+        found = self._front(key, buffer, position)
+        if front is None or found > front.at:
+            self._fronts[key] = _Front(found, now)
+
+    def planned(
+        self,
+        buffers: Mapping[ShardKey, EventIndex],
+        positions: Mapping[ShardKey, Position],
+        plan: Callable[[Mapping[ShardKey, ShardEvents]], dict[ShardKey, Portion]],
+        now: float,
+    ) -> dict[ShardKey, Portion]:
+        """Plan a micro-batch after which no shard is too far ahead; returns how far each shard of `buffers` may be read.
+
+        Args:
+            buffers: The shards with something to read; each covers its position.
+            positions: Where each shard's range starts.
+            plan: Divides the limits of the micro-batch among shards.
+            now: Monotonic time, seconds.
+        """
+        if not buffers:
+            return {}
+        for key, buffer in buffers.items():
+            self.saw(key, buffer, positions[key], now)
+        others = self._slowest_but(buffers, now)
+        slowest = min([others, *(self._fronts[key].at for key in buffers)])
+
+        def planned(horizon: float) -> tuple[dict[ShardKey, Portion], float]:
+            portions = plan({key: _UpTo(buffer, horizon) for key, buffer in buffers.items()})
+            return portions, self._horizon(portions, buffers, others)
+
+        horizon = slowest + self._most
+        kept, reached = planned(horizon)
+        if all(buffer.newest <= horizon for buffer in buffers.values()):
+            return kept
+        # Start with even shares. Then give the room that fast shards may not use to the slow ones.
+        _, reached = planned(inf)
+        for _ in range(_ROUNDS):
+            if reached <= horizon:
+                break
+            horizon = reached
+            portions, reached = planned(horizon)
+            if reached < horizon:
+                break
+            kept = portions
+        if any(portion.records or portion.through.is_end for portion in kept.values()):
+            self._held_since = None
+        else:
+            self._say(len(buffers), now)
+        return kept
+
+    def _horizon(
+        self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, EventIndex], others: float
+    ) -> float:
+        """The latest arrival time that may be read with these portions, epoch milliseconds."""
+        left = (self._front(key, buffers[key], portion.through) for key, portion in portions.items())
+        return min([others, *left]) + self._most
+
+    def _front(self, key: ShardKey, buffer: EventIndex, position: Position) -> float:
+        """The earliest possible arrival of the records after a position, epoch milliseconds; those out of order may be earlier."""
+        known = front.at if (front := self._fronts.get(key)) else -inf
+        waiting = buffer.arrived_behind(position)
+        if waiting is not None:
+            return max(known, waiting)
+        if position.is_end:
+            # Its children start at this time.
+            return max(known, buffer.newest)
+        read_until = self._read_until(key, buffer.end)
+        return max(known, buffer.newest, -inf if read_until is None else (read_until - CLOCK_SECONDS) * 1000)
+
+    def _slowest_but(self, buffers: Mapping[ShardKey, EventIndex], now: float) -> float:
+        """The front of the slowest shard that has nothing buffered."""
+        slowest = inf
+        unheard = set()
+        for key, front in self._fronts.items():
+            if key in buffers:
+                continue
+            if now - front.since > UNHEARD_SECONDS:
+                unheard.add(key)
+            elif front.at < slowest:
+                slowest = front.at
+        if new := unheard - self._unheard:
+            logger.warning(
+                "shard %s and %d others have had no event for %.0f s: no shard waits for them any more. Their rows may be older than the "
+                "watermark, and stateful operators drop such rows",
+                min(new),
+                len(unheard) - 1,
+                UNHEARD_SECONDS,
+            )
+        self._unheard = frozenset(unheard)
+        return slowest
+
+    def _say(self, waiting: int, now: float) -> None:
+        """Log that all shards wait, if they do so for some seconds, and repeat that now and then."""
+        if self._held_since is None:
+            self._held_since = self._said_at = now
+        if now - self._said_at < _WORD_SECONDS:
+            return
+        self._said_at = now
+        key, front = min(self._fronts.items(), key=lambda each: each[1])
+        come = "has had no event yet" if front.at == -inf else f"was read up to {_text(front.at)}"
+        logger.warning(
+            "for %.0f s, %d shards have waited, because none may be more than maxShardSkew, %g s, ahead of the slowest: %s, which %s",
+            now - self._held_since,
+            waiting,
+            self._most / 1000,
+            key,
+            come,
+        )
+
+
+class _UpTo:
+    """The part of a buffer that arrived up to a time. The buffer with the oldest record goes first."""
+
+    def __init__(self, buffer: EventIndex, horizon: float) -> None:
+        self._buffer = buffer
+        self._horizon = horizon
+
+    def news_since(self, after: Position) -> float | None:
+        """See `ShardEvents`; in arrival time."""
+        return self._buffer.arrived_behind(after)
+
+    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
+        return self._buffer.portion_before(after, max_bytes, max_records, self._horizon, some=some)
+
+
+def _text(epoch_ms: float) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

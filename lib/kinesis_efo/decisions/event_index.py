@@ -1,0 +1,351 @@
+"""The ends, sizes and times of one shard's buffered events: what is needed to plan from a buffer.
+
+The run has one also for a shard that is buffered in another process.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import islice
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from kinesis_efo.positions import SHARD_END, Position, PositionKind
+from kinesis_efo.records.arrivals import Mark
+
+_COMPACT_AFTER: Final = 1024
+_BEHIND_ALL: Final = 10**400
+
+
+class Portion(NamedTuple):
+    """The next events after a position.
+
+    Attributes:
+        through: The end of the last event.
+        bytes: Their bytes in the buffer.
+        records: Kinesis records in them.
+        last: The number of the last of these records; None if there are none or it is unknown.
+        events: An upper bound of the number of events with records.
+    """
+
+    through: Position
+    bytes: int
+    records: int
+    last: int | None = None
+    events: int = 0
+
+
+class EventIndex:
+    """The events of one shard after the position `start`, in order and without gaps.
+
+    Attributes:
+        start: Position before the first event that was not dropped.
+        end: The end of the last event.
+        waiting_since: When the oldest records in the index were received, monotonic seconds; None if it has none.
+        lowest: The lowest number that it is known to cover; None if it starts at a time, and none is known yet.
+        newest: The latest arrival in the stream of all records that were ever in the index, epoch milliseconds; `-inf` if unknown.
+        gone: The number of dropped events that still have a slot.
+        compacted: The number of dropped events without a slot.
+    """
+
+    def __init__(self, start: Position) -> None:
+        self.start = start
+        self.end = start
+        self.waiting_since: float | None = None
+        self.newest: float = -inf
+        # Parallel columns, for bisection. Dropping does not reset the sums; their first element is the sum before the first event.
+        self._ends: list[int] = []
+        self._since: list[float] = []
+        self._bytes_through = [0]
+        self._records_through = [0]
+        self._marks: list[Sequence[Mark]] = []
+        self._newest_through: list[float] = []
+        self._last_through: list[int] = []
+        self.lowest = _lowest_of(start)
+        self.gone = 0
+        self.compacted = 0
+
+    def __len__(self) -> int:
+        """The number of events, including dropped ones that still have a slot."""
+        return len(self._ends)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the newest event is the end of the shard."""
+        return bool(self._ends) and self._ends[-1] == _BEHIND_ALL
+
+    @property
+    def idle(self) -> bool:
+        """Whether the newest event has no records and is not the end of the shard."""
+        return self.gone < len(self._ends) and self._records_through[-1] == self._records_through[-2] and not self.ended
+
+    @property
+    def held(self) -> int:
+        """Bytes of the events that were not dropped."""
+        return self._bytes_through[-1] - self._bytes_through[self.gone]
+
+    @property
+    def records(self) -> int:
+        """Kinesis records in the events that were not dropped."""
+        return self._records_through[-1] - self._records_through[self.gone]
+
+    def append(
+        self,
+        continuation: int | None,
+        size: int,
+        records: int,
+        now: float,
+        marks: Sequence[Mark] = (),
+        *,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> bool:
+        """Add the next event; returns whether it got a new slot. Successive events without records share one.
+
+        Args:
+            continuation: The sequence number at its end; None at the end of the shard.
+            size: Its bytes in the buffer; 0 if it has no records.
+            records: Kinesis records in it.
+            now: When it was received, monotonic seconds.
+            marks: When its records arrived in the stream, if noted.
+            first: The number of its first record, if known. Needed only for the first event of a buffer that starts at a time.
+            last: The number of its last record, if it has one.
+        """
+        end = _BEHIND_ALL if continuation is None else continuation
+        if self.starts_at_time and not self._ends:
+            self.vouch(end if first is None else first)
+        if self.end.kind is PositionKind.AFTER:
+            # Ignore a lower position of an event without records: an offset must never go back.
+            end = max(end, self.end.value)
+        self.end = _position(end)
+        if not size and self.idle:
+            # An idle shard sends an event without records every few seconds: keep only the newest position.
+            self._ends[-1] = end
+            return False
+        self._ends.append(end)
+        self._since.append(now)
+        self._bytes_through.append(self._bytes_through[-1] + size)
+        self._records_through.append(self._records_through[-1] + records)
+        self.newest = max(self.newest, _newest(marks))
+        self._marks.append(marks)
+        self._newest_through.append(self.newest)
+        before = self._last_through[-1] if self._last_through else 0
+        self._last_through.append(before if not records else 0 if last is None else max(last, before))
+        if records and self.waiting_since is None:
+            self.waiting_since = now
+        return True
+
+    @property
+    def starts_at_time(self) -> bool:
+        """Whether its start is a time, which no number can be compared with: only its first event shows which numbers it covers."""
+        return self.start.kind is PositionKind.AT_TIMESTAMP
+
+    def covers(self, position: Position) -> bool | None:
+        """Whether everything after a position is or will be in the buffer, without a gap; None: its first event will show that."""
+        if position == self.start or position.is_end:
+            return True
+        if position.kind is not PositionKind.AFTER:
+            return False
+        if self.lowest is not None and position.value >= self.lowest:
+            return True
+        return None if self.starts_at_time and not self._ends else False
+
+    def ends_before(self, position: Position) -> bool:
+        """Whether a position is after its end; False if one of them is a time."""
+        known = self.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
+        return known and not self.end.reaches(position)
+
+    def held_behind(self, position: Position) -> int:
+        """Bytes of the events after a covered position."""
+        return self._bytes_through[-1] - self._bytes_through[self.index_after(position)]
+
+    def records_behind(self, position: Position) -> int:
+        """Kinesis records in the events after a covered position."""
+        return self._records_through[-1] - self._records_through[self.index_after(position)]
+
+    def vouch(self, number: int) -> None:
+        """Record that `number` is after the start, if that is a time. A reader at that number can then share this buffer.
+
+        Without this, two readers at different positions would take the subscription from each other for ever.
+        """
+        if self.starts_at_time and (self.lowest is None or number < self.lowest):
+            self.lowest = number
+
+    def end_of(self, index: int) -> Position:
+        """The end of an event."""
+        return _position(self._ends[index])
+
+    def index_after(self, position: Position) -> int:
+        """The index of the first event after a covered position."""
+        if position.is_end:
+            return len(self._ends)
+        if position.kind is not PositionKind.AFTER:
+            return self.gone
+        return bisect_right(self._ends, position.value, self.gone)
+
+    def news_since(self, after: Position) -> float | None:
+        """When the first event after a position that has records or ends the shard was received; None if there is none."""
+        news = self._first_news(self.index_after(after))
+        return self._since[news] if news < len(self._ends) else None
+
+    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
+        """As many whole events after a covered position as fit into both limits. With `some`, at least the first event with records."""
+        first = self.index_after(after)
+        by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
+        by_records = bisect_right(self._records_through, self._records_through[first] + max_records, first + 1)
+        last = min(by_bytes, by_records) - 1
+        if some:
+            last = max(last, min(self._first_news(first) + 1, len(self._ends)))
+        if last == first:
+            return Portion(after, 0, 0)
+        records = self._records_through[last] - self._records_through[first]
+        return Portion(
+            _position(self._ends[last - 1]),
+            self._bytes_through[last] - self._bytes_through[first],
+            records,
+            self.last_before(last, after),
+            min(last - first, records),
+        )
+
+    def last_up_to(self, through: Position, after: Position) -> int | None:
+        """The number of the last record of a range; None if it has none, or it is unknown, as if the range ends within an event."""
+        if not self.end.reaches(through):
+            return None
+        stop = self.index_after(through)
+        begins_there = stop > self.gone and through == self.end_of(stop - 1)
+        cut = stop < len(self._ends) and self.sizes(stop)[1] > 0 and not begins_there
+        return None if cut else self.last_before(stop, after)
+
+    def last_before(self, stop: int, after: Position) -> int | None:
+        """The number of the last record before an event and after a position; None if there is none or it is unknown."""
+        last = self._last_through[stop - 1] if stop > self.gone else 0
+        return last if last and after.precedes(last) else None
+
+    def marks(self, index: int) -> Sequence[Mark]:
+        """When the records of an event arrived in the stream."""
+        return self._marks[index]
+
+    def arrived_behind(self, after: Position) -> float | None:
+        """When the first record after a covered position arrived in the stream, epoch milliseconds.
+
+        None if there is none, or it is unknown.
+        """
+        number = after.value if after.kind is PositionKind.AFTER else -1
+        for marks in islice(self._marks, self.index_after(after), None):
+            for mark in marks:
+                if mark.through > number:
+                    return mark.earliest
+        return None
+
+    def portion_before(
+        self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool = False
+    ) -> Portion:
+        """As many records after a covered position as fit into both limits and arrived up to `horizon`, epoch milliseconds.
+
+        It may end within an event, at a mark. With `some`, it has at least the records of the first mark, if they arrived up to the time.
+        """
+        first = self.index_after(after)
+        whole = self.portion(after, max_bytes, max_records)
+        stop = self._stop_before(horizon, first, self.index_after(whole.through))
+        size = self._bytes_through[stop] - self._bytes_through[first]
+        records = self._records_through[stop] - self._records_through[first]
+        number = after.value if after.kind is PositionKind.AFTER else -1
+        if stop < len(self._ends) and (marks := [mark for mark in self._marks[stop] if mark.through > number]):
+            event_size, event_records = self.sizes(stop)
+            taken, through = 0, 0
+            for mark in marks:
+                more = taken + mark.records
+                # Assume that the event's records are of equal size.
+                fits = records + more <= max_records and size + event_size * more // event_records <= max_bytes
+                if mark.latest > horizon or not (fits or (some and not records and not taken)):
+                    break
+                taken, through = more, mark.through
+            if taken:
+                return Portion(
+                    Position.after(through),
+                    size + max(1, event_size * taken // event_records),
+                    records + taken,
+                    through,
+                    min(stop + 1 - first, records + taken),
+                )
+        elif some and not records:
+            # The event has no arrival times, or is the end of the shard.
+            return self.portion(after, max_bytes, max_records, some=True)
+        end = self.end_of(stop - 1) if stop > first else after
+        last = self.last_before(stop, after) if records else None
+        return Portion(end, size, records, last, min(stop - first, records))
+
+    def _stop_before(self, horizon: float, first: int, last: int) -> int:
+        """The index of the first event from `first` on with a record that arrived after a time; `last` if there is none."""
+        index = bisect_right(self._newest_through, horizon, first, last)
+        # Records may have arrived out of order.
+        while index < last and _newest(self._marks[index]) <= horizon:
+            index += 1
+        return index
+
+    def sizes(self, index: int) -> tuple[int, int]:
+        """The bytes and records of an event."""
+        return (
+            self._bytes_through[index + 1] - self._bytes_through[index],
+            self._records_through[index + 1] - self._records_through[index],
+        )
+
+    def drop(self, stop: int) -> int:
+        """Drop the events before an index; returns their bytes."""
+        freed = self._bytes_through[stop] - self._bytes_through[self.gone]
+        self.start = _position(self._ends[stop - 1])
+        if self.start.is_end:
+            self.lowest = _BEHIND_ALL
+        elif self.lowest is None or self._records_through[stop] > self._records_through[self.gone]:
+            # There is no record between the last dropped one and the start.
+            self.lowest = self._last_through[stop - 1] or self._ends[stop - 1]
+        self.gone = stop
+        if self.waiting_since is not None:
+            self.waiting_since = self.news_since(self.start)
+        return freed
+
+    def compact(self) -> int:
+        """Remove the slots of dropped events if there are many, as this moves the rest; returns by how much indexes have moved."""
+        if self.gone <= _COMPACT_AFTER or self.gone * 2 <= len(self._ends):
+            return 0
+        moved, self.gone = self.gone, 0
+        self.compacted += moved
+        columns: tuple[list[Any], ...] = (
+            self._ends,
+            self._since,
+            self._bytes_through,
+            self._records_through,
+            self._marks,
+            self._newest_through,
+            self._last_through,
+        )
+        for column in columns:
+            del column[:moved]
+        return moved
+
+    def _first_news(self, first: int) -> int:
+        index = bisect_right(self._records_through, self._records_through[first], first + 1) - 1
+        if index == len(self._ends) > first and self.ended:
+            return index - 1
+        return index
+
+
+def _newest(marks: Sequence[Mark]) -> float:
+    return max((mark.latest for mark in marks), default=-inf)
+
+
+def _lowest_of(start: Position) -> int | None:
+    """The lowest number after which a subscription from a position delivers everything; None if unknown."""
+    match start.kind:
+        case PositionKind.TRIM_HORIZON:
+            return 0
+        case PositionKind.AT_TIMESTAMP:
+            return None
+        case PositionKind.SHARD_END:
+            return _BEHIND_ALL
+    return start.value
+
+
+def _position(end: int) -> Position:
+    return SHARD_END if end == _BEHIND_ALL else Position.after(end)

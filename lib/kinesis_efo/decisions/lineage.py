@@ -1,0 +1,190 @@
+"""Decides which shards to read when: parents before children, each exactly once, across splits and merges. Pure.
+
+A shard in an offset was started; its ancestors were read, or skipped on purpose at the query's start. A shard that is neither listed
+nor in the offset was trimmed, with all its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kinesis_efo.positions import Position
+from kinesis_efo.records.events import ChildShard
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard.
+
+    Attributes:
+        shard_id: Its id.
+        parents: Ids of its parents, listed or not: none, one (after a split) or two (after a merge).
+        hash_range: First and last hash key it takes.
+        first: Sequence number with which it begins.
+        last: Sequence number with which it ends, or None while it is open.
+    """
+
+    shard_id: str
+    parents: tuple[str, ...]
+    hash_range: tuple[int, int]
+    first: int
+    last: int | None = None
+
+
+def announced(children: Iterable[Shard]) -> tuple[ChildShard, ...]:
+    """Convert shards to the form in which their parent's last event announces them."""
+    return tuple(ChildShard(shard.shard_id, shard.parents, *shard.hash_range) for shard in children)
+
+
+class Lineage:
+    """The shards of one stream and their descent. `positions` of its methods is the offset of the stream, by shard id.
+
+    >>> parent = Shard("p", (), (0, 9), first=1, last=5)
+    >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
+    >>> lineage = Lineage([parent, left, right])
+    >>> lineage.roots()
+    ['p']
+    >>> lineage.startable({"p": Position.after(4)}), lineage.startable({"p": Position.parse("SHARD_END")})
+    ([], ['l', 'r'])
+    """
+
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        self._shards: dict[str, Shard] = {}
+        self._children: dict[str, list[str]] = {}
+        self._announced: set[str] = set()
+        for shard in shards:
+            self._add(shard)
+
+    def __contains__(self, shard_id: object) -> bool:
+        return shard_id in self._shards
+
+    def __getitem__(self, shard_id: str) -> Shard:
+        return self._shards[shard_id]
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def merge(self, children: Iterable[ChildShard], parent: str) -> None:
+        """Add the children that the last event of a shard, `parent`, announced; ListShards may not know them yet."""
+        for child in children:
+            # The event does not have a child's first sequence number; ListShards will, soon.
+            if child.shard_id not in self._shards:
+                self._announced.add(child.shard_id)
+            hashes = (child.starting_hash, child.ending_hash)
+            self._add(Shard(child.shard_id, child.parents or (parent,), hashes, first=0))
+
+    @property
+    def outdated(self) -> bool:
+        """Whether an announced shard has an unknown parent: the second one of a merge, newer than the list of shards."""
+        return any(parent not in self._shards for child in self._announced for parent in self._shards[child].parents)
+
+    def children(self, shard_id: str) -> list[str]:
+        """Return the known children of a shard."""
+        return sorted(self._children.get(shard_id, ()))
+
+    def roots(self) -> list[str]:
+        """Return the oldest shards: reading everything starts with these."""
+        return sorted(
+            shard.shard_id for shard in self._shards.values() if self._shards.keys().isdisjoint(shard.parents)
+        )
+
+    def startable(self, positions: Mapping[str, Position]) -> list[str]:
+        """Return the shards that may be started now, at the trim horizon. With an empty offset, these are the roots.
+
+        A shard may start once all its parents were read to their end. Parents that ListShards does not list any more were trimmed,
+        and count as read. A shard of the offset, or an ancestor of one, does not start again.
+        """
+        if max(positions, default="") > max(self._shards, default=""):
+            # ListShards is older than the offset. Shards that the offset has left behind would seem to be unread.
+            return []
+        passed = self.ancestors(positions)
+        return sorted(
+            shard.shard_id
+            for shard in self._shards.values()
+            if shard.shard_id not in positions
+            and shard.shard_id not in passed
+            and all(self._is_done(parent, shard, positions, passed) for parent in shard.parents)
+        )
+
+    def appeared(self, positions: Mapping[str, Position]) -> list[str]:
+        """Return shards without parents that are newer than every shard in the offset (some emulators reshard without naming parents)."""
+        newest = max(positions, default=None)
+        if newest is None:
+            return []
+        return sorted(
+            shard.shard_id for shard in self._shards.values() if not shard.parents and shard.shard_id > newest
+        )
+
+    def vanished(self, positions: Mapping[str, Position]) -> list[str]:
+        """Return shards of the offset that were not read to their end and are not listed any more."""
+        # Shard ids grow and are never reused. An id above all listed ones is too new for ListShards.
+        newest = max(self._shards, default="")
+        return sorted(
+            shard_id
+            for shard_id, position in positions.items()
+            if not position.is_end and shard_id < newest and shard_id not in self._shards
+        )
+
+    def droppable(self, positions: Mapping[str, Position]) -> list[str]:
+        """Return ended shards that can leave the offset, because all their children are in it or were."""
+        passed = self.ancestors(positions)
+        return sorted(
+            shard_id
+            for shard_id, position in positions.items()
+            if position.is_end
+            and (children := self._children.get(shard_id))
+            and all(child in positions or child in passed for child in children)
+        )
+
+    def lost(self, positions: Mapping[str, Position]) -> list[str]:
+        """Return shards that were trimmed before they were read to their end.
+
+        These are shards of the offset, and unread descendants of them, that are not listed any more. Empty for an empty offset: a new
+        query loses nothing.
+        """
+        cut_off = set(self.vanished(positions))
+        if positions:
+            for shard_id in self.startable(positions):
+                parents = self._shards[shard_id].parents
+                cut_off.update(parent for parent in parents if parent not in positions)
+        passed = self.ancestors(positions)
+        return sorted(shard_id for shard_id in cut_off if shard_id not in self._shards and shard_id not in passed)
+
+    def _add(self, shard: Shard) -> None:
+        if shard.shard_id not in self._shards:
+            self._shards[shard.shard_id] = shard
+            for parent in shard.parents:
+                self._children.setdefault(parent, []).append(shard.shard_id)
+
+    def _is_done(self, parent: str, child: Shard, positions: Mapping[str, Position], passed: set[str]) -> bool:
+        position = positions.get(parent)
+        if position is not None:
+            return position.is_end
+        if parent in passed:
+            return True
+        # The second parent of an announced merge may be too new to be listed; then it has not been read at all.
+        return parent not in self._shards and child.shard_id not in self._announced
+
+    def with_descendants(self, shard_ids: Iterable[str]) -> set[str]:
+        """Return some shards and all their known descendants."""
+        found = set(shard_ids)
+        ahead = list(found)
+        while ahead:
+            for child in self._children.get(ahead.pop(), ()):
+                if child not in found:
+                    found.add(child)
+                    ahead.append(child)
+        return found
+
+    def ancestors(self, shard_ids: Iterable[str]) -> set[str]:
+        """Return all known ancestors of some shards."""
+        found: set[str] = set()
+        ahead = list(shard_ids)
+        while ahead:
+            shard = self._shards.get(ahead.pop())
+            for parent in shard.parents if shard else ():
+                if parent not in found:
+                    found.add(parent)
+                    ahead.append(parent)
+        return found

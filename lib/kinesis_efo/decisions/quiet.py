@@ -1,0 +1,85 @@
+"""Decides whether a shard has no more records for now. One empty response is not enough. Pure.
+
+GetRecords may return no records while the shard has more, and some servers report a lag although nothing is left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import Final
+
+from kinesis_efo.records.events import EventHead
+
+QUIET_ANSWERS: Final = 3
+"""How many empty GetRecords responses in a row are needed."""
+
+QUIET_EVENTS: Final = 2
+"""How many empty events of SubscribeToShard in a row are needed; they come every five seconds."""
+
+QUIET_SECONDS: Final = 2.0
+"""Least time between the first of them and the last."""
+
+_REMEMBERED: Final = 64
+_STEP_SECONDS: Final = QUIET_SECONDS / 16
+"""Of responses that come faster, one is remembered per step, so that `_REMEMBERED` of them reach back far enough."""
+
+
+class Quiet:
+    """Counts responses in a row without records.
+
+    The shard has no more if they report no lag, or a lag that does not shrink although the iterator moves. A smaller lag is progress
+    through a time without records, and starts the row again.
+
+    Attributes:
+        answers: The number of responses in the row.
+        since: When the first of them came, monotonic seconds.
+        heard_at: When the last of them came, monotonic seconds.
+
+    >>> quiet = Quiet()
+    >>> for second in range(3):
+    ...     quiet.heard(EventHead(0, millis_behind=0, records=0, still=True), second)
+    >>> quiet.believed(), quiet.believed(asked_at=1), str(quiet)
+    (True, False, '3 answers in 2 s brought no record; the last said that reading is 0 ms behind')
+    """
+
+    __slots__ = ("_behind", "_counted", "_least", "_needed", "answers", "heard_at", "since")
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self.since = self.heard_at = 0.0
+        self._behind = self._least = 0
+        self._counted: deque[float] = deque(maxlen=_REMEMBERED)
+        self._needed = QUIET_ANSWERS
+
+    def heard(self, head: EventHead, now: float) -> None:
+        """Note the head of an event or a response that came at a monotonic time."""
+        behind = head.millis_behind
+        if not head.brings_nothing or not self.answers or behind < self._least:
+            self.answers = 0
+            self._counted.clear()
+            self.since, self._least = now, behind
+        if not head.brings_nothing:
+            return
+        self.answers += 1
+        if not (behind and head.stuck):
+            if len(self._counted) > 1 and now - self._counted[-2] < _STEP_SECONDS:
+                self._counted.pop()
+            self._counted.append(now)
+        self.heard_at, self._behind = now, behind
+        self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
+
+    def believed(self, asked_at: float = -inf) -> bool:
+        """Whether the shard has no more records for now. Responses before `asked_at` do not count, since records may have come later."""
+        counted = [at for at in self._counted if at >= asked_at]
+        return len(counted) >= self._needed and counted[-1] - counted[0] >= QUIET_SECONDS
+
+    def lasts(self, since: float) -> float:
+        """Return how long the row has lasted, seconds. Time before `since` does not count."""
+        return self.heard_at - max(self.since, since) if self.answers else 0.0
+
+    def __str__(self) -> str:
+        if not self.answers:
+            return "no answer came without records"
+        seconds = self.heard_at - self.since
+        return f"{self.answers} answers in {seconds:.0f} s brought no record; the last said that reading is {self._behind} ms behind"

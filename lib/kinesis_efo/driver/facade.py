@@ -1,0 +1,223 @@
+"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source with what only the session or the caller knows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Unpack
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from kinesis_efo.driver.listener import listen
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.options import BatchOptions, SourceOptions
+from kinesis_efo.options.keywords import SourceKeywords
+from kinesis_efo.options.source import BATCH, DRIVER_HOST, LISTENS, LOADED, PROGRAM, SUPERVISOR, TIMES
+from kinesis_efo.spark.source import NAME, KinesisEfoSource
+from kinesis_efo.tasks.compat import SPARK_VERSION, in_pipeline
+from kinesis_efo.units import NoZoneError, time_meant
+
+
+def read_stream(
+    spark: SparkSession,
+    *,
+    manifest: str | None = None,
+    streams: str | Sequence[str] | None = None,
+    name: str | None = None,
+    **options: Unpack[SourceKeywords],
+) -> DataFrame:
+    """Read the streams of an application as a streaming DataFrame.
+
+    Does the same as `spark.readStream.format("kinesis-efo")`, but also works if Spark's discovery of data sources is off, and gives the
+    fetcher the address of the session's driver. In a classic session it also listens for finished micro-batches, so that a query that
+    stops leaves the lease table at the end of its last one.
+
+    It checks the options before Spark gets them, and in a classic session the manifest as well. In the functions of a Declarative
+    Pipeline it only describes the read; Spark discovers the source.
+
+    Args:
+        spark: The session.
+        manifest: A path, `ssm:///name` or `s3://bucket/key`.
+        streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
+        name: The source's name in the checkpoint, letters, digits and `_`: with `spark.sql.streaming.queryEvolution.enableSourceEvolution`,
+            sources may then be added and removed between runs. Spark 4.2 or newer.
+        options: Any other options of the source, `_` in place of `.`: `subscribe_maxRetries` for `subscribe.maxRetries`. With
+            `fetchers=8`, eight Spark tasks fetch while the query runs.
+
+    Raises:
+        OptionsError: Options are wrong; the message names all of them.
+        ManifestError: The manifest cannot be loaded, or lacks what the options name; in a classic session.
+        ConfigurationError: The fetchers would leave no core for micro-batches; or fetchers are not possible here (in a client of Spark
+            Connect or a Declarative Pipeline); or this Spark has no names of sources.
+        AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` returns the original error.
+
+    ```python
+    df = kinesis_efo.read_stream(
+        spark, manifest="ssm:///kinesis-efo/dev/lake", streams=["orders"], bufferBytes="512m"
+    )
+    ```
+    """
+    if name is not None and SPARK_VERSION < (4, 2):
+        raise ConfigurationError(
+            f"kinesis_efo.read_stream got name={name!r}: Spark has names of sources since 4.2; leave it out on this version"
+        )
+    given = dict(_texts(manifest, streams, options))
+    # The supervisor is started only after the options were checked, so check them with a placeholder.
+    checked = {**given, SUPERVISOR: "not yet"}
+    fetchers = SourceOptions.parse(checked).fetchers
+    if fetchers is not None and (in_pipeline() or not _is_driver(spark)):
+        where = "a pipeline" if in_pipeline() else "a client of Spark Connect"
+        raise ConfigurationError(
+            f"kinesis_efo.read_stream got fetchers={fetchers} in {where}, and only a program that runs in the driver can start fetchers: "
+            "leave it out, and one fetcher on the driver's host reads all"
+        )
+    if not in_pipeline():
+        if _is_driver(spark):
+            KinesisEfoSource(checked).schema()
+        else:
+            register(spark)
+            # The server's JVM has sessions of other programs, too.
+            if session := getattr(spark, "session_id", None):
+                given[PROGRAM] = session
+        if listen(spark):
+            given[LISTENS] = "true"
+        if host := _driver_host(spark):
+            given[DRIVER_HOST] = host
+        if fetchers is not None:
+            from kinesis_efo.driver.supervisor import supervisor_of
+
+            given[SUPERVISOR] = supervisor_of(spark, fetchers).path
+    reader = spark.readStream.format(NAME)
+    if name is not None:
+        reader = reader.name(name)
+    return _loaded(spark, reader.options(**given))
+
+
+def read(
+    spark: SparkSession,
+    *,
+    manifest: str | None = None,
+    streams: str | Sequence[str] | None = None,
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+    **options: Unpack[SourceKeywords],
+) -> DataFrame:
+    """Read the records of streams that arrived in `[since, until)` as a DataFrame.
+
+    Needs neither a consumer nor leases, and does not disturb running queries. Every action on the DataFrame reads the same records;
+    without `until`, up to the present tip. Does the same as `spark.read.format("kinesis-efo")`, but also works if Spark's discovery of
+    data sources is off.
+
+    Args:
+        spark: The session.
+        manifest: A path, `ssm:///name` or `s3://bucket/key`.
+        streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
+        since: The start, with a time zone: a `datetime`, or text in ISO 8601; None reads from the trim horizon.
+        until: The end, exclusive, in the same form; None reads up to the tip.
+        options: Any other options of the source, `_` in place of `.`: `batch_maxRate` for `batch.maxRate`.
+
+    Raises:
+        OptionsError: Options are wrong; the message names all of them.
+        ManifestError: The manifest cannot be loaded, or lacks what the options name; in a classic session.
+        ConfigurationError: A time has no time zone, or is given twice.
+        AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` returns the original error.
+
+    ```python
+    df = kinesis_efo.read(
+        spark,
+        manifest="ssm:///kinesis-efo/dev/lake",
+        streams="orders",
+        since="2026-11-20T08:00Z",
+        until="2026-11-20T09:00Z",
+    )
+    ```
+    """
+    given, times = dict(_texts(manifest, streams, options)), []
+    for name, argument, value in (("startingPosition", "since", since), ("endingPosition", "until", until)):
+        if value is None:
+            continue
+        if name.lower() in map(str.lower, given):
+            raise ConfigurationError(f"kinesis_efo.read got {argument}={str(value)!r} and {name}; give one of the two")
+        given[name] = f"AT_TIMESTAMP:{_time(argument, value)}"
+        times.append(argument)
+    hints = {BATCH: "true"} | ({TIMES: ",".join(times)} if times else {})
+    if not _is_driver(spark):
+        # Spark Connect loads again for each action, and all actions have to end at the same tip.
+        hints[LOADED] = str(round(time.time() * 1000))
+    BatchOptions.parse({**given, **hints})
+    if not in_pipeline():
+        if _is_driver(spark):
+            KinesisEfoSource({**given, **hints}).schema()
+        else:
+            register(spark)
+    return _loaded(spark, spark.read.format(NAME).options(**given, **hints))
+
+
+def register(spark: SparkSession) -> None:
+    """Register the source with a session, unless Spark has it already."""
+    try:
+        spark.dataSource.register(KinesisEfoSource)
+    except AnalysisException as error:
+        # Spark 4.0 refuses to register a name that its discovery has found, 4.3 replaces it.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
+
+
+def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
+    """Load the source, and register it only if Spark does not discover it.
+
+    Spark 4.3 warns of a source that is both discovered and registered, again whenever it clones the session. With Spark Connect the
+    source was registered before, because the lookup is much later there.
+    """
+    try:
+        return reader.load()
+    except AnalysisException as error:
+        if in_pipeline() or "DATA_SOURCE_NOT_FOUND" not in str(error):
+            raise
+    register(spark)
+    return reader.load()
+
+
+def _texts(
+    manifest: str | None, streams: str | Sequence[str] | None, options: Mapping[str, object]
+) -> Iterator[tuple[str, str]]:
+    """The options as texts, for Spark."""
+    if manifest is not None:
+        yield "manifest", manifest
+    if streams is not None:
+        yield "streams", streams if isinstance(streams, str) else ",".join(streams)
+    for name, value in options.items():
+        yield name.replace("_", "."), str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _time(argument: str, value: datetime | str) -> str:
+    meant = None if isinstance(value, datetime) else time_meant(str(value))
+    try:
+        # Python parses some numbers as times of other centuries.
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat("" if meant else str(value).strip())
+    except ValueError:
+        hint = f"; did you mean {datetime.fromtimestamp(meant / 1000, UTC).isoformat()}?" if meant else "."
+        raise ConfigurationError(
+            f"kinesis_efo.read: {argument} must be a datetime, or a time such as 2026-11-20T08:00:00Z; got {value!r}{hint} "
+            "Other positions go into startingPosition and endingPosition"
+        ) from None
+    if moment.tzinfo is None:
+        raise ConfigurationError(f"kinesis_efo.read: {argument} {NoZoneError(moment)}; got {str(value)!r}")
+    return moment.isoformat()
+
+
+def _is_driver(spark: SparkSession) -> bool:
+    """Whether this process is the driver, with its files, role and network, and not a client of Spark Connect."""
+    return isinstance(spark, SparkSession)
+
+
+def _driver_host(spark: SparkSession) -> str | None:
+    """The host name or address at which executors reach the driver."""
+    master = spark.conf.get("spark.master", None) or ""
+    # The executors of `local-cluster` are processes of their own.
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        return "localhost"
+    return spark.conf.get("spark.driver.host", None)

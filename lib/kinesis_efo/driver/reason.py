@@ -1,0 +1,106 @@
+"""Finds this library's own message in an error of Spark, which wraps it in tracebacks of two languages."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kinesis_efo import errors
+from kinesis_efo.driver.java import find_java
+from kinesis_efo.errors import KinesisEfoError, OptionsError
+
+_OURS: Final = re.compile(
+    # The message may have several lines: wrong options are one line each.
+    r"^[ \t]*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(?P<message>\w+: .*(?:\n(?!\s|={3} ).+)*)",
+    re.MULTILINE,
+)
+_RAISED: Final = re.compile(
+    r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<message>\S.*(?:\n(?!\s|={3} ).+)*)",
+)
+_SQL_STATES: Final = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
+# The message of an EOFException is empty, and Spark quotes only the message.
+_GONE: Final = re.compile(
+    r"java\.io\.EOFException(?!: )|Python worker exited unexpectedly|terminated with exception:\s*(?:null\b\s*)?(?:SQLSTATE|=== |\Z)"
+    r"|\Anull\s*(?:=== |\Z)"
+)
+_END: Final = re.compile(r"\n\s*\n|\n\tat ")
+_NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\b|No module named 'kinesis_efo'")
+
+
+def own_message(error: BaseException | str) -> str | None:
+    """This library's full message in an error or its text, with the name of the exception; None if there is none.
+
+    >>> own_message(ValueError("Traceback ...\\nkinesis_efo.errors.OptionsError: 'a' is wrong\\n'b' is, too\\n SQLSTATE: 38000"))
+    "OptionsError: 'a' is wrong\\n'b' is, too"
+    """
+    # The text of an error that did not come through Spark has no traceback: add its class.
+    text = error if isinstance(error, str) else f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    found = [match["message"] for match in _OURS.finditer(text)]
+    return _SQL_STATES.sub("", found[-1]) if found else None
+
+
+def cause(error: BaseException | str | None) -> KinesisEfoError | None:
+    """The error of this library that Spark has wrapped in one of its own.
+
+    Spark passes errors of Python sources on as text: in an `AnalysisException` of `load()` and `start()`, a `StreamingQueryException` of a
+    query, and the text of a `QueryTerminatedEvent`.
+
+    Args:
+        error: The caught error, or the text in `event.exception` of a listener's `onQueryTerminated`.
+
+    Returns:
+        An error with the original class and message; None if the error is not this library's.
+
+    >>> cause("Traceback ...\\nkinesis_efo.errors.DataLossError: shard orders:shardId-0: gone\\n SQLSTATE: 38000")
+    DataLossError('shard orders:shardId-0: gone')
+    >>> cause(ValueError("no")) is None
+    True
+    """
+    seen: BaseException | None = error if isinstance(error, BaseException) else None
+    while seen is not None:
+        if isinstance(seen, KinesisEfoError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    if error is None or (found := own_message(error)) is None:
+        return None
+    name, _, message = found.partition(": ")
+    kind = getattr(errors, name, KinesisEfoError)
+    return OptionsError(message.splitlines()) if kind is OptionsError else kind(message)
+
+
+def explanation(error: BaseException) -> str | None:
+    """This library's message in an error, or the likely cause of some unclear errors of Spark; None for other errors."""
+    text = str(error).strip()
+    if own := own_message(error):
+        return own
+    if "[JAVA_GATEWAY_EXITED]" in text:
+        java = find_java()
+        return None if java.runs_spark else java.remedy
+    if _NO_LIBRARY.search(text):
+        return (
+            "the Python that Spark starts has no kinesis_efo: activate the environment that has it, or set PYSPARK_PYTHON to its "
+            "Python, and unset PYSPARK_DRIVER_PYTHON; `kinesis-efo doctor` says which Python Spark would start"
+        )
+    if _GONE.search(text):
+        return (
+            "most likely, a Python process of Spark ended without a word: Spark saw its connection end (EOFException). The system kills a process so "
+            "that needs more memory than its container or host has (`dmesg`, the container's OOMKilled, YARN's log say so). The process that "
+            "plans this library's micro-batches needs about 150 MB and `bufferBytes`, and a worker about 150 MB and what your code needs: "
+            "give the driver and the executors more spark.driver.memoryOverhead and spark.executor.memoryOverhead, or make bufferBytes "
+            "smaller. Nothing was lost: start the query again"
+        )
+    return None
+
+
+def reason(error: BaseException) -> str:
+    """The text of an error for users: its explanation, else the message of the program's exception, else Spark's first lines.
+
+    >>> reason(RuntimeError("[PATH_NOT_FOUND] no path\\n\\nDriver stacktrace:\\n..."))
+    'RuntimeError: [PATH_NOT_FOUND] no path'
+    """
+    text = str(error).strip()
+    if explained := explanation(error):
+        return explained
+    if raised := _RAISED.findall(text):
+        return _SQL_STATES.sub("", raised[-1])
+    return f"{type(error).__name__}: {_END.split(text)[0]}".rstrip(": ")

@@ -1,0 +1,268 @@
+"""Runs fetchers as Spark jobs in the driver's program: one supervisor for each session, and one job for each run that needs fetchers."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import logging
+import os
+import pickle
+import re
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from kinesis_efo.cluster.remote import FetcherPlan, fetch
+from kinesis_efo.errors import ConfigurationError, FetcherError
+from kinesis_efo.hosts import is_loopback
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.host import where_to_listen
+from kinesis_efo.planner.lifecycle import log_to_stderr
+
+logger = logging.getLogger(__name__)
+
+_NO_CORE_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 2.0
+"""How often a supervisor checks whether Spark was stopped, as Spark does not notify it."""
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 30.0
+"""Longest pause before a failed job is started again; the first is `_FIRST_PAUSE`."""
+_LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:\s*,\s*\d+)?\])?")
+_numbers = count()
+_supervisors: Final[list[Supervisor]] = []
+_making: Final = threading.Lock()
+
+
+def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
+    """The supervisor of a session, which all of its DataFrames share.
+
+    Raises:
+        ConfigurationError: The fetchers would leave no core for micro-batches.
+    """
+    check_cores(spark.sparkContext.master or "", fetchers, spark.sparkContext.defaultParallelism)
+    with _making:
+        _supervisors[:] = [each for each in _supervisors if not each.ended]
+        found = next((each for each in _supervisors if each.serves(spark)), None)
+        if found is None:
+            found = Supervisor(spark)
+            _supervisors.append(found)
+    return found
+
+
+def check_cores(master: str, fetchers: int, cores_here: int) -> None:
+    """Check that fetchers leave cores for micro-batches, if the number of cores is known: in local mode.
+
+    >>> check_cores("local[4]", 3, 2)
+    >>> check_cores("yarn", 400, 2)
+    """
+    if (found := _LOCAL.fullmatch(master)) is None:
+        return
+    cores = cores_here if found[1] == "*" else int(found[1] or 1)
+    if fetchers >= cores:
+        raise ConfigurationError(
+            f"kinesis-efo option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: each fetcher keeps one, and "
+            f"micro-batches need at least one more. Take fewer fetchers, or fetchers=driver, which keeps none"
+        )
+
+
+def _is_running(spark: SparkSession) -> bool:
+    try:
+        return bool(spark.sparkContext.defaultParallelism)
+    except Exception:  # any error of Spark or py4j, if it was stopped
+        return False
+
+
+class Supervisor:
+    """Starts and ends the fetchers for one session, until Spark is stopped. Use `supervisor_of` to get it.
+
+    Runs reach it through a Unix socket in a directory that only this user can enter. It lives as long as Spark, because a DataFrame may
+    be started any number of times.
+
+    Attributes:
+        path: The socket.
+        ended: Whether it has ended, after Spark was stopped.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.ended = False
+        self._spark = spark
+        self._directory = tempfile.mkdtemp(prefix="kinesis-efo-")
+        self._process = os.getpid()
+        atexit.register(self._remove)
+        self.path = str(Path(self._directory) / "supervisor")
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(self.path)
+        self._socket.listen()
+        self._socket.settimeout(_LOOK_SECONDS)
+        threading.Thread(target=self._accept, name="kinesis-efo supervisor", daemon=True).start()
+
+    def serves(self, spark: SparkSession) -> bool:
+        """Whether it starts the fetchers of a session."""
+        return not self.ended and self._spark.sparkContext is spark.sparkContext and _is_running(spark)
+
+    def _accept(self) -> None:
+        try:
+            while _is_running(self._spark):
+                try:
+                    connection, _ = self._socket.accept()
+                except TimeoutError:
+                    continue
+                connection.setblocking(True)
+                threading.Thread(
+                    target=self._serve, args=(connection,), name="kinesis-efo fetchers", daemon=True
+                ).start()
+        finally:
+            # Also after an error, as if no more files can be opened: the next DataFrame gets a new supervisor.
+            self.ended = True
+            self._socket.close()
+            self._remove()
+            atexit.unregister(self._remove)
+
+    def _remove(self) -> None:
+        if os.getpid() == self._process:  # not in a forked child
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            plan = _received(connection)
+            if plan is None:
+                return
+            job = _Job(self._spark, plan, connection)
+            try:
+                with suppress(OSError):
+                    connection.recv(1)  # returns when the run has ended
+            finally:
+                job.end()
+
+
+class _Job:
+    """The Spark job of one run's fetchers, started again if it fails."""
+
+    def __init__(self, spark: SparkSession, plan: FetcherPlan, connection: socket.socket) -> None:
+        assert plan.options.fetchers is not None
+        self._spark = spark
+        self._context = spark.sparkContext
+        self._fetchers = plan.options.fetchers
+        self._plan = plan
+        self._connection = connection
+        self._group = f"kinesis-efo-fetchers-{os.getpid()}-{next(_numbers)}"
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="kinesis-efo job", daemon=True).start()
+        threading.Thread(target=self._watch, name="kinesis-efo cores", daemon=True).start()
+
+    def end(self) -> None:
+        """Cancel the job, if it still runs."""
+        self._ended.set()
+        with suppress(Exception):  # Spark may have stopped
+            self._context.cancelJobGroup(self._group)
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE / 2
+        application = self._plan.manifest.application
+        while not self._ended.is_set():
+            began = time.monotonic()
+            try:
+                self._context.setJobGroup(self._group, f"kinesis-efo fetchers of application {application}")
+                places = self._spark.range(0, self._fetchers, 1, self._fetchers)
+                places.mapInArrow(fetcher_task(self._plan), "place long").collect()
+                return  # the run has ended
+            except Exception as error:
+                if self._ended.is_set():
+                    return
+                reason = str(error).strip()
+                ran = time.monotonic() - began > _LONGEST_PAUSE
+                pause = _FIRST_PAUSE if ran else min(2 * pause, _LONGEST_PAUSE)
+                logger.warning(
+                    "the fetchers of application %s failed; starting them again in %.0f s: %s",
+                    application,
+                    pause,
+                    reason,
+                )
+                with suppress(OSError):
+                    problem = json.dumps(f"Spark gave their job up: {reason[:2000]}")
+                    self._connection.sendall(problem.encode() + b"\n")
+                self._ended.wait(pause)
+
+    def _watch(self) -> None:
+        """Warn if fetchers have taken all cores, so that micro-batches wait for ever."""
+        tracker = self._context.statusTracker()
+        waited = 0.0
+        while not self._ended.wait(_NO_CORE_SECONDS / 3):
+            with suppress(Exception):
+                ours = set(tracker.getJobIdsForGroup(self._group))
+                others = [job for job in tracker.getActiveJobsIds() if job not in ours]
+                stages = [
+                    stage
+                    for job in others
+                    if (info := tracker.getJobInfo(job)) is not None
+                    for number in info.stageIds
+                    if (stage := tracker.getStageInfo(number)) is not None
+                ]
+                waiting = any(stage.numTasks > stage.numCompletedTasks for stage in stages)
+                stuck = waiting and not any(stage.numActiveTasks for stage in stages)
+                waited = waited + _NO_CORE_SECONDS / 3 if stuck else 0.0
+                if waited >= _NO_CORE_SECONDS:
+                    waited = 0.0
+                    logger.warning(
+                        "tasks of micro-batches have waited for %.0f s and none runs: %d fetchers have taken the cores. Give the job more "
+                        "executors or cores, or take fewer fetchers",
+                        _NO_CORE_SECONDS,
+                        self._fetchers,
+                    )
+
+
+def _received(connection: socket.socket) -> FetcherPlan | None:
+    with suppress(OSError, EOFError, pickle.UnpicklingError), connection.makefile("rb") as stream:
+        plan = pickle.load(stream)
+        if isinstance(plan, FetcherPlan):
+            return plan
+    return None
+
+
+# -- in tasks
+
+
+def fetcher_task(plan: FetcherPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function of the tasks, which return no rows. The number of its partition is the fetcher's number."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        assert context is not None
+        run_fetcher(plan, context.partitionId())
+        yield from ()
+
+    return run
+
+
+def run_fetcher(plan: FetcherPlan, place: int) -> None:
+    """Fetch until the run has ended."""
+    log_to_stderr()
+    options = _here(plan.options)
+    try:
+        asyncio.run(fetch(replace(plan, options=options), place, where_to_listen(options)))
+    except Exception as error:
+        raise FetcherError(
+            f"fetcher {place} on host {socket.gethostname()}: {error or type(error).__name__}"
+        ) from error
+
+
+def _here(options: SourceOptions) -> SourceOptions:
+    """The options without those for the driver's host, unless all of Spark is on one host."""
+    if options.driver_host is not None and is_loopback(options.driver_host):
+        return options
+    return replace(options, driver_host=None, fetcher_host=None, fetcher_bind_host=None)

@@ -1,0 +1,316 @@
+"""The process of a run: a planner starts it, and it ends with its last query, or with the JVM.
+
+It imports no PySpark. It gets its settings by standard input only, as they have secrets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import os
+import pickle
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from kinesis_efo.calls.address import Listening
+from kinesis_efo.calls.wire import pack_error, unpack_error
+from kinesis_efo.errors import FetcherError, KinesisEfoError
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.host import where_to_listen
+from kinesis_efo.planner.lifecycle import is_sparks_process, log_to_stderr
+from kinesis_efo.planner.program import Program, RunEntry
+from kinesis_efo.planner.shared_run import SharedRun
+from kinesis_efo.processes import Process, notes_directory
+
+if TYPE_CHECKING:
+    from kinesis_efo.cluster.remote import FetcherPlan
+    from kinesis_efo.run.thread import RunThread
+
+logger = logging.getLogger(__name__)
+
+_BOOT: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.stdin.buffer.readline()); "
+    "from kinesis_efo.planner.run_process import main; main(sys.stdin.buffer)"
+)
+_READY: Final = b"ready"
+_LOOK_SECONDS: Final = 0.1
+_REAPED_SECONDS: Final = 1.0
+_JVM_SECONDS: Final = 0.5
+_FIRST_SECONDS: Final = 30.0
+"""A run without a client ends after this time: the planner that started it has died."""
+_TOUCH_SECONDS: Final = 3600.0
+"""How often the run's file is touched: cleaners of temporary files spare those that are younger than some days."""
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """The settings of a run's process."""
+
+    manifest: Manifest
+    options: SourceOptions
+    listening: Listening
+    program: Program
+    secret: str
+
+
+# -- in a planner
+
+
+def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
+    """The run of a reader, not started yet."""
+    listening = where_to_listen(options)
+    # In any other process, the reader is a program of its own.
+    jvm = Process.of(os.getppid() if is_sparks_process() else os.getpid())
+    # Without the application's name: queries of one stream and lease table need the same lease.
+    about = (options.program, manifest.region, manifest.lease_table, options.aws.endpoint_url or "")
+    program = Program.found(notes_directory(), jvm, "\n".join(about))
+
+    def start_process(secret: str, check: Callable[[], None]) -> Callable[[], str]:
+        process = RunProcess(RunOrder(manifest, options, listening, program, secret))
+        process.start(check)
+        return process.end
+
+    return SharedRun(program, manifest, options, listening, start_process)
+
+
+_ahead: Final[list[subprocess.Popen[bytes]]] = []
+"""A process that was started before it is known whether a run is needed."""
+
+
+def start_ahead() -> None:
+    """Start a process for a run, unless this program has a run, so that both processes import their modules at the same time."""
+    if not _ahead and not any(notes_directory().glob(f"run.*.{os.getppid()}.*.json")):
+        with contextlib.suppress(FetcherError):  # the query needs one later, and fails then
+            _ahead.append(_started())
+
+
+def end_ahead() -> None:
+    """End the process that was started ahead, if it was not needed."""
+    while _ahead:
+        process = _ahead.pop()
+        process.kill()
+        process.communicate()
+
+
+def _started() -> subprocess.Popen[bytes]:
+    # Until it has its order, it writes to this process's stderr.
+    try:
+        process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    except OSError as error:
+        raise FetcherError(
+            f"the process that reads cannot be started with {sys.executable!r}: {error}. The driver's host has to allow one process more, "
+            "with memory for it"
+        ) from error
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.write(json.dumps(sys.path).encode() + b"\n")
+        process.stdin.flush()
+    return process
+
+
+class RunProcess:
+    """Starts a run's process."""
+
+    def __init__(self, order: RunOrder) -> None:
+        self._process = _ahead.pop() if _ahead else _started()
+        self._answered = threading.Event()
+        self._answer = b""
+        self._stopping = False
+        self._ended = ""
+        self._thread = threading.Thread(
+            target=self._watch, args=(pickle.dumps(order),), name="kinesis-efo run", daemon=True
+        )
+
+    def start(self, check: Callable[[], None]) -> None:
+        """Wait until queries can join the run, or its process has ended. `check` is called repeatedly meanwhile, and raises to give up.
+
+        Raises:
+            KinesisEfoError: The run could not start; or as `check`.
+        """
+        self._thread.start()
+        try:
+            while not self._answered.wait(_LOOK_SECONDS):
+                check()
+        except BaseException:
+            self._stopping = True
+            self._process.kill()
+            raise
+        if self._answer not in (b"", _READY):
+            raise unpack_error(self._answer)
+
+    def end(self) -> str:
+        """How the process has ended; empty if it has not."""
+        self._thread.join(_REAPED_SECONDS)
+        return self._ended
+
+    def _watch(self, order: bytes) -> None:
+        """Give the process its order, hear whether the run has begun, and wait for the end of the process."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        try:
+            with stdin:
+                stdin.write(order)
+        except OSError:
+            logger.debug("the process of the run does not listen", exc_info=True)
+        try:
+            with stdout:
+                self._answer = stdout.read()
+        finally:
+            self._answered.set()
+        code = self._process.wait()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+        self._ended = f"{how}, its largest memory {largest} MiB"
+        if code and not self._stopping:
+            logger.error("the process of the run has ended: %s", self._ended)
+
+
+# -- in the run's process
+
+
+def main(order_from: BinaryIO) -> None:
+    """Start the run, and end when it ends."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # Signals may go to the whole process group, while the driver still finishes a micro-batch.
+        signal.signal(number, signal.SIG_IGN)
+    _lift_memory_limit()
+    gc.disable()
+    from kinesis_efo.run.thread import RunThread
+
+    gc.freeze()
+    gc.enable()
+    try:
+        order: RunOrder = pickle.load(order_from)
+    except EOFError:
+        return  # started ahead, and not needed
+    order_from.close()
+    options = order.options
+    runtime = RunThread(
+        order.manifest,
+        options,
+        order.listening,
+        order.secret,
+        start_fetchers=None if options.supervisor is None else partial(FetcherJob, options.supervisor),
+    )
+    answers = os.fdopen(os.dup(1), "wb")
+    _hand_over_output(runtime.say)
+    log_to_stderr()
+    with answers:
+        begun = threading.Event()
+        threading.Thread(
+            target=_end_with, args=(order.program.jvm, begun), name="kinesis-efo start", daemon=True
+        ).start()
+        try:
+            runtime.start()
+            streams = {name: ref.stream_arn for name, ref in order.manifest.streams.items()}
+            file = order.program.begin(RunEntry(runtime.address, order.secret, streams))
+        except Exception as error:
+            runtime.stop()
+            unforeseen = FetcherError(f"the run cannot be begun: {type(error).__name__}: {error}")
+            answers.write(pack_error(error if isinstance(error, KinesisEfoError) else unforeseen))
+            return
+        begun.set()
+        runtime.streams_changed = lambda arns: file.write(RunEntry(runtime.address, order.secret, arns))
+        answers.write(_READY)
+    try:
+        _stay(runtime, order.program.jvm, file.touch)
+    finally:
+        runtime.stop()
+        file.close()
+        with contextlib.suppress(OSError):
+            order.program.clear()
+
+
+class FetcherJob:
+    """Asks the supervisor in the driver's program for a Spark job of fetchers.
+
+    The job runs as long as the connection is open, so it ends with this process, however that ends.
+    """
+
+    def __init__(self, path: str, plan: FetcherPlan) -> None:
+        self._problem = ""
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.connect(path)
+            self._socket.sendall(pickle.dumps(plan))
+        except OSError as error:
+            self._socket.close()
+            raise FetcherError(
+                f"the program that called kinesis_efo.read_stream(..., fetchers=...) cannot be asked for fetchers at {path}: {error}. It "
+                "has ended, or this query runs on another host than it: start the query in the program that opened the stream"
+            ) from error
+        threading.Thread(target=self._listen, name="kinesis-efo supervisor", daemon=True).start()
+
+    def problem(self) -> str:
+        """The supervisor's last message."""
+        return self._problem
+
+    def stop(self) -> None:
+        """End the job."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _listen(self) -> None:
+        try:
+            with self._socket, self._socket.makefile("r", encoding="utf-8") as lines:
+                for line in lines:
+                    self._problem = str(json.loads(line))
+                    logger.warning("fetchers: %s", self._problem)
+        except (OSError, ValueError):
+            logger.debug("the supervisor is gone", exc_info=True)
+
+
+def _end_with(jvm: Process, begun: threading.Event) -> None:
+    """End this process if its program ends before the run has begun, which may wait for AWS for minutes."""
+    while not begun.wait(_JVM_SECONDS):
+        if not jvm.lives():
+            os._exit(1)
+
+
+def _stay(runtime: RunThread, jvm: Process, touch: Callable[[], None]) -> None:
+    """Return when the run has no query any more, or its program has ended."""
+    began = touched = time.monotonic()
+    emptied = runtime.whole.emptied
+    while jvm.lives():
+        left = emptied.wait(_JVM_SECONDS)
+        emptied.clear()
+        now = time.monotonic()
+        if (left or now - began >= _FIRST_SECONDS) and runtime.close(only_if_alone=True):
+            return
+        if now - touched >= _TOUCH_SECONDS:
+            touched = now
+            touch()
+
+
+def _lift_memory_limit() -> None:
+    """Lift Spark's limit for the memory of its Python processes, which is inherited; buffers have their own limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _hand_over_output(say: Callable[[str], None]) -> None:
+    """Let the clients write the output of this process: Spark closes the pipes of the planner that started it when its query ends."""
+    ours, theirs = os.pipe()
+    for stream in (1, 2):
+        os.dup2(theirs, stream)
+    os.close(theirs)
+
+    def read() -> None:
+        with os.fdopen(ours, errors="replace") as lines:
+            for line in lines:
+                say(line)
+
+    threading.Thread(target=read, name="kinesis-efo output", daemon=True).start()

@@ -1,0 +1,1 @@
+"""The wire: frames to events, events to records, records to Arrow."""

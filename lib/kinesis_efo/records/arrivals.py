@@ -1,0 +1,79 @@
+"""Reads the arrival times of an event's records, so that a micro-batch can end at a given time."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kinesis_efo.records.events import sequence_number
+
+_NAME: Final = b'"ApproximateArrivalTimestamp"'
+_ARRIVAL: Final = re.compile(rb'"ApproximateArrivalTimestamp"\s*:\s*([-+0-9.eE]+)')
+
+
+class Mark(NamedTuple):
+    """Consecutive records of an event that arrived at about the same time, epoch milliseconds, up to a sequence number."""
+
+    earliest: int
+    latest: int
+    through: int
+    records: int
+
+
+class _Arrival(msgspec.Struct, rename="pascal", gc=False):
+    sequence_number: str
+    approximate_arrival_timestamp: float | None = None
+
+
+class _Arrivals(msgspec.Struct, rename="pascal"):
+    records: list[_Arrival] = []
+
+
+_DECODER = msgspec.json.Decoder(_Arrivals)
+
+
+def read_marks(payload: bytes, step: int) -> tuple[Mark, ...]:
+    """Read the arrival times of an event's records, as marks of at most `step` milliseconds each, in the order of the records.
+
+    Empty if a record has no arrival time or cannot be read. (The error is raised where the event is decoded.)
+
+    >>> payload = b'{"Records":[%b,%b,%b]}' % tuple(
+    ...     b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%d,"Data":""}' % each for each in ((1, 10), (2, 11), (3, 60))
+    ... )
+    >>> for mark in read_marks(payload, 5_000):
+    ...     print(mark)
+    Mark(earliest=10000, latest=11000, through=2, records=2)
+    Mark(earliest=60000, latest=60000, through=3, records=1)
+    """
+    try:
+        records = _DECODER.decode(payload).records
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ()
+    marks: list[Mark] = []
+    earliest = latest = count = 0
+    last = ""
+    for record in records:
+        if record.approximate_arrival_timestamp is None:
+            return ()
+        arrived = round(record.approximate_arrival_timestamp * 1000)
+        if count and not latest - step <= arrived <= earliest + step:
+            marks.append(Mark(earliest, latest, sequence_number("SequenceNumber", last), count))
+            count = 0
+        earliest, latest = (min(earliest, arrived), max(latest, arrived)) if count else (arrived, arrived)
+        count += 1
+        last = record.sequence_number
+    if count:
+        marks.append(Mark(earliest, latest, sequence_number("SequenceNumber", last), count))
+    return tuple(marks)
+
+
+def last_arrival(payload: bytes) -> float | None:
+    """Return the arrival time of an event's last record, epoch milliseconds; None if it has none.
+
+    >>> last_arrival(b'{"Records":[{"ApproximateArrivalTimestamp":1.7E9,"Data":""}]}')
+    1700000000000.0
+    """
+    found = _ARRIVAL.match(payload, max(payload.rfind(_NAME), 0))
+    return float(found[1]) * 1000 if found else None

@@ -1,0 +1,278 @@
+"""Builds Arrow batches with the source's columns from records. Shards with few records share a batch."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kinesis_efo.errors import FrameError
+from kinesis_efo.positions import ShardKey
+from kinesis_efo.records.aggregation import MAGIC
+from kinesis_efo.records.aggregation import deaggregate as deaggregate_record
+
+logger = logging.getLogger(__name__)
+
+SCHEMA: Final = pa.schema(
+    [
+        ("data", pa.binary()),
+        ("partitionKey", pa.string()),
+        ("sequenceNumber", pa.string()),
+        ("subSequenceNumber", pa.int64()),
+        ("approximateArrivalTimestamp", pa.timestamp("us", tz="UTC")),
+        ("stream", pa.string()),
+        ("shardId", pa.string()),
+    ]
+)
+"""The columns of the source, in this order."""
+
+MAX_ROWS: Final = 10_000
+"""Most rows in a batch. Events are combined up to here, because a batch of few rows costs Spark as much as one of thousands."""
+
+MIN_ROWS: Final = 100
+"""Fewest rows in a batch, if the range has so many and `MAX_BYTES` allows them."""
+
+CACHE_BYTES: Final = 2 << 20
+"""A batch of at least `MIN_ROWS` is complete at this size of its payloads: one that fits into the processor's cache is built a fifth
+faster."""
+
+MAX_BYTES: Final = 8 << 20
+"""A batch is complete at this size of its payloads, whatever its rows."""
+
+T = TypeVar("T")
+Data = TypeVar("Data", bytes, str)
+
+
+class KinesisRecord(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
+    """A Kinesis record as it came, with its data as base64 or decoded."""
+
+    data: Data
+    sequence_number: str
+    approximate_arrival_timestamp: float | None = None
+    partition_key: str | None = None
+
+
+class ShardRows(NamedTuple):
+    """Records of one shard, in order, and their data; one for each row, once aggregates are split.
+
+    `hash_range` is the first and last hash key of the shard, if aggregates with records of other shards are to be left out.
+    """
+
+    key: ShardKey
+    hash_range: tuple[int, int] | None
+    records: list[KinesisRecord[Any]]
+    data: list[bytes]
+
+
+def is_full(rows: int, size: int) -> bool:
+    """Whether so many rows, from payloads of `size` bytes, complete a batch."""
+    return rows >= MAX_ROWS or size >= (CACHE_BYTES if rows >= MIN_ROWS else MAX_BYTES)
+
+
+def even_parts(rows: int) -> Iterator[tuple[int, int]]:
+    """Split rows into batches of about equal size: yields the first row of each, and the row after its last.
+
+    >>> list(even_parts(10_001))
+    [(0, 5000), (5000, 10001)]
+    """
+    batches = -(-rows // MAX_ROWS)
+    for batch in range(batches):
+        yield batch * rows // batches, (batch + 1) * rows // batches
+
+
+class BatchBuilder:
+    """Gathers records until they fill a batch, splits aggregates and builds the columns.
+
+    Counts corrupt aggregates and those left out; `report` logs the counts.
+    """
+
+    def __init__(self, *, deaggregate: bool) -> None:
+        self._deaggregate = deaggregate
+        self._runs: list[ShardRows] = []
+        self._run: ShardRows
+        self._rows = 0
+        self._size = 0
+        self._corrupt: Counter[ShardKey] = Counter()
+        self._foreign: Counter[ShardKey] = Counter()
+
+    def begin(self, key: ShardKey, hash_range: tuple[int, int] | None) -> None:
+        """Begin a range: the records that follow are of this shard."""
+        self._run = ShardRows(key, hash_range, [], [])
+
+    def add(self, records: list[KinesisRecord[Any]], data: list[bytes], size: int) -> None:
+        """Add records, their data, and the size of their payload."""
+        if not self._run.records:
+            self._runs.append(self._run)
+        self._run.records.extend(records)
+        self._run.data.extend(data)
+        self._rows += len(records)
+        self._size += size
+
+    @property
+    def full(self) -> bool:
+        """Whether there are enough records for a batch."""
+        return is_full(self._rows, self._size)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there are no records for the next batch."""
+        return not self._runs
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Build the batches of all records added so far."""
+        runs = self._runs
+        if not runs:
+            return
+        self._runs, self._rows, self._size = [], 0, 0
+        self.begin(runs[-1].key, runs[-1].hash_range)
+        column = _binary(_joined_lists([run.data for run in runs]))
+        if self._deaggregate and pc.any(pc.starts_with(column, pattern=MAGIC)).as_py():
+            apart = [self._take_apart(run) for run in runs]
+            runs, subs = [run for run, _ in apart], _joined_lists([inside for _, inside in apart])
+            yield from _built(runs, _binary(_joined_lists([run.data for run in runs])), subs)
+        else:
+            yield from _built(runs, column, None)
+
+    def rest(self, record: KinesisRecord[Any], body: bytes, done: int) -> Iterator[pa.RecordBatch]:
+        """Build the rows of an aggregate after sub-sequence number `done`.
+
+        A record that is not an aggregate has only number 0 (as in the KCL), so nothing of it is left. If aggregates are left
+        whole, the whole record is delivered while any of it is left.
+        """
+        whole = self._run._replace(records=[record], data=[body])
+        (key, hash_range, rows, bodies), subs = self._take_apart(whole)
+        left = done + 1
+        if self._deaggregate or not rows[left:]:
+            yield from _built(
+                [ShardRows(key, hash_range, rows[left:], bodies[left:])], _binary(bodies[left:]), subs[left:]
+            )
+        else:
+            yield from _built([whole], _binary([body]), None)
+
+    def report(self, left_out: Callable[[ShardKey, int], None]) -> None:
+        """Log corrupt aggregates, and call `left_out` with the number of those left out, by shard."""
+        for key, corrupt in self._corrupt.items():
+            logger.warning("%s: %d records begin like KPL aggregates but are none; passed on as they are", key, corrupt)
+        for key, foreign in self._foreign.items():
+            left_out(key, foreign)
+
+    def _take_apart(self, run: ShardRows) -> tuple[ShardRows, list[int]]:
+        """Replace aggregates by their user records. Returns one record per row, and the sub-sequence number of each."""
+        rows: list[KinesisRecord[Any]] = []
+        bodies: list[bytes] = []
+        subs: list[int] = []
+        for record, body in zip(run.records, run.data, strict=True):
+            inside = deaggregate_record(body, run.hash_range) if body.startswith(MAGIC) else None
+            if inside is None:
+                if body.startswith(MAGIC):
+                    self._corrupt[run.key] += 1
+                rows.append(record)
+                bodies.append(body)
+                subs.append(0)
+                continue
+            if not inside and run.hash_range:
+                self._foreign[run.key] += 1
+            number, time = record.sequence_number, record.approximate_arrival_timestamp
+            rows += [KinesisRecord(b"", number, time, user_record.partition_key) for user_record in inside]
+            bodies += [user_record.data for user_record in inside]
+            subs += range(len(inside))
+        return ShardRows(run.key, run.hash_range, rows, bodies), subs
+
+
+def _built(runs: list[ShardRows], data: pa.Array, subs: list[int] | None) -> Iterator[pa.RecordBatch]:
+    """Build batches of records, given the data and the sub-sequence numbers of all of them; None: 0 each."""
+    records = _joined_lists([run.records for run in runs])
+    streams, shards = _shards(runs)
+    for start, stop in even_parts(len(data)):
+        some = records[start:stop]
+        count = len(some)
+        try:
+            columns = [
+                data.slice(start, count),
+                _strings([record.partition_key for record in some]),
+                _strings([record.sequence_number for record in some]),
+                _repeated(_ZERO, count) if subs is None else _numbers("q", pa.int64(), subs[start:stop]),
+                _timestamps([record.approximate_arrival_timestamp for record in some]),
+                streams.slice(start, count),
+                shards.slice(start, count),
+            ]
+        except (pa.ArrowException, ValueError) as error:
+            raise undecodable(_culprit(runs), error) from None
+        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _shards(runs: list[ShardRows]) -> tuple[pa.Array, pa.Array]:
+    """Build the columns with the names of streams and shards."""
+    streams, shards = _strings([run.key.stream for run in runs]), _strings([run.key.shard for run in runs])
+    if len(runs) == 1:
+        rows = len(runs[0].records)
+        return _repeated(streams, rows), _repeated(shards, rows)
+    of_rows = _numbers("i", pa.int32(), [number for number, run in enumerate(runs) for _ in run.records])
+    return streams.take(of_rows), shards.take(of_rows)
+
+
+def _culprit(runs: list[ShardRows]) -> ShardKey:
+    """Find the shard with the record of which no row can be built."""
+    for run in runs[:-1]:
+        try:
+            list(_built([run], _binary(run.data), None))
+        except FrameError:
+            return run.key
+    return runs[-1].key
+
+
+def _joined_lists(lists: list[list[T]]) -> list[T]:
+    return lists[0] if len(lists) == 1 else [each for some in lists for each in some]
+
+
+def undecodable(key: ShardKey, error: Exception) -> FrameError:
+    """Make the error for an event that cannot be decoded."""
+    return FrameError(f"an event of shard {key} cannot be decoded: {error}")
+
+
+# pa.array() and pa.scalar() would import an installed pandas, which delays the first row of each worker by half a second.
+
+
+def _binary(values: list[bytes]) -> pa.Array:
+    return _joined(pa.binary(), map(len, values), len(values), b"".join(values))
+
+
+def _strings(values: list[Any]) -> pa.Array:
+    if None in values:
+        return pa.array(values, pa.string())
+    text = "".join(values)
+    data = text.encode()
+    # Most are ASCII, one byte per character.
+    lengths = map(len, values if len(data) == len(text) else map(str.encode, values))
+    return _joined(pa.string(), lengths, len(values), data)
+
+
+def _joined(kind: pa.DataType, lengths: Iterable[int], count: int, data: bytes) -> pa.Array:
+    offsets = array("i", accumulate(lengths, initial=0))
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _repeated(one: pa.Array, count: int) -> pa.Array:
+    return pa.repeat(one[0], count)
+
+
+def _numbers(code: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(code, values))])
+
+
+def _timestamps(seconds: list[float | None]) -> pa.Array:
+    given = pa.array(seconds, pa.float64()) if None in seconds else _numbers("d", pa.float64(), seconds)
+    # Kinesis sends seconds with three decimals; rounding removes the error of floating point.
+    microseconds = pc.round(pc.multiply(given, _MILLION[0]))
+    return microseconds.cast(pa.int64()).cast(SCHEMA.field("approximateArrivalTimestamp").type)
+
+
+_ZERO: Final = _numbers("q", pa.int64(), [0])
+_MILLION: Final = _numbers("d", pa.float64(), [1e6])

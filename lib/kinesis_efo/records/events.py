@@ -1,0 +1,356 @@
+"""Reads the head of an event: the facts that the fetcher needs before Spark's tasks decode the records (`records`).
+
+An event is a message of SubscribeToShard, or a response of GetRecords, which holds records in the same form. The payload stays raw
+JSON. If the native core is installed, it reads the usual events, with the same result.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from typing import Annotated, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from kinesis_efo.errors import FrameError, SequenceNumberError
+from kinesis_efo.positions import SHARD_END, LastRecord, Position
+from kinesis_efo.records.aggregation import MAGIC, deaggregate
+from kinesis_efo.records.core import event_readers
+
+T = TypeVar("T")
+
+_MOST_DIGITS: Final = 200
+_Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+class ChildShard(NamedTuple):
+    """A child shard, as the last event of its parent announces it: with one parent after a split, two after a merge."""
+
+    shard_id: str
+    parents: tuple[str, ...]
+    starting_hash: int
+    ending_hash: int
+
+
+class EventHead(NamedTuple):
+    """The facts about an event that the fetcher needs.
+
+    Attributes:
+        continuation: Sequence number after which reading continues; None if the shard ends.
+        millis_behind: How far the event lags behind the shard's tip, in milliseconds.
+        records: Number of Kinesis records in it; aggregated ones count once.
+        children: The children of the shard; only if it ends.
+        still: Whether the position stays the same: a GetRecords response without records names no new one.
+        last: The number of its last record; None if it has none, or it cannot be read.
+        stuck: Whether GetRecords returned the iterator of the request.
+    """
+
+    continuation: int | None
+    millis_behind: int
+    records: int
+    children: tuple[ChildShard, ...] = ()
+    still: bool = False
+    last: int | None = None
+    stuck: bool = False
+
+    @property
+    def brings_nothing(self) -> bool:
+        """Whether it has neither records nor the shard's end."""
+        return not self.records and (self.still or self.continuation is not None)
+
+
+class Event(NamedTuple):
+    """An event as a subscription delivers it: the raw JSON, and its head."""
+
+    payload: bytes
+    head: EventHead
+
+    @property
+    def through(self) -> Position:
+        """The position after this event; undefined if it is `still`."""
+        return SHARD_END if self.head.continuation is None else Position.after(self.head.continuation)
+
+
+class _HashKeyRange(msgspec.Struct, rename="pascal"):
+    starting_hash_key: str
+    ending_hash_key: str
+
+
+class _Child(msgspec.Struct, rename="pascal"):
+    shard_id: str
+    parent_shards: list[str]
+    hash_key_range: _HashKeyRange
+
+
+class _CountedRecord(msgspec.Struct, gc=False):
+    """No fields: records are counted, not read."""
+
+
+class _PolledRecord(msgspec.Struct, rename="pascal", gc=False):
+    data: msgspec.Raw
+    sequence_number: msgspec.Raw
+    partition_key: msgspec.Raw = msgspec.Raw(b'""')
+
+
+class _EventBody(msgspec.Struct, rename="pascal"):
+    continuation_sequence_number: str | None = None
+    millis_behind_latest: _Long = 0
+    records: list[_CountedRecord] = []
+    child_shards: list[_Child] | None = None
+
+
+class _GetRecordsBody(msgspec.Struct, rename="pascal"):
+    records: list[_PolledRecord]
+    next_shard_iterator: str | None = None
+    millis_behind_latest: _Long = 0
+    child_shards: list[_Child] | None = None
+
+
+class _StoredRecord(msgspec.Struct, rename="pascal", gc=False):
+    sequence_number: str
+    data: bytes
+
+
+class _StoredRecords(msgspec.Struct, rename="pascal"):
+    records: list[_StoredRecord]
+
+
+class GetRecordsAnswer(NamedTuple):
+    """A response of GetRecords, as events: two if it holds the last records and the end.
+
+    Attributes:
+        iterator: The iterator of the next call; None at the shard's end.
+        millis_behind: How far the response lags behind the shard's tip, in milliseconds.
+        bytes: Bytes of data and partition keys, which Kinesis counts against the shard's throughput; exact to a few bytes per record.
+        records: Kinesis records in it.
+    """
+
+    events: tuple[Event, ...]
+    iterator: str | None
+    millis_behind: int
+    bytes: int
+    records: int
+
+
+_DECODER: Final = msgspec.json.Decoder(_EventBody)
+_ANSWER: Final = msgspec.json.Decoder(_GetRecordsBody)
+_STORED: Final = msgspec.json.Decoder(_StoredRecords)
+_STILL: Final = 0
+_AGGREGATED: Final = b64encode(MAGIC)[:5]
+_NUMBER_NAME: Final = b'"SequenceNumber"'
+_CONTINUATION_NAME: Final = b'"ContinuationSequenceNumber"'
+_UP_TO_NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*')
+_NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d{1,%d})"' % _MOST_DIGITS)
+
+_ABOUT_AN_EVENT: Final = 128
+"""Bytes of an event without its records: names, continuation and lag."""
+
+_ABOUT_A_RECORD: Final = 185
+"""Bytes of a record without its data: names, number, time, and a key of 12 characters."""
+
+
+def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
+    """Return an event's last record, or the last one up to number `through`; None if it has none.
+
+    Searches the text for the number (quotes within keys and data are escaped). Decodes only a payload that seems to hold an aggregate.
+
+    >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
+    LastRecord(number=42, sub=0)
+    """
+    if through is None:
+        found = [digits] if (digits := _last_number(payload)) else []
+    else:
+        found = [each[1] for each in _NUMBER.finditer(payload) if int(each[1]) <= through]
+    if not found:
+        return None
+    number = max(map(int, found))
+    return LastRecord(number, _last_index(payload, number) if _AGGREGATED in payload else 0)
+
+
+def _last_index(payload: bytes, number: int) -> int:
+    try:
+        records = _STORED.decode(payload).records
+    except (msgspec.MsgspecError, RecursionError):
+        return 0  # decoding raises the error
+    data = next((record.data for record in reversed(records) if record.sequence_number == str(number)), b"")
+    users = deaggregate(data, None)
+    return len(users) - 1 if users else 0
+
+
+def sequence_number(name: str, text: str) -> int:
+    """Parse a sequence number. `name` is the name of its field, for messages.
+
+    Raises:
+        SequenceNumberError: It has leading zeros, which would be lost in later requests.
+        FrameError: It is not a number.
+
+    >>> sequence_number("SequenceNumber", "42")
+    42
+    """
+    if text.startswith("0") and len(text) > 1 and text.isdigit():
+        raise SequenceNumberError(
+            f"{name} {text[:80]!r} has leading zeros, which Kinesis' numbers never have. They would be asked for without the zeros, and a "
+            "server that compares texts finds nothing behind them: records would be skipped in silence. Read from a server that writes "
+            "sequence numbers as Kinesis does"
+        )
+    return _number(name, text)
+
+
+def read_head(payload: bytes) -> EventHead:
+    """Read the head of an event.
+
+    Raises:
+        FrameError: It is not JSON or not an event; or it has neither a continuation nor children, or both; or its continuation
+            lies before its last record.
+        SequenceNumberError: A sequence number has leading zeros.
+
+    >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"SequenceNumber":"41"}]}')
+    EventHead(continuation=42, millis_behind=7, records=1, children=(), still=False, last=41, stuck=False)
+    """
+    if (core := event_readers()) and (usual := core.read_head(payload)):
+        going_on, behind, records, end = usual
+        return EventHead(int(going_on), behind, records, last=None if end is None else int(end))
+    event = _decode(_DECODER, payload, "an event")
+    continuation = _given(event.continuation_sequence_number)
+    if (continuation is None) != bool(event.child_shards):
+        found = "neither a continuation nor child shards" if continuation is None else "a continuation and child shards"
+        raise FrameError(f"an event of {len(payload)} bytes has {found}; {_sketch(payload)}")
+    number = None if continuation is None else sequence_number("ContinuationSequenceNumber", continuation)
+    last: int | None = None
+    if event.records and (digits := _last_number(payload)) is not None:
+        last = sequence_number("SequenceNumber", digits.decode())
+        if number is not None and last > number:
+            raise FrameError(
+                f"an event of {len(payload)} bytes with {len(event.records)} records goes on at {number}, before its last record, "
+                f"{last}; {_sketch(payload)}"
+            )
+    children = _children(event.child_shards)
+    return EventHead(number, event.millis_behind_latest, len(event.records), children, last=last)
+
+
+def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
+    """Read a response of GetRecords. `asked` is the iterator of the request, to set `EventHead.stuck`.
+
+    Raises:
+        FrameError: It is not JSON or not such a response; or it has neither an iterator nor children, or both.
+        SequenceNumberError: A sequence number has leading zeros.
+
+    >>> answer = read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}')
+    >>> str(answer.events[0].through)
+    'AFTER:42'
+    """
+    if (core := event_readers()) and (usual := core.read_answer(body)):
+        iterator, behind, count, digits, size = usual
+        event = (
+            _still(behind, stuck=iterator == asked) if digits is None else _brought(body, behind, count, int(digits))
+        )
+        return GetRecordsAnswer((event,), iterator, behind, size, count)
+    answer = _decode(_ANSWER, body, "an answer")
+    behind, records, following = answer.millis_behind_latest, answer.records, _given(answer.next_shard_iterator)
+    if (following is None) != bool(answer.child_shards):
+        found = "neither an iterator nor child shards" if not answer.child_shards else "an iterator and child shards"
+        raise FrameError(f"an answer of {len(body)} bytes has {found}; {_sketch(body)}")
+    events = []
+    if records:
+        last = sequence_number(
+            "SequenceNumber", bytes(records[-1].sequence_number).strip(b'"').decode(errors="replace")
+        )
+        events.append(_brought(body, behind, len(records), last))
+    if following is None:
+        events.append(Event(b"", EventHead(None, behind, 0, _children(answer.child_shards))))
+    elif not records:
+        events.append(_still(behind, stuck=following == asked))
+    size = sum(len(bytes(record.data)) * 3 // 4 + len(bytes(record.partition_key)) - 2 for record in records)
+    return GetRecordsAnswer(tuple(events), following, behind, size, len(records))
+
+
+def first_number(payload: bytes) -> int | None:
+    """Return the number of an event's first record; None if it has none."""
+    found = _NUMBER.search(payload)
+    return int(found[1]) if found else None
+
+
+def has_record(payload: bytes, number: int) -> bool:
+    """Whether an event has the record with a number. Searches the text: quotes within keys and data are escaped."""
+    # Compiling a regular expression for each number would take longer than the search.
+    quoted, behind = b'"%d"' % number, 0
+    while (at := payload.find(quoted, behind)) != -1:
+        # If no name precedes the number, rfind's -1 stands for the start of the event, where there is no name either.
+        if _UP_TO_NUMBER.fullmatch(payload, payload.rfind(_NUMBER_NAME, behind, at), at):
+            return True
+        behind = at + 1
+    return False
+
+
+def reached(payload: bytes) -> Position:
+    """Return the position after an event, or after a GetRecords response with records.
+
+    Raises:
+        FrameError, SequenceNumberError: As `read_head` and `read_answer`.
+    """
+    if _CONTINUATION_NAME in payload:
+        number = read_head(payload).continuation
+        return SHARD_END if number is None else Position.after(number)
+    return read_answer(payload).events[0].through
+
+
+def data_in(arrived: float | None, records: float | None, events: float = 0) -> float | None:
+    """Estimate the bytes of data in events, given their bytes and records (or both per second). The rest is JSON, base64 and keys.
+
+    The number of events matters if each has few records.
+
+    >>> data_in(1_525_000.0, 1000.0), data_in(100.0, 5.0), data_in(7.0, None)
+    (1005000.0, 0.0, None)
+    >>> data_in(340.0, 1.0, 1.0)
+    20.25
+    """
+    if arrived is None or records is None:
+        return None
+    return max(0.0, (arrived - _ABOUT_A_RECORD * records - _ABOUT_AN_EVENT * events) * 3 / 4)
+
+
+def _brought(body: bytes, behind: int, records: int, last: int) -> Event:
+    return Event(body, EventHead(last, behind, records, last=last))
+
+
+def _still(behind: int, *, stuck: bool) -> Event:
+    return Event(b"", EventHead(_STILL, behind, 0, still=True, stuck=stuck))
+
+
+def _given(text: str | None) -> str | None:
+    """Treat an empty string as None: at the end of a shard, some servers send one instead of leaving out the position."""
+    return text or None
+
+
+def _last_number(payload: bytes) -> bytes | None:
+    found = _NUMBER.match(payload, max(payload.rfind(_NUMBER_NAME), 0))
+    return found[1] if found else None
+
+
+def _children(children: list[_Child] | None) -> tuple[ChildShard, ...]:
+    return tuple(
+        ChildShard(
+            child.shard_id,
+            tuple(child.parent_shards),
+            _number("StartingHashKey", child.hash_key_range.starting_hash_key),
+            _number("EndingHashKey", child.hash_key_range.ending_hash_key),
+        )
+        for child in children or ()
+    )
+
+
+def _decode(decoder: msgspec.json.Decoder[T], payload: bytes, what: str) -> T:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"{what} of {len(payload)} bytes cannot be read: {error}; {_sketch(payload)}") from None
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise FrameError(f"{name} of an event must be a number of at most {_MOST_DIGITS} digits; got {text[:80]!r}")
+    return int(text)
+
+
+def _sketch(payload: bytes) -> str:
+    return f"it begins with {payload[:80]!r}"

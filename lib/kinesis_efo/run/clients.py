@@ -1,0 +1,282 @@
+"""Answers the clients of a run, and has their queries, which live in the run's event loop.
+
+A client is the process that Spark keeps for a query's source. Every second the queries of dead processes are dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Protocol
+from uuid import uuid4
+
+import msgspec
+
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.calls.tls import Certificate
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.options.sharing import differences, of_run
+from kinesis_efo.processes import Process
+from kinesis_efo.run.access import AnyCall, Call
+from kinesis_efo.run.messages import (
+    ANSWER_SECONDS,
+    CALL,
+    FINISHED,
+    JOIN,
+    LEAVE,
+    CallReply,
+    FinishedBatches,
+    Join,
+    JoinReply,
+    Leave,
+    OffsetsOfLink,
+    QueryCall,
+    UnknownOffset,
+)
+from kinesis_efo.run.query_planner import QueryPlanner
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+
+
+class RunOfClients(Protocol):
+    """What clients need of the run: `WholeRun`. Every method runs in the run's event loop."""
+
+    @property
+    def options(self) -> SourceOptions:
+        """The options of the query that the run began with."""
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+
+    @property
+    def emptied(self) -> threading.Event:
+        """Set when the last client has left."""
+
+    @property
+    def address(self) -> FetcherAddress:
+        """Where tasks read, or ask for the fetcher of a shard."""
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The TLS certificate of the run's service; None: it does not use TLS."""
+
+    @property
+    def planner_address(self) -> FetcherAddress | None:
+        """Where tasks ask for the fetcher of a shard; None if that never changes."""
+
+    def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
+        """The reasons why a query of these streams cannot share the run."""
+
+    def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
+        """Add streams to the run. Other processes of the program see them at once; the task ends when they are open."""
+
+    def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
+        """Add a query. Its tasks give its name."""
+
+
+class _Client:
+    """One client.
+
+    Attributes:
+        reader: The name of its query.
+        process: Its process.
+        planner: Plans for its query.
+        ready: Opens the streams that are new to the run.
+        number: The number of its last call.
+        calling: Its last call.
+        offsets: The offsets that both processes know.
+    """
+
+    def __init__(self, reader: str, process: Process, planner: QueryPlanner, ready: asyncio.Task[None]) -> None:
+        self.reader = reader
+        self.process = process
+        self.planner = planner
+        self.ready = ready
+        self.number = 0
+        self.calling: asyncio.Task[msgspec.Raw] | None = None
+        self.offsets = OffsetsOfLink(1)
+
+
+class Clients:
+    """Answers the clients of one run. It lives in the run's event loop and is not thread-safe.
+
+    Args:
+        run: The run.
+        said: Log lines for the next client that calls to write.
+    """
+
+    def __init__(self, run: RunOfClients, said: deque[str]) -> None:
+        self._said = said
+        self._run = run
+        self._clients: dict[str, _Client] = {}
+        self._closed = False
+        self._watching: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    async def answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
+        """Answer a message; None if it is not a client's.
+
+        Args:
+            kind: The type of the message.
+            body: The message.
+
+        Raises:
+            KinesisEfoError: The error of the call.
+        """
+        match kind:
+            case str(name) if name == JOIN:
+                return await self._join(_decoded(body, Join))
+            case str(name) if name == CALL:
+                return await self._answer(_decoded(body, QueryCall))
+            case str(name) if name == FINISHED:
+                await self._finished(_decoded(body, FinishedBatches))
+                return CallReply(known=False)
+            case str(name) if name == LEAVE:
+                await self._drop(_decoded(body, Leave).client)
+                return CallReply(not self._clients, known=False, said=self._told())
+        return None
+
+    def close(self, *, only_if_alone: bool = False) -> bool:
+        """Accept no new clients, and stop answering the present ones: they look for another run.
+
+        Args:
+            only_if_alone: Do nothing if there are clients.
+
+        Returns:
+            Whether it is closed.
+        """
+        if not (only_if_alone and self._clients):
+            self._closed = True
+        return self._closed
+
+    async def stop(self) -> None:
+        """Stop answering. The queries end with the run: a query that left before would no longer hold back checkpoints."""
+        self._closed = True
+        tasks = [
+            self._watching,
+            *(task for client in self._clients.values() for task in (client.ready, client.calling)),
+        ]
+        running = [task for task in tasks if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    # -- coming and going
+
+    async def _join(self, request: Join) -> JoinReply:
+        # If the reply to an earlier request was lost, the query of that client would never end.
+        for name in [name for name, client in self._clients.items() if client.reader == request.reader]:
+            await self._drop(name)
+        if self._closed:
+            return JoinReply()
+        streams = request.streams
+        options = SourceOptions.parse(request.options)
+        faults = [*self._run.stream_faults(streams), *differences(of_run(self._run.options), of_run(options))]
+        if faults:
+            return JoinReply(faults=faults)
+        name = uuid4().hex
+        ready = self._run.extend(streams)
+        ready.add_done_callback(_heard)
+        planner = self._run.new_query(request.reader, frozenset(streams), options)
+        self._clients[name] = _Client(request.reader, Process(request.pid, request.started), planner, ready)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch(), name="clients")
+        if len(self._clients) > 1:
+            logger.info("process %d of this program reads %s, too: it shares this run", request.pid, ", ".join(streams))
+        return JoinReply(name, self._run.address, self._run.planner_address is not None, self._run.certificate)
+
+    async def _watch(self) -> None:
+        while self._clients:
+            await self._run.clock.sleep(_LOOK_SECONDS)
+            for name in [name for name, client in self._clients.items() if not client.process.lives()]:
+                logger.debug("process %d, which shared this run, is gone", self._clients[name].process.pid)
+                await self._drop(name)
+
+    async def _drop(self, name: str) -> None:
+        if (client := self._clients.get(name)) is None:
+            return
+        try:
+            for task in (client.calling, client.ready):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+            await client.planner.query.leave()
+        except Exception:
+            logger.exception("a query did not leave its run in order")
+        finally:
+            # Last, because the run must not end while a query leaves it.
+            self._clients.pop(name, None)
+            if not self._clients:
+                self._run.emptied.set()
+
+    async def _finished(self, told: FinishedBatches) -> None:
+        for planner in [client.planner for client in self._clients.values()]:
+            with contextlib.suppress(KinesisEfoError):  # a failed query gets the error by its own calls
+                await planner.finished(told.marks, told.query)
+
+    # -- calls
+
+    async def _answer(self, request: QueryCall) -> CallReply:
+        client = self._clients.get(request.client)
+        if client is None or self._closed:
+            return CallReply(known=False)
+        if client.calling is None or client.number != request.number:
+            try:
+                call = client.offsets.decode(request.call, AnyCall)
+            except UnknownOffset:
+                return CallReply(again=True)
+            except msgspec.MsgspecError as error:
+                raise FetcherError(f"not a call: {error}") from None
+            before, client.number = client.calling, request.number
+            client.calling = asyncio.create_task(self._after(before, client, call), name="call of a client")
+            client.calling.add_done_callback(_heard)
+        calling = client.calling
+        await asyncio.wait({calling}, timeout=ANSWER_SECONDS)
+        if self._closed or request.client not in self._clients:
+            return CallReply(known=False)
+        if not calling.done():
+            return CallReply()
+        try:
+            return CallReply(done=True, result=calling.result(), said=self._told())
+        except FetcherUnreachableError as error:
+            # For the client, this type means that the run does not answer.
+            raise FetcherError(str(error)) from error
+
+    def _told(self) -> list[str]:
+        lines = []
+        while self._said:
+            lines.append(self._said.popleft())
+        return lines
+
+    async def _after(self, before: asyncio.Task[msgspec.Raw] | None, client: _Client, call: Call[Any]) -> msgspec.Raw:
+        """Make a call after the one before, which may still run: its caller need not have waited for it."""
+        if before is not None:
+            await asyncio.wait({before})
+        # Shielded: cancelling this call must not cancel the opening of streams.
+        await asyncio.shield(client.ready)
+        return client.offsets.encode(await client.planner.answer(call))
+
+
+def _decoded(data: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise FetcherError(f"not a {kind.__name__}: {error}") from None
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Keep asyncio from logging an error that the client gets with the reply."""
+    if not task.cancelled():
+        task.exception()

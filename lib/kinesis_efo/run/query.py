@@ -1,0 +1,346 @@
+"""One query of a run: plans its micro-batches, commits them, and finds its end. It lives in the run's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from kinesis_efo.clock import within
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.micro_batches import PollReply, ShardProgress
+from kinesis_efo.fetcher.status import QueryStatus
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.marks import Mark
+from kinesis_efo.options import Bounds
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.run.gap import GapWatch
+from kinesis_efo.run.losses import Losses
+from kinesis_efo.run.query_ends import EndPositions, Ends
+from kinesis_efo.run.resumption import Resumption
+from kinesis_efo.run.run import Run
+from kinesis_efo.sharing.standing import stands, summed_up
+
+_LOOK_SECONDS: Final = 0.05
+_FULL_SECONDS: Final = 10.0
+"""If nothing arrives for this long, twice the interval of an idle shard's events, the buffers are full."""
+
+
+class Query:
+    """Plans the micro-batches of one query.
+
+    Args:
+        run: The run, which it joins.
+        ends: The option `endingPosition`, if the query has an end.
+        name: Identifies it in the run; its tasks give this name.
+        max_skew: See `MicroBatchPlanner`.
+        streams: The logical names of its streams; None: all of the run's.
+
+    Attributes:
+        name: Its name in Spark, once the driver has reported one.
+        number: Its number in the run, in the order of joining.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        ends: Bounds | None = None,
+        *,
+        name: str = "",
+        max_skew: float | None = None,
+        streams: Collection[str] | None = None,
+    ) -> None:
+        self._run = run
+        self._streams = streams
+        self._fetching = run.fetching.join(name, max_skew)
+        self._ends = ends or Bounds()
+        self._offset: Offset | None = None
+        self._committed: Offset | None = None
+        self._unlisted: list[ShardKey] = []
+        self._losses = Losses(run.streams)
+        self._resumption = Resumption(run.lease_keys, run.leases.notes, run.continued)
+        self._ending: asyncio.Task[Ends] | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._sought: tuple[float, Mapping[ShardKey, tuple[str, int]]] | None = None
+        self._planned: list[ShardProgress] = []
+        self._records_done = self._bytes_done = 0
+        self._gap = GapWatch()
+        self.name: str | None = None
+        self.number: Final = run.join(self)
+
+    def _fail(self, error: KinesisEfoError) -> None:
+        """Let this query fail with its next call, and the run if this is its only query."""
+        if len(self._run.queries) == 1:
+            self._run.failure.set(error)
+        else:
+            self._fetching.failure.set(error)
+
+    # -- what the run asks
+
+    @property
+    def done(self) -> Mapping[ShardKey, Position]:
+        """The position up to which each shard is processed, if known."""
+        return self._committed or self._offset or {}
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether it catches up in a shard. Thread-safe."""
+        return self._fetching.is_apart
+
+    def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
+        """Its status for tools.
+
+        Args:
+            shards: Whether to list its shards.
+            stream: Count only the shards of this stream; None: all.
+        """
+        offset, brought, now = self._offset, self._fetching.brought, self._run.clock.monotonic()
+        known = QueryStatus(
+            self.number,
+            sorted(self._run.streams.streams if self._streams is None else self._streams),
+            None if offset is None or offset.mark is None else offset.mark.checkpoint,
+            records_done=self._records_done,
+            bytes_done=self._bytes_done,
+            calls=brought.events,
+            arrived=brought.bytes,
+            name=self.name,
+        )
+        where = [
+            stands(key, done, self._fetching.reads(key), now)
+            for key, done in self.done.items()
+            if stream in (None, key.stream)
+        ]
+        return summed_up(known, where, each=shards)
+
+    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        """Compare the lease table's rows of a stream with the query's checkpoint."""
+        self._resumption.found(stream, rows)
+
+    def stop(self) -> None:
+        """Stop looking for the query's end."""
+        for looking in (self._ending, self._probing):
+            if looking is not None:
+                looking.cancel()
+
+    async def leave(self) -> None:
+        """Leave the run: it fetches and keeps nothing more for this query, and checkpoints do not wait for it."""
+        self.stop()
+        self._run.leave(self)
+        await self._fetching.leave()
+
+    # -- what the stream reader asks
+
+    def at_front(self, offset: Offset) -> Offset:
+        """The start of a new query at the tips, if other queries are there; see `QueryFetching.at_front`."""
+        return self._fetching.at_front(offset)
+
+    async def wait_held(self, at_most: float) -> bool:
+        """Wait until this run holds the lease on each of the query's streams.
+
+        Args:
+            at_most: Seconds to wait.
+
+        Raises:
+            AlreadyRunningError: Another run holds one of them.
+            KinesisEfoError: The lease table cannot be used.
+        """
+        streams = self._run.streams.streams if self._streams is None else self._streams
+        await within(self._run.clock, at_most, self._run.leases.wait_held(streams))
+        return all(map(self._run.leases.is_held, streams))
+
+    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
+        """How far the next micro-batch may go: at once if there is something new, else after the timeout.
+
+        Args:
+            offset: How far the query has come: positions of all shards.
+            max_bytes: Most bytes of the next micro-batch.
+            max_records: Most records of it.
+            at_most: Seconds to wait if there is nothing new.
+        """
+        self._run.failure.raise_if_set()
+        begins = self._offset is None
+        self._follow(offset)
+        if begins and self._unlisted:
+            # The offset may have children that the run does not know; their parents would seem to be unread.
+            await self._run.streams.refresh(patient=True)
+        try:
+            await self._losses.check(offset)
+        except KinesisEfoError as error:
+            self._fail(error)
+            raise
+        new = self._losses.appeared
+        starting = [*new, *(self._run.streams.starting(offset) if offset.has_ends else [])]
+        shards = await self._fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
+        self._planned = shards or self._planned
+        self._gap.look(self._run.clock.monotonic(), partial(self.status, shards=True) if self.reads_apart else None)
+        self._run.failure.raise_if_set()
+        ends = {each.key: each.through for each in shards if each.through.is_end}
+        if not ends and not offset.has_ends:
+            return PollReply(shards, new)
+        starting = sorted({*new, *self._run.streams.starting({**offset, **ends})})
+        return PollReply(shards, starting, self._run.streams.finished(offset))
+
+    def _follow(self, offset: Offset) -> None:
+        """Note which shards the query reads."""
+        changed = self._offset is None or (offset is not self._offset and offset.keys() != self._offset.keys())
+        if changed or any(self._run.streams.lease_info(key, offset[key]).is_known for key in self._unlisted):
+            self._unlisted = self._run.want(self, offset)
+        self._offset = offset
+
+    async def commit(self, offset: Offset) -> None:
+        """Drop what is processed, and move the checkpoints.
+
+        Args:
+            offset: Positions up to which everything is processed.
+        """
+        self._run.failure.raise_if_set()
+        if self._offset is None:
+            # There was no poll: the one micro-batch of `catchUp` was planned from the tips.
+            self._follow(offset)
+        if self._committed is None:
+            self._resumption.processed({key.stream for key in offset})
+        self._count(offset)
+        records = self._fetching.commit(offset)
+        self._run.commit(self, offset, self._committed, records)
+        self._committed = offset
+
+    def _count(self, offset: Offset) -> None:
+        """Add what was planned and is now processed to the counts."""
+        for each in self._planned:
+            # A shard that is missing in the offset has ended.
+            if each.key not in offset or offset[each.key].reaches(each.through):
+                self._records_done += each.records
+                self._bytes_done += each.bytes
+        self._planned = []
+
+    def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
+        """The number of the last record of each range that ends within an event, if it is buffered."""
+        self._run.failure.raise_if_set()
+        found = {wanted.key: self._fetching.last_record(wanted) for wanted in ranges}
+        return {key: last for key, last in found.items() if last is not None}
+
+    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
+        """Look for lost data in the first ranges after a start: an earlier run may have planned them long ago.
+
+        Args:
+            begin: The offset at which they start.
+            ranges: The ranges.
+        """
+        self._run.failure.raise_if_set()
+        if self._offset is None:
+            # Its tasks read before its first poll: keep what they need, even if other queries are further.
+            self._fetching.follow(begin)
+        try:
+            await self._losses.check_replay(begin, ranges)
+        except KinesisEfoError as error:
+            self._fail(error)
+            raise
+
+    async def strict(self, streams: Collection[str]) -> frozenset[str]:
+        """The given streams of which tasks may leave out KPL aggregates; see `Strictness`."""
+        return await self._run.strictness.of(sorted(streams))
+
+    def planned(self, mark: Mark) -> None:
+        """Note that the micro-batch with this mark is in Spark's log. Thread-safe."""
+        self._run.leases.notes.note_mark(mark)
+
+    def begins(self, streams: Collection[str], *, from_leases: bool) -> None:
+        """The query is new; see `Resumption.begins`."""
+        self._resumption.begins(streams, from_leases=from_leases)
+
+    def resume(self, offset: Offset) -> None:
+        """Warn if the query's checkpoint is behind the lease table.
+
+        Args:
+            offset: The last planned offset of the checkpoint.
+        """
+        self._resumption.goes_on(offset)
+
+    # -- where a query ends
+
+    async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
+        """Where the query ends: at the tips at the time of the first call, or at the option's positions.
+
+        Args:
+            offset: Positions of all shards at the first call.
+            at_most: Seconds to wait.
+
+        Returns:
+            The ends known by now; reading reveals the rest. None if the shards are not known yet: call again.
+
+        Raises:
+            ConfigurationError: The option names a stream or shard that does not exist, or a time in the future.
+        """
+        self._run.failure.raise_if_set()
+        if self._ending is None:
+            if self._offset is None:
+                self._unlisted = self._run.want(self, offset)
+            self._ending = asyncio.create_task(self._begin_ending(offset), name="ends")
+        done, _ = await asyncio.wait({self._ending}, timeout=at_most)
+        self._run.failure.raise_if_set()
+        return self._ending.result().found(self._fetching.tip) if done else None
+
+    async def tips(self, offset: Offset, at_most: float) -> Offset | None:
+        """Where the query ends, if it reads everything in one micro-batch.
+
+        Meanwhile the shards are read from the offset on. If they do not fit into the buffers, Kinesis is asked for the remaining tips.
+
+        Args:
+            offset: Positions of all shards.
+            at_most: Seconds to wait.
+
+        Returns:
+            A position for each shard of the offset and each descendant that is reached, `SHARD_END` for shards that are read whole;
+            None if not known yet: call again.
+
+        Raises:
+            ConfigurationError: The option names a stream or shard that does not exist, or a time in the future.
+        """
+        give_up_at = self._run.clock.monotonic() + at_most
+        while (found := await self.ends(offset, max(0.0, give_up_at - self._run.clock.monotonic()))) is not None:
+            assert self._ending is not None
+            if found.complete:
+                ending, self._ending = self._ending.result(), None
+                tips = {key: end for key, end in found.ends.items() if end is not None}
+                read = ((key, ShardRange(key, offset.get(key, TRIM_HORIZON), end)) for key, end in tips.items())
+                lasts = {key: self._fetching.last_record(wanted) for key, wanted in read if not wanted.is_over}
+                records = {key: last for key, last in lasts.items() if last is not None}
+                return Offset(tips, {**ending.numbers_of_records(tips), **found.lasts, **records})
+            if (left := give_up_at - self._run.clock.monotonic()) <= 0:
+                break
+            if self._probing is None:
+                ends = self._ending.result()
+                self._seek(ends, {key: begin for key, begin in ends.open.items() if key in found.ends})
+                await self._run.clock.sleep(min(left, _LOOK_SECONDS))
+            elif (await asyncio.wait({self._probing}, timeout=left))[0]:
+                probing, self._probing = self._probing, None
+                probing.result()
+        return None
+
+    async def _begin_ending(self, offset: Offset) -> Ends:
+        await self._run.streams.refresh(patient=True)
+        apart = self._fetching.asks_apart
+        ends = Ends(self._ends, self._run.streams, offset, self._run.clock, apart=apart)
+        # Asking needs the lease, because its subscription would end that of another run.
+        await self._run.leases.wait_held({key.stream for key in ends.asked}, self._run.patience)
+        # An open subscription's last event may have been sent before now.
+        await self._fetching.seek_tips(ends.asked)
+        await ends.ask()
+        return ends
+
+    def _seek(self, ends: Ends, begins: Mapping[ShardKey, Position]) -> None:
+        """Read shards up to their tips. If the buffers are full before that, ask Kinesis for the tips."""
+        self._fetching.expect(Offset(begins))
+        held = {each.key: (each.fetched, each.buffered) for each in self._run.fetching.statuses() if each.key in begins}
+        for key, (fetched, _) in held.items():
+            ends.fetched(key, Position.parse(fetched))
+        now = self._run.clock.monotonic()
+        if self._sought is None or self._sought[1] != held:
+            self._sought = now, held
+        elif now - self._sought[0] >= _FULL_SECONDS and any(size for _, size in held.values()):
+            self._probing = asyncio.create_task(self._probe(ends, list(begins)), name="tips")
+
+    async def _probe(self, ends: Ends, shards: Collection[ShardKey]) -> None:
+        await self._fetching.seek_tips(shards)
+        await ends.probe(shards)

@@ -1,0 +1,382 @@
+"""Plans the micro-batches of one query: carries out the calls of `access` in the run's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.clock import Clock, within
+from kinesis_efo.decisions.ending import Ending
+from kinesis_efo.fetcher.micro_batches import PollReply
+from kinesis_efo.marks import Mark
+from kinesis_efo.options import Deaggregation, SourceOptions, Start
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.run.access import BatchPlan, Begin, Call, Commit, Next, Plan, Reading, Step
+from kinesis_efo.run.query import Query
+
+_NO_LIMIT: Final = 1 << 62
+_UNKNOWN: Final = -1
+_ENDING_SECONDS: Final = 0.2
+"""How often a query with an end checks whether it has reached it; an event without records ends no poll."""
+
+
+class Advance:
+    """Turns replies to polls into the end offsets of a query's micro-batches.
+
+    Args:
+        ending: The end of the query.
+        idle_interval: Seconds after which the positions of idle shards are stored.
+        last_records: Returns the last record of each range that ends within an event.
+        now: Returns the monotonic time, seconds.
+
+    Attributes:
+        sizes: Bytes of the micro-batch by shard.
+        data: Estimated bytes of the records' data in it.
+        quiet: The time since which a shard seems to have no more records, monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        ending: Ending,
+        idle_interval: float,
+        last_records: Callable[[Sequence[ShardRange]], Mapping[ShardKey, int]],
+        now: Callable[[], float],
+    ) -> None:
+        self.sizes: Mapping[ShardKey, int] = {}
+        self.data = 0
+        self.quiet: Final[dict[ShardKey, float]] = {}
+        self._ending = ending
+        self._idle_interval = idle_interval
+        self._last_records = last_records
+        self._now = now
+        self._stored_idle_at = now()
+        self._idle: dict[ShardKey, Position] = {}
+        self._empty: dict[ShardKey, ShardRange] = {}
+
+    def to(self, position: Offset, reply: PollReply, mark: Mark | None) -> Offset | None:
+        """The offset after a reply, or None if the reply does not justify a micro-batch.
+
+        Args:
+            position: How far the query has come.
+            reply: The reply to the poll.
+            mark: Given to an offset without a mark.
+        """
+        starting = [key for key in reply.starting if self._ending.begins(key)]
+        justified = bool(starting)
+        moved: dict[ShardKey, Position] = {}
+        empty: dict[ShardKey, Position] = {}
+        lasts: dict[ShardKey, int] = {}
+        cut: list[ShardRange] = []
+        sizes = {}
+        data = 0
+        for progress in reply.shards:
+            key, whole = progress.key, progress.through
+            if progress.quiet:
+                self.quiet[key] = self._now() - progress.quiet
+            else:
+                self.quiet.pop(key, None)
+            through = self._ending.capped(key, position[key], whole)
+            if through == position[key]:
+                continue
+            if progress.records or through.is_end:
+                moved[key], sizes[key] = through, progress.bytes
+                data += progress.data
+                if not progress.records:
+                    empty[key] = through
+                elif (last := progress.last if through == whole else self._ending.last(key, through)) is not None:
+                    lasts[key] = last
+                elif through != whole:
+                    cut.append(ShardRange(key, position[key], through))
+                self._idle.pop(key, None)
+                justified = True
+            else:
+                self._idle[key] = through
+        if not justified and not self._idle_offsets_due(position):
+            return None
+        # Include the idle shards: a poll returns each of their positions only once.
+        idle = {
+            key: at
+            for key, at in self._idle.items()
+            if key in position and at != position[key] and at.reaches(position[key])
+        }
+        self._idle.clear()
+        self._stored_idle_at = self._now()
+        self.sizes, self.data = sizes, data
+        self._empty = {key: ShardRange(key, position[key], at) for key, at in (idle | empty).items()}
+        after = {**position, **idle, **moved, **dict.fromkeys(starting, TRIM_HORIZON)}
+        for finished in reply.finished:
+            del after[finished]
+        if cut:
+            lasts |= self._last_records(cut)
+        return position.moved_to(after, lasts, mark)
+
+    def _idle_offsets_due(self, position: Offset) -> bool:
+        # Otherwise the stored position of an idle shard would in time be older than the stream's retention.
+        due = self._now() - self._stored_idle_at >= self._idle_interval
+        return bool(self._idle) and (due or self._ending.reached({**position, **self._idle}))
+
+    def ranges(self, position: Offset, end: Offset) -> list[ShardRange]:
+        """The ranges of the micro-batch that need a task, unordered and without their last records."""
+        return [ShardRange(key, position[key], end[key]) for key in self.sizes if key not in self._empty]
+
+    def has_records(self, wanted: ShardRange) -> bool:
+        """Whether a range of the micro-batch needs a task: not if it is known to be empty. After a restart, none is known to be."""
+        return self._empty.get(wanted.key) != wanted
+
+
+class RunOfQuery(Protocol):
+    """What a `QueryPlanner` needs of the run: `WholeRun`."""
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether a task is reading a range."""
+
+    async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
+        """The start of a new query."""
+
+    async def added(self, start: Start, names: Collection[str]) -> Offset:
+        """The start of streams that were added to a query with a checkpoint."""
+
+    async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
+        """The fetchers of some ranges of a query, None where there is none; waits at most `at_most` seconds for them."""
+
+
+class QueryPlanner:
+    """Carries out the calls of one query.
+
+    Args:
+        run: The run.
+        query: The query.
+        name: Its name for its tasks.
+        options: Its options.
+        streams: The logical names of the streams that it reads.
+    """
+
+    def __init__(
+        self, run: RunOfQuery, query: Query, name: str, options: SourceOptions, streams: Collection[str]
+    ) -> None:
+        self.query: Final = query
+        self._run = run
+        self._name = name
+        self._options = options
+        self._streams: Final = frozenset(streams)
+        self._ending = Ending(catch_up=options.catch_up, ends=options.ends, patience=options.retry.timeout)
+        now = run.clock.monotonic
+        self._advance = Advance(self._ending, options.idle_checkpoint_interval, query.last_records, now)
+        self._mark: Mark | None = None
+        # At most two: Spark may process the first and have the second planned.
+        self._ends: list[Offset] = []
+        self._committed: Offset | None = None
+        self._finished: Mark | None = None
+        self._heard = asyncio.Event()
+        self._added: Offset | None = None
+        self._behind: dict[ShardKey, int | None] = {}
+        self._knows_all = self._may_read = False
+        self._rows_are_good = False
+
+    async def answer(self, call: Call[Any]) -> Any:
+        """Make a call.
+
+        Raises:
+            KinesisEfoError: Reading failed for good, or the query has ended.
+        """
+        match call:
+            case Next():
+                return await self._next(call)
+            case Plan():
+                return await self._plan(call)
+            case Begin():
+                return await self._begin(call)
+            case Commit():
+                return await self._commit(call)
+            case Reading():
+                return self._run.reading
+        raise TypeError(call)
+
+    async def finished(self, marks: Collection[Mark], name: str | None) -> None:
+        """Commit the micro-batches that the driver reports as finished.
+
+        Args:
+            marks: The marks of their ends; other queries' are ignored.
+            name: The name of their query.
+        """
+        for end in [each for each in self._ends if each.mark in marks and each.mark != self._finished]:
+            self.query.name = name
+            await self._done(end)
+            self._finished = end.mark
+            self._heard.set()
+
+    async def _commit(self, call: Commit) -> bool:
+        if call.last is not None:
+            # Even if it is never finished, the sink may have its number.
+            self.query.planned(call.last)
+        if call.done is not None:
+            await self._done(call.done)
+        give_up_at = self._run.clock.monotonic() + call.wait
+        while call.last is not None and call.last != self._finished:
+            self._heard.clear()
+            if (left := give_up_at - self._run.clock.monotonic()) <= 0:
+                return False
+            await within(self._run.clock, left, self._heard.wait())
+        return call.last is not None
+
+    async def _begin(self, call: Begin) -> Offset | None:
+        query, start = self.query, self._options.start
+        self._mark = call.mark
+        if call.planned is not None:
+            query.planned(call.planned)
+        if call.end is not None:
+            self._told(call.end)
+        if call.ending is not None:
+            self._ending.go_on(call.ending, self._run.clock.monotonic())
+        if call.resumed is not None:
+            query.resume(call.resumed)
+        if call.kept is not None:
+            # Its tasks may be reading from here before its first `Next`.
+            await query.check_replay(call.kept, ())
+        if not call.new:
+            return None
+        if start.from_leases and not self._rows_are_good:
+            await self._run.initial(start, self._streams, query)
+            self._rows_are_good = True
+        # An earlier run that is ending moves the rows until it releases its lease.
+        if start.from_leases and not await self._has_leases(call.wait):
+            return None
+        return Offset(await self._run.initial(start, self._streams, query), mark=self._mark)
+
+    async def _next(self, call: Next) -> Step:
+        position, ending = call.position, self._ending
+        if call.done is not None:
+            await self._done(call.done)
+        if call.available_now:
+            ending.available_now()
+        if call.once:
+            ending.once()
+        if ending.over:
+            return self._step()
+        # Wait even if there is nothing to read: with an offset of each source, Spark would commit the other sources' rows before this query
+        # is refused.
+        if not await self._has_leases(call.wait):
+            return self._step(again=True)
+        added = await self._added_streams(position)
+        if added and not (ending.wanted and ending.in_one_batch):
+            # A micro-batch that reads nothing of them puts their start into Spark's log.
+            return self._step(position.moved_to({**position, **added}, {}, self._mark))
+        if ending.wanted and ending.in_one_batch:
+            if (tips := await self.query.tips(position, call.wait)) is None:
+                return self._step(again=True)
+            ending.found(tips, self._run.clock.monotonic(), complete=True)
+            # The added streams are read by the next run.
+            end = position.moved_to({**ending.whole(position), **added}, tips.lasts, self._mark)
+            return self._step(end, size=None)
+        if ending.wanted and not await self._look_for_ends(position, call.wait):
+            return self._step(again=True)
+        return await self._poll(call)
+
+    async def _poll(self, call: Next) -> Step:
+        position, ending, options = call.position, self._ending, self._options
+        at_most = 0.0 if call.hurry and ending.targets is None else call.wait
+        if ending.targets is not None:
+            at_most = min(at_most, _ENDING_SECONDS)
+        most = options.max_bytes_per_trigger or _NO_LIMIT, options.max_records_per_trigger or _NO_LIMIT
+        reply = await self.query.poll(position, *most, at_most)
+        behind = [
+            (each.key, each.millis_behind)
+            for each in reply.shards
+            if self._behind.get(each.key, _UNKNOWN) != each.millis_behind
+        ]
+        self._behind.update(behind)
+        if len(self._behind) > 2 * len(position):
+            self._behind = {key: millis for key, millis in self._behind.items() if key in position}
+        # After the poll, because its positions may be beyond an end that has just become known.
+        if ending.targets is not None and not ending.complete:
+            await self._look_for_ends(position, call.wait)
+        if (end := self._advance.to(position, reply, self._mark)) is not None:
+            size = sum(self._advance.sizes.values()), self._advance.data
+            if end is position:
+                return self._step(size=size, behind=behind)
+            plan = await self._served(self._advance.ranges(position, end), 0.0)
+            return self._step(end, size=size, behind=behind, plan=plan if plan.all_served else None)
+        ending.settle(position, self._advance.quiet, self._run.clock.monotonic())
+        return self._step(again=not (ending.targets is None or ending.reached(position)), behind=behind)
+
+    async def _plan(self, call: Plan) -> BatchPlan:
+        query = self.query
+        if call.end.mark is not None:
+            query.planned(call.end.mark)
+            self._told(call.end)
+        ranges = list(filter(self._advance.has_records, call.begin.ranges_to(call.end)))
+        if call.first:
+            await query.check_replay(call.begin, ranges)
+        return await self._served(ranges, call.wait)
+
+    async def _served(self, ranges: Sequence[ShardRange], at_most: float) -> BatchPlan:
+        placed = await self._run.placed(ranges, at_most, self._name)
+        numbers: dict[FetcherAddress | None, int] = {}
+        sizes = self._advance.sizes
+        shards = [
+            (wanted.key, numbers.setdefault(fetcher, len(numbers)), sizes.get(wanted.key))
+            for wanted, fetcher in zip(ranges, placed, strict=True)
+        ]
+        strict: frozenset[str] = frozenset()
+        if self._options.deaggregate is Deaggregation.STRICT and ranges:
+            strict = await self.query.strict({wanted.key.stream for wanted in ranges})
+        return BatchPlan(list(numbers), shards, sorted(strict))
+
+    # -- helpers
+
+    def _step(
+        self,
+        end: Offset | None = None,
+        *,
+        again: bool = False,
+        size: tuple[int, int] | None = (0, 0),
+        behind: Sequence[tuple[ShardKey, int | None]] = (),
+        plan: BatchPlan | None = None,
+    ) -> Step:
+        if end is not None:
+            self._told(end)
+        ending = self._ending.state() if self._ending.changed else None
+        total, data = size or (None, None)
+        return Step(end, again, total, data, list(behind), plan, ending)
+
+    def _told(self, end: Offset) -> None:
+        """Note an end that Spark may process. It replaces an earlier one with the same mark."""
+        self._ends = [each for each in self._ends[-1:] if each.mark != end.mark] + [end]
+
+    async def _done(self, end: Offset) -> None:
+        """Commit an offset once: both the driver's report and Spark's next call may name it."""
+        if end is self._committed:
+            return
+        await self.query.commit(end)
+        self._committed = end
+        # A late report of an earlier micro-batch must take nothing back.
+        while end in self._ends:
+            del self._ends[0]
+
+    async def _has_leases(self, at_most: float) -> bool:
+        """Wait, once, until this query may read."""
+        self._may_read = self._may_read or await self.query.wait_held(at_most)
+        return self._may_read
+
+    async def _added_streams(self, position: Offset) -> Mapping[ShardKey, Position]:
+        """The start of streams that are not in the query's offset, chosen once; empty if there are none."""
+        if self._knows_all or not (names := self._streams - {key.stream for key in position}):
+            # So do all later offsets.
+            self._knows_all = True
+            return {}
+        if self._added is None:
+            self._added = await self._run.added(self._options.new_stream_start, sorted(names))
+        return self._added
+
+    async def _look_for_ends(self, position: Offset, at_most: float) -> bool:
+        if (found := await self.query.ends(position, at_most)) is not None:
+            now = self._run.clock.monotonic()
+            self._ending.found(found.ends, now, complete=found.complete, lasts=found.lasts)
+        return found is not None

@@ -1,0 +1,330 @@
+"""One run of an application: its leases, fetching, checkpoints and queries. It lives in one event loop and is not thread-safe.
+
+Positions from Spark's offsets decide what is read; the lease only decides whether this run may read at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from kinesis_efo.clock import Clock, within
+from kinesis_efo.decisions.processed import Processed
+from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.fetcher.background import all_of
+from kinesis_efo.fetcher.coordinator import Coordinator
+from kinesis_efo.fetcher.status import QueryStatus, ShardStatus
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.checkpoints import Checkpoints
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.leases.run import LeaseListener, RunLease
+from kinesis_efo.leases.store import LeaseStore
+from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
+from kinesis_efo.run.strictness import Strictness
+from kinesis_efo.sharing.query_fetching import QueryFetching
+from kinesis_efo.sharing.standing import lag_of, slowest
+
+_CLOSING_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.1
+
+
+class Fetching(Protocol):
+    """Fetches the shards of a run: `LocalFetching`, or `Cluster`."""
+
+    def start(self, coordinator: Coordinator) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """Stop fetching."""
+
+    def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
+        """Add a query.
+
+        Args:
+            name: Identifies it in the run.
+            max_skew: See `MicroBatchPlanner`.
+        """
+
+    @property
+    def reading(self) -> bool:
+        """Whether a task is reading a range. A task that has taken nothing for long does not count. Thread-safe."""
+
+    def begin(self, stream: str) -> None:
+        """Start to fetch a stream whose lease is held."""
+
+    def end(self, stream: str) -> None:
+        """Stop reading a stream whose lease is lost, at once."""
+
+    def fetcher_of(self, key: ShardKey) -> str | None:
+        """The name of a shard's fetcher; None if it has none, or the run has only one fetcher."""
+
+    def statuses(self, stream: str | None = None) -> list[ShardStatus]:
+        """The status of each shard of one stream, or of all."""
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        """The time up to which all records that arrived are at or before a position; None if unknown."""
+
+
+class Planning(Protocol):
+    """A query of a run, as the run sees it: `Query`."""
+
+    @property
+    def done(self) -> Mapping[ShardKey, Position]:
+        """The position up to which each shard is processed."""
+
+    @property
+    def number(self) -> int:
+        """Its number in the run, in the order of joining."""
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether it catches up in a shard. Thread-safe."""
+
+    def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
+        """Its status for tools.
+
+        Args:
+            shards: Whether to list its shards.
+            stream: Count only the shards of this stream; None: all.
+        """
+
+    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        """Set the rows of a stream whose lease is now held."""
+
+    def stop(self) -> None:
+        """Stop the tasks that it has started. The run's failure ends waiting calls."""
+
+
+class Run(LeaseListener):
+    """One run. It reads a stream as long as it holds the stream's lease.
+
+    Args:
+        streams: The streams to read.
+        fetching: Fetches the shards.
+        leases: The run's lease on each stream; not started yet.
+        table: Where checkpoints are written.
+        lease_keys: Maps rows to shards.
+        checkpoint_rate: Most checkpoints written a second.
+        patience: Seconds to wait for a lease that is needed to go on.
+        clock: Time.
+
+    Attributes:
+        failure: The error that ended the run.
+        queries: The queries.
+        continued: See `Resumption`.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        fetching: Fetching,
+        leases: RunLease,
+        table: LeaseStore,
+        lease_keys: LeaseKeys,
+        checkpoint_rate: float,
+        patience: float,
+        clock: Clock,
+    ) -> None:
+        super().__init__()
+        self.queries: list[Planning] = []
+        self.continued: Final[set[str]] = set()
+        self.streams: Final = streams
+        self.fetching: Final = fetching
+        self.leases: Final = leases
+        self.lease_keys: Final = lease_keys
+        self.patience: Final = patience
+        self.clock: Final = clock
+        self.strictness: Final = Strictness(streams, leases, patience, clock)
+        self._joined = 0
+        self._rows: dict[str, Mapping[str, Lease]] = {}
+        self._wanted: dict[Planning, Offset] = {}
+        self._checkpoints = Checkpoints(
+            table,
+            lease_keys,
+            leases.epoch,
+            streams.identity,
+            checkpoint_rate,
+            clock,
+            read_until=fetching.read_until,
+            failure=self.failure,
+            fetcher=fetching.fetcher_of,
+        )
+        self._processed = Processed(streams.ancestors, self._checkpoints.stored)
+
+    async def start(self, endpoint: str, status: str | None = None) -> None:
+        """Begin to take the lease on each stream.
+
+        Args:
+            endpoint: Where this run serves data, for the lease rows.
+            status: Where tools ask for its status, for the lease rows.
+
+        Raises:
+            LeaseTableError: The lease table cannot be used.
+            StreamError: A stream cannot be listed.
+        """
+        self.fetching.start(self)
+        await self.leases.start(self, endpoint, status)
+        self._checkpoints.start()
+        await all_of(self.streams.refresh(patient=True), self.streams.identify())
+        self.leases.want(self.streams.streams)
+
+    async def stop(self) -> None:
+        """Stop fetching, write the last checkpoints and release the leases. Waiting calls fail."""
+        self.failure.stop()
+        for query in self.queries:
+            query.stop()
+        await within(self.clock, _CLOSING_SECONDS, self.fetching.stop())
+        await self._checkpoints.stop()
+        await self.leases.stop()
+
+    # -- what its queries ask
+
+    def join(self, query: Planning) -> int:
+        """Add a query; returns its number."""
+        self.queries.append(query)
+        self._processed.join(query)
+        self._joined += 1
+        for stream, rows in self._rows.items():
+            query.lease_taken(stream, rows)
+        return self._joined
+
+    def leave(self, query: Planning) -> None:
+        """Remove a query: checkpoints do not wait for it any more."""
+        if query not in self.queries:
+            return
+        self.queries.remove(query)
+        self._wanted.pop(query, None)
+        self._note(self._processed.leave(query), {})
+        if self._wanted:
+            self._want()
+
+    def want(self, query: Planning, offset: Offset) -> list[ShardKey]:
+        """Write checkpoints of the shards that a query reads from now on.
+
+        Args:
+            query: The query.
+            offset: Where it is.
+
+        Returns:
+            Shards that no listing has yet. Call again when one has them, so that their rows are completed.
+        """
+        self._wanted[query] = offset
+        self._processed.begin(query, offset)
+        shards = self._want()
+        return [key for key in offset if not shards[key].is_known]
+
+    def _want(self) -> dict[ShardKey, LeaseInfo]:
+        shards: dict[ShardKey, LeaseInfo] = {}
+        for offset in self._wanted.values():
+            for key in offset:
+                if key not in shards:
+                    shards[key] = self.streams.lease_info(key, offset[key])
+        self._checkpoints.want(shards)
+        return shards
+
+    def commit(
+        self, query: Planning, offset: Offset, before: Offset | None, records: Mapping[ShardKey, LastRecord]
+    ) -> None:
+        """Move the checkpoints to where all queries are.
+
+        Args:
+            query: The query that has advanced.
+            offset: Positions up to which it has processed everything.
+            before: The offset of its last call; None for the first one.
+            records: The last records at these positions, if known.
+        """
+        moved = self._processed.commit(query, offset, before)
+        # A record belongs to this query's position: ignore it if another query is behind that.
+        self._note(moved, {key: record for key, record in records.items() if moved.get(key) == offset.get(key)})
+
+    def _note(self, moved: Mapping[ShardKey, Position], records: Mapping[ShardKey, LastRecord]) -> None:
+        for key, position in moved.items():
+            if position.is_end:
+                self._checkpoints.finish(key, self.streams.stream(key.stream).lineage.children(key.shard))
+            else:
+                self._checkpoints.note(key, position, records.get(key))
+
+    # -- what the run's lease calls
+
+    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        """Begin to read a stream whose lease is now held."""
+        self._checkpoints.found(stream, rows)
+        self._rows[stream] = rows
+        for query in self.queries:
+            query.lease_taken(stream, rows)
+        # A stopping run gives a lease that it has just taken back, and would not stop a stream begun now.
+        if self.failure.error is None:
+            self.fetching.begin(stream)
+
+    def lease_lost(self, stream: str, owner: str | None) -> None:
+        """Stop reading a stream whose lease is gone. If another run took it, the query fails."""
+        self.fetching.end(stream)
+        if owner is not None:
+            self.failure.set(
+                LeaseLostError(
+                    f"{readable(owner)} took the lease on stream {stream} while this query was reading: the application has a second "
+                    "query, or this one was stopped for longer than leaseTimeout. Nothing was lost; run one query per application"
+                )
+            )
+
+    def lag(self, stream: str) -> Lag:
+        """The run's lag in a stream, for its lease row."""
+        queries = [query.status(stream=stream) for query in self.queries] if self._are_several else []
+        return lag_of(self.fetching.statuses(stream), round(self.clock.time() * 1000), queries)
+
+    async def status(self) -> list[ShardStatus]:
+        """The status of each shard for tools, with the position of the slowest query."""
+        done = {query.number: query.done for query in self.queries}
+        found = slowest(done, self.streams.ancestors)
+        told = []
+        for each in self.fetching.statuses():
+            number, position = found.get(each.key, (None, None))
+            told.append(
+                replace(
+                    each,
+                    done=None if position is None else str(position),
+                    query=number if len(done) > 1 else None,
+                )
+            )
+        return told
+
+    def query_statuses(self, *, shards: bool = False) -> list[QueryStatus]:
+        """The status of each query for tools; empty for a single query that does not catch up.
+
+        Args:
+            shards: Whether to list their shards.
+        """
+        return [query.status(shards=shards) for query in self.queries] if self._are_several else []
+
+    @property
+    def _are_several(self) -> bool:
+        return len(self.queries) > 1 or any(query.reads_apart for query in self.queries)
+
+    def count_queries(self) -> tuple[int, int]:
+        """The number of queries, and of those that are catching up. Thread-safe."""
+        queries = list(self.queries)
+        return len(queries), sum(query.reads_apart for query in queries)
+
+    # -- what the fetcher asks
+
+    def may_read(self, shard: ShardKey) -> bool:
+        return self.leases.is_held(shard.stream)
+
+    async def may_open(self, shard: ShardKey) -> None:
+        """See `Coordinator`. The lease may be lost while a feed waits for its turn, if this process was suspended."""
+        while not self.leases.is_held(shard.stream):
+            await self.clock.sleep(_LOOK_SECONDS)
+
+    def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
+        return FetcherError(
+            f"the lease on stream {shard.stream} could not be taken within {seconds:.0f} s: another run holds it, or the lease table "
+            "does not answer; `kinesis-efo leases list` shows its owner: stop that query"
+        )
+
+    def read_until(self, shard: ShardKey, position: Position) -> float | None:
+        return self._checkpoints.read_until(shard, position)

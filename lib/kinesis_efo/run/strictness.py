@@ -1,0 +1,81 @@
+"""Finds the streams of which KPL aggregates may be left out, if the option `deaggregate` asks for it.
+
+They may not be left out if Kinesis itself ever distributed the stream's records: its aggregates are then in any shard, and are not
+sent again. DescribeStreamSummary has only the present strategy, so an earlier one is kept in the run's row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.leases.run import RunLease
+from kinesis_efo.records.distribution import Distribution, lenient
+
+logger = logging.getLogger(__name__)
+
+ASK_SECONDS: Final = 5.0
+"""Time between two calls for a stream. AWS allows 20 calls of DescribeStreamSummary a second for the whole account."""
+
+
+class Strictness:
+    """Follows how the records of streams are distributed.
+
+    Args:
+        streams: The streams of the run.
+        leases: The run's leases, whose notes keep what was seen.
+        patience: Seconds to wait for a lease.
+        clock: Time.
+    """
+
+    def __init__(self, streams: Streams, leases: RunLease, patience: float, clock: Clock) -> None:
+        self._streams = streams
+        self._leases = leases
+        self._patience = patience
+        self._clock = clock
+        self._asked: dict[str, tuple[float, Distribution]] = {}
+        self._said: set[tuple[str, Distribution]] = set()
+
+    async def of(self, names: Collection[str]) -> frozenset[str]:
+        """The streams of which aggregates may be left out. Waits for the streams' leases.
+
+        Args:
+            names: Logical names.
+
+        Raises:
+            LeaseError: A lease cannot be taken.
+        """
+        await self._leases.wait_held(names, self._patience)
+        strict = await asyncio.gather(*(self._is_strict(name) for name in names))
+        return frozenset(name for name, is_strict in zip(names, strict, strict=True) if is_strict)
+
+    async def _is_strict(self, name: str) -> bool:
+        if not self._leases.notes.was_distributed(name):
+            distribution = await self._distribution(name)
+            if distribution is Distribution.KEYED:
+                return True
+            if distribution is Distribution.UNKNOWN:
+                self._say(name, distribution)
+                return False
+            self._leases.notes.note_distributed(name)
+        self._say(name, Distribution.AUTO)
+        return False
+
+    async def _distribution(self, name: str) -> Distribution:
+        asked_at, known = self._asked.get(name, (-ASK_SECONDS, Distribution.UNKNOWN))
+        if self._clock.monotonic() - asked_at < ASK_SECONDS:
+            return known
+        told = await self._streams.stream(name).distribution()
+        if told is Distribution.UNKNOWN:
+            told = known  # a failed call takes nothing back
+        self._asked[name] = self._clock.monotonic(), told
+        return told
+
+    def _say(self, name: str, distribution: Distribution) -> None:
+        if (name, distribution) not in self._said:
+            self._said.add((name, distribution))
+            logger.warning("%s", lenient(name, distribution))

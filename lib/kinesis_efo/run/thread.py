@@ -1,0 +1,201 @@
+"""Runs the event loop of a run in a thread, opens its AWS clients, and stops everything in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import AsyncExitStack
+from typing import Any, Final, TypeVar
+
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.aws_errors import describe
+from kinesis_efo.calls.address import FetcherAddress, Listening
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.failure import stopped
+from kinesis_efo.fetcher.assembly import stream_opener
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.kinesis.clock import KinesisClock
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
+from kinesis_efo.leases.table import LeaseTable, client_config
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.patience import Patience, passes
+from kinesis_efo.run.whole_run import RunSetup, StartFetchers, WholeRun
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_STOP_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 1.0
+_KEPT_LINES: Final = 1_000
+
+
+class RunThread:
+    """A run in a thread.
+
+    Args:
+        manifest: The application, with the streams to read.
+        options: The options of the query.
+        listening: Where to listen for tasks.
+        secret: The secret of the run.
+        start_fetchers: Starts fetchers in other processes; None: one fetcher runs here.
+        clock: Time.
+        limits: Kinesis' time limits; tests shorten them.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        options: SourceOptions,
+        listening: Listening,
+        secret: str,
+        *,
+        start_fetchers: StartFetchers | None = None,
+        clock: Clock | None = None,
+        limits: Limits = KINESIS_LIMITS,
+    ) -> None:
+        self.secret: Final = secret
+        self.streams_changed: Callable[[dict[str, str]], None] = lambda _: None
+        self._setup = RunSetup(manifest, options, listening, start_fetchers, secret, limits)
+        self._clock = KinesisClock(clock or SystemClock())
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kinesis-efo fetcher", daemon=True)
+        self._stack = AsyncExitStack()
+        self._said: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._stopping = threading.Lock()
+        self._whole: WholeRun | None = None
+
+    def start(self) -> None:
+        """Start fetching on demand.
+
+        Raises:
+            KinesisEfoError: The lease table, a stream or the credentials cannot be used.
+        """
+        self._thread.start()
+        try:
+            self._call(self._open())
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def whole(self) -> WholeRun:
+        """The run. Only after `start`; it lives in the run's event loop."""
+        assert self._whole is not None
+        return self._whole
+
+    @property
+    def address(self) -> FetcherAddress:
+        """The address of the fetcher, or of the run if fetchers are in other processes. Only after `start`."""
+        return self.whole.address
+
+    def say(self, line: str) -> None:
+        """Let the next client that calls write a log line. Only the newest lines are kept. Thread-safe."""
+        self._said.append(line)
+
+    def close(self, *, only_if_alone: bool = False) -> bool:
+        """Accept no new clients; see `Clients.close`."""
+
+        async def close() -> bool:
+            return self.whole.close(only_if_alone=only_if_alone)
+
+        try:
+            return self._call(close())
+        except FetcherUnreachableError:
+            return True
+
+    def stop(self) -> None:
+        """Release the leases, close every connection, end the thread. Takes bounded time; may be called again."""
+        with self._stopping:
+            self._stop()
+
+    def _stop(self) -> None:
+        if not self._thread.is_alive():
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result(_STOP_SECONDS)
+        except (TimeoutError, CancelledError):
+            logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
+        except Exception:
+            # Whatever fails, the process has to end.
+            logger.exception("a part of the fetcher did not stop in order; the rest is stopped all the same")
+        if self._whole is not None:
+            self._end(self._whole)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(2)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _end(self, whole: WholeRun) -> None:
+        # Only after the leases were released: a successor waits for them.
+        try:
+            whole.end_report()
+        except Exception:
+            logger.exception("the last metrics were not reported")
+        # `shutdown` waits for running calls. They ended with the fetcher, but a stuck one must not block this thread.
+        closing = threading.Thread(target=whole.service.shutdown, daemon=True)
+        closing.start()
+        closing.join(2)
+
+    # -- inside
+
+    async def _open(self) -> None:
+        setup, options, clock = self._setup, self._setup.options, self._clock
+        manifest = setup.manifest
+        clients = AsyncClients(options.aws, manifest.region)
+        await self._wait_for_credentials(clients)
+        enter = self._stack.enter_async_context
+        dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout)))
+        table = LeaseTable(dynamo, manifest.lease_table, declared_by=manifest.declared_by)
+        budget = Budget(options.buffer_bytes, now=clock.monotonic)
+        open_stream = await stream_opener(self._stack, clients, manifest.source, options, budget, clock, setup.limits)
+        self._whole = WholeRun(setup, table, open_stream, budget, clock, self._tell_streams, self._said)
+        await self._whole.start(self._stack)
+
+    def _tell_streams(self, arns: dict[str, str]) -> None:
+        self.streams_changed(arns)
+
+    async def _wait_for_credentials(self, clients: AsyncClients) -> None:
+        """Get credentials, and retry passing errors. A lasting error is left to the first call, which explains it better."""
+        options = self._setup.options
+        role = options.aws.role_arn
+        what = f"AssumeRole of {role}" if role else "AWS credentials"
+        try:
+            await Patience(options.retry, self._clock).call(what, clients.credentials)
+        except KinesisEfoError:
+            raise
+        except Exception as error:
+            if passes(error):
+                raise FetcherError(
+                    f"application {self._setup.manifest.application}: no answer to {what} for as long as kinesis-efo option "
+                    f"'subscribe.retryTimeout' says: {describe(error)}. Nothing was lost: start the query again"
+                ) from error
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise stopped() from None
+        return finished(future, self._thread.is_alive)
+
+
+def finished(future: Future[T], alive: Callable[[], bool]) -> T:
+    """The result of a call into an event loop of another thread.
+
+    Args:
+        future: The call.
+        alive: Whether the loop runs: a stopped event loop never completes its futures.
+
+    Raises:
+        FetcherUnreachableError: The loop was stopped.
+    """
+    while not wait((future,), _LOOK_SECONDS).done:
+        if not alive():
+            raise stopped()
+    return future.result()

@@ -1,0 +1,285 @@
+"""Assembles the parts of a run. All of it runs in the event loop of the run's thread; see `RunThread`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final, Protocol
+
+from kinesis_efo.calls.address import FetcherAddress, Listening, network_namespace
+from kinesis_efo.calls.service import Desk
+from kinesis_efo.calls.tls import Certificate
+from kinesis_efo.clock import Clock
+from kinesis_efo.cluster.cluster import Apart, Cluster, PlannerService
+from kinesis_efo.cluster.probe import nobody_listens
+from kinesis_efo.cluster.remote import FetcherPlan
+from kinesis_efo.fetcher.assembly import certificate_for
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.collector import FetcherCollector
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.service import FetcherService
+from kinesis_efo.fetcher.status import STATUS, RunStatus, StatusAccess, StatusRequest
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import WhereRequest
+from kinesis_efo.kinesis.clock import KinesisClock
+from kinesis_efo.kinesis.recovery import Limits
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.owner import owner_id
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import RunLease
+from kinesis_efo.leases.store import LeaseStore
+from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.metrics import report
+from kinesis_efo.options import SourceOptions, Start
+from kinesis_efo.patience import Patience
+from kinesis_efo.positions import Offset, ShardRange
+from kinesis_efo.run.clients import Clients
+from kinesis_efo.run.query import Query
+from kinesis_efo.run.query_planner import QueryPlanner
+from kinesis_efo.run.run import Run
+from kinesis_efo.run.start import added_offset, start_offset
+from kinesis_efo.run.streams import RunStreams
+from kinesis_efo.sharing.local_fetching import LocalFetching
+
+logger = logging.getLogger(__name__)
+
+
+class _StartOffset(Protocol):
+    """`start_offset`, or `added_offset`."""
+
+    async def __call__(
+        self, start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
+    ) -> Offset: ...
+
+
+class RemoteFetchers(Protocol):
+    """The fetchers of a run in other processes."""
+
+    def problem(self) -> str:
+        """What keeps them from starting; empty if unknown."""
+
+    def stop(self) -> None:
+        """Stop all of them."""
+
+
+StartFetchers = Callable[[FetcherPlan], RemoteFetchers]
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """The settings of a run.
+
+    Attributes:
+        manifest: The application, with the streams to read.
+        options: The options of its first query.
+        listening: Where to listen for tasks.
+        start_fetchers: Starts fetchers in other processes; None: one fetcher runs here.
+        secret: The secret of the run.
+        limits: Kinesis' time limits.
+    """
+
+    manifest: Manifest
+    options: SourceOptions
+    listening: Listening
+    start_fetchers: StartFetchers | None
+    secret: str
+    limits: Limits
+
+
+class WholeRun:
+    """A run with all its parts; implements `RunOfClients` and `RunOfQuery`.
+
+    Args:
+        setup: Its settings.
+        table: The lease table.
+        open_stream: Opens a stream; it lists no shards.
+        budget: The budget of a fetcher in this process.
+        clock: Time.
+        streams_changed: Called with the ARNs of its streams, by logical name, if a client adds some, and with none once it has failed.
+        said: Log lines for the next client that calls to write.
+
+    Attributes:
+        run: The run.
+        cluster: The fetchers of other processes; None: one fetcher runs here.
+        fetcher: The fetcher of this process; None: fetchers are in other processes.
+        service: Where tasks read, or ask for the fetcher of a shard.
+        options: The options of its first query.
+        clock: Time.
+        certificate: The TLS certificate of the service; None: it does not use TLS.
+        emptied: Set when its last client has left.
+        end_report: Reports the last metrics.
+    """
+
+    def __init__(
+        self,
+        setup: RunSetup,
+        table: LeaseTable,
+        open_stream: Callable[[StreamRef], Stream],
+        budget: Budget,
+        clock: KinesisClock,
+        streams_changed: Callable[[dict[str, str]], None],
+        said: deque[str],
+    ) -> None:
+        manifest, options = setup.manifest, setup.options
+        self.options: Final = options
+        self.clock: Final[Clock] = clock
+        self.end_report: Callable[[], None] = lambda: None
+        self._setup = setup
+        self._table = table
+        self._keys = LeaseKeys(manifest.stream_names)
+        self._streams = RunStreams(manifest, open_stream)
+        self._streams_changed = streams_changed
+        self._clients: Final = Clients(self, said)
+        self.emptied: Final = threading.Event()
+        self.certificate: Certificate | None = None
+        self._fetchers: RemoteFetchers | None = None
+        self._desk = Desk(secrets.token_urlsafe(16), STATUS, StatusRequest, self._status)
+        self.cluster: Cluster | None = None
+        self.fetcher: Fetcher | None = None
+        random, streams, keys = Random(), Streams(self._streams.opened), self._keys
+        timing = Timing(options.lease_timeout, options.retry.timeout)
+        self._leases = RunLease(table, owner_id(random), keys, timing, clock, random, application=manifest.application)
+        settings = FetcherSettings(
+            options.fail_on_data_loss, options.patience, options.arrival_step, options.retry.timeout
+        )
+        fetching: Cluster | LocalFetching
+        if setup.start_fetchers is not None:
+            fetching = self.cluster = self._cluster(streams, settings)
+        else:
+            self.fetcher = Fetcher(streams, budget, settings, clock)
+            fetching = LocalFetching(self.fetcher, clock, together=options.hold_together)
+        rate, patience = options.checkpoint_rate, options.patience
+        self.run: Final = Run(streams, fetching, self._leases, table, keys, rate, patience, clock)
+        # Hide a failed run at once, so that no query joins it.
+        self.run.failure.on_set(lambda: self._streams_changed({}))
+        self.service: Final = self._serve(fetching)
+
+    def _cluster(self, streams: Streams, settings: FetcherSettings) -> Cluster:
+        options, clock = self.options, self.clock
+        return Cluster(
+            streams,
+            self._leases.seconds,
+            options.lease_timeout,
+            clock,
+            gone=nobody_listens,
+            problem=lambda: self._fetchers.problem() if self._fetchers is not None else "",
+            apart=Apart(options.buffer_bytes, lambda budget: Fetcher(streams, budget, settings, clock, apart=True)),
+            together=options.hold_together,
+        )
+
+    def _serve(self, fetching: Cluster | LocalFetching) -> FetcherService | PlannerService:
+        """The service by which tasks and other fetchers reach this process."""
+        setup, loop = self._setup, asyncio.get_running_loop()
+        certificate = self.certificate = certificate_for(self.options, setup.listening, self.clock)
+        more = self._clients.answer
+        service: FetcherService | PlannerService
+        if isinstance(fetching, Cluster):
+            service = PlannerService(fetching, loop, setup.secret, setup.listening, certificate, self._desk, more)
+        else:
+            service = FetcherService(fetching.of, loop, setup.secret, setup.listening, certificate, self._desk, more)
+        ways = map(service.address.location, service.address.hosts_from(network_namespace()))
+        logger.debug("tasks reach the %s at %s", service.what, ", ".join(ways))
+        return service
+
+    def _end_fetchers(self) -> None:
+        if self._fetchers is not None:
+            self._fetchers.stop()
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Take the leases and begin.
+
+        Args:
+            stack: Stops the run and its parts.
+
+        Raises:
+            KinesisEfoError: The lease table or a stream cannot be used.
+        """
+        begin_fetchers, manifest = self._setup.start_fetchers, self._setup.manifest
+        stack.callback(self._end_fetchers)
+        stack.push_async_callback(self.run.stop)
+        stack.push_async_callback(self._clients.stop)
+        await self.run.start(str(self.address), StatusAccess(self.address, self._desk.token).to_text())
+        if begin_fetchers is not None:
+            self._fetchers = begin_fetchers(FetcherPlan(manifest, self.options, self.address, self._setup.secret))
+        about = {"application": manifest.application, "environment": manifest.environment}
+        shards, now, queries = self.options.metrics.shards, self.clock.monotonic, self.run.count_queries
+        collector = FetcherCollector(self.fetcher, self._streams.opened, self._leases, about, shards, now, queries)
+        self.end_report = report(collector, self.options.metrics)
+        logger.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams.opened))
+
+    # -- what its queries need
+
+    @property
+    def address(self) -> FetcherAddress:
+        """Where tasks read, or ask for the fetcher of a shard."""
+        return self.service.address
+
+    @property
+    def planner_address(self) -> FetcherAddress | None:
+        return self.address if self.cluster is not None else None
+
+    @property
+    def reading(self) -> bool:
+        return self.run.fetching.reading
+
+    async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
+        found = await self._begin(start_offset, start, names)
+        query.begins(names, from_leases=start.from_leases)
+        # Queries that start at LATEST begin at the same record.
+        return query.at_front(found) if start == Start() and len(self.run.queries) > 1 else found
+
+    async def added(self, start: Start, names: Collection[str]) -> Offset:
+        return await self._begin(added_offset, start, names)
+
+    async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
+        if (cluster := self.cluster) is None:
+            return [self.address] * len(ranges)
+        cluster.expect({wanted.key: wanted.after for wanted in ranges})
+        return (await cluster.where(WhereRequest.of(ranges, at_most, query))).fetchers
+
+    async def _begin(self, ask: _StartOffset, start: Start, names: Collection[str]) -> Offset:
+        streams = {name: self._streams.opened[name] for name in names}
+        asking = partial(ask, start, streams, self._table, self._keys, self.clock)
+        return await Patience(self.options.retry, self.clock).call(f"the rows of {self._table.label}", asking)
+
+    # -- clients
+
+    def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
+        return self._streams.faults(streams)
+
+    def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
+        self._streams.add(streams)
+        self._streams_changed(self._streams.arns)
+        return asyncio.create_task(self._extended(streams), name="extend")
+
+    async def _extended(self, names: Collection[str]) -> None:
+        await self._streams.ready(names)
+        self.run.leases.extend(names)
+
+    def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
+        query = Query(self.run, options.ends, name=name, max_skew=self.options.max_shard_skew, streams=streams)
+        return QueryPlanner(self, query, name, options, streams)
+
+    def close(self, *, only_if_alone: bool = False) -> bool:
+        """Accept no new clients; see `Clients.close`."""
+        return self._clients.close(only_if_alone=only_if_alone)
+
+    # -- tools
+
+    async def _status(self, request: StatusRequest) -> RunStatus:
+        room = self.fetcher.budget.limit if self.fetcher is not None else 0
+        if self.cluster is not None:
+            room = self.cluster.room
+        queries = self.run.query_statuses(shards=request.query_shards)
+        return RunStatus(self.clock.time(), await self.run.status(), room, time.process_time(), queries)

@@ -1,0 +1,317 @@
+"""Fetches for one query of a run: from the shared buffers, or by catching up.
+
+If the run has one query, a shard's subscription restarts wherever the query needs it. With several, it never goes back for a query while
+another one uses it: a query that is behind catches up with GetRecords until it reaches the shared buffer. Its claim on that starts
+shortly before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, Protocol
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.failure import Failure
+from kinesis_efo.fetcher.buffer import STARVING_SECONDS
+from kinesis_efo.fetcher.feed import FetchCounts
+from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner, ShardProgress
+from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
+from kinesis_efo.sharing.apart_reading import ApartReading, ApartRules
+from kinesis_efo.sharing.query_buffers import QueryBuffers
+from kinesis_efo.sharing.serving import QueryTasks
+from kinesis_efo.sharing.shared import SharedBuffers
+from kinesis_efo.sharing.standing import Reads
+
+logger = logging.getLogger(__name__)
+
+_SENT_SECONDS: Final = 2.0
+"""An event that arrives this long after a moment was sent by Kinesis after that moment."""
+
+
+class Group(ApartRules, Protocol):
+    """The other queries of a run, for one of them; see `Sharing`."""
+
+    @property
+    def shared(self) -> SharedBuffers:
+        """The shared buffers."""
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is only one query."""
+
+    @property
+    def together(self) -> bool:
+        """Whether queries stay together even if one starves."""
+
+    def others_at(self, query: QueryFetching, key: ShardKey) -> list[Position]:
+        """The claims of the other queries on a shard."""
+
+    def follow(self) -> None:
+        """Update which shards are read, after a query's shards have changed."""
+
+    def commit(self, keys: Iterable[ShardKey]) -> Mapping[ShardKey, LastRecord]:
+        """Drop what no query needs any more of some shards; returns the last records before the new starts of their buffers."""
+
+    async def leave(self, query: QueryFetching) -> None:
+        """Remove a query."""
+
+    def make_room(self, query: QueryFetching) -> None:
+        """Make room for a starving query, if the claims of another one fill the buffers."""
+
+
+class QueryFetching:
+    """Fetches for one query.
+
+    Args:
+        group: The queries of the run.
+        name: Identifies it in the run.
+        max_skew: See `MicroBatchPlanner`.
+
+    Attributes:
+        name: The same.
+        failure: An error that ends this query only.
+        offset: How far it has planned, by its last poll; None before.
+        buffers: The buffers from which it plans.
+        tasks: Serves its tasks.
+    """
+
+    def __init__(self, group: Group, name: str = "", max_skew: float | None = None) -> None:
+        self.name: Final = name
+        self.failure = Failure()
+        self.offset: Offset | None = None
+        self._group = group
+        self._shared = group.shared
+        self._clock = group.clock
+        self._committed: Mapping[ShardKey, Position] = {}
+        self._has_let_go = False
+        self._sought: dict[ShardKey, float | Position] = {}
+        self._nothing_since: float | None = None
+        self.buffers: Final = QueryBuffers(self, group)
+        self._micro_batches = MicroBatchPlanner(self.buffers, self._clock, self._check, max_skew)
+        self._apart = self.buffers.apart = ApartReading(group, self._micro_batches, self._apart_failed)
+        self.tasks: Final = QueryTasks(self, group, self._apart)
+
+    async def leave(self) -> None:
+        """Stop reading, and withdraw all claims."""
+        await self._group.leave(self)
+
+    async def stop(self) -> None:
+        """Stop catching up. Waiting calls fail."""
+        self.failure.stop()
+        await self._apart.stop()
+
+    # -- what the query asks
+
+    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
+        """How far the next micro-batch may go; see `MicroBatchPlanner.poll`."""
+        self.follow(offset)
+        if ahead := self.buffers.ahead:
+            # These shards may stay without events while the subscription serves a query behind this one.
+            self._micro_batches.touch(ahead)
+        shards = await self._micro_batches.poll(offset, max_bytes, max_records, at_most)
+        for shard in shards if self._apart.claims else ():
+            self.buffers.planned(shard.key, shard.through)
+        if any(shard.records or shard.through.is_end for shard in shards):
+            self._nothing_since = None
+        elif not self._group.alone:
+            now = self._clock.monotonic()
+            self._nothing_since = now if self._nothing_since is None else self._nothing_since
+            if now - self._nothing_since >= STARVING_SECONDS:
+                self._nothing_since = now
+                self._group.make_room(self)
+        return shards
+
+    def follow(self, offset: Offset) -> None:
+        """Note where the query is."""
+        if offset is not self.offset:
+            before, self.offset = self.offset, offset
+            if before is None or offset.has_ends or before.has_ends or before.keys() != offset.keys():
+                for key in self.buffers.ahead.keys() - offset.keys():
+                    del self.buffers.ahead[key]
+                self._group.follow()
+        if self._shared.withholds:
+            self._group.follow()
+
+    def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
+        """Drop what the query has processed, unless another one needs it.
+
+        Args:
+            offset: Positions up to which it has processed everything.
+
+        Returns:
+            For shards whose buffer now starts elsewhere: the last record before the start, if known.
+        """
+        self._check()
+        self._committed = offset
+        own = self._apart.commit(offset)
+        return {**own, **(self._shared.commit(offset) if self._group.alone else self._group.commit(offset))}
+
+    def expect(self, offset: Mapping[ShardKey, Position]) -> None:
+        """Begin to read shards from these positions on."""
+        self._shared.expect(offset)
+        self._begin(offset)
+
+    def last_record(self, wanted: ShardRange) -> int | None:
+        """The number of the last record of a range; None if the range has none or is not buffered."""
+        last = self._shared.last_record(wanted)
+        if (
+            last is None
+            and (own := self._apart.found(wanted.key)) is not None
+            and own.covers(wanted.after) is not False
+        ):
+            return own.last_up_to(wanted.through, wanted.after)
+        return last
+
+    def begin_stream(self, stream: str) -> None:
+        """Begin to read a stream whose lease is now held."""
+        shards = {key: position for key, position in (self.offset or {}).items() if key.stream == stream}
+        self._begin(shards)
+        self._micro_batches.touch(shards)
+        self._apart.allowed()
+
+    def end_stream(self, stream: str) -> None:
+        """Stop reading a stream whose lease is lost."""
+        self._apart.let_go(stream)
+
+    def touch(self, shards: Iterable[ShardKey]) -> None:
+        self._micro_batches.touch(shards)
+
+    def wake(self) -> None:
+        self._micro_batches.wake()
+
+    def at_front(self, offset: Offset) -> Offset:
+        """The start of a new query at LATEST: in shards that other queries read at the tip, the end of the shared buffer.
+
+        So queries that are started together begin at the same record.
+
+        Args:
+            offset: The start positions; a time means now.
+        """
+        moved = dict(offset)
+        for key, position in offset.items():
+            buffer = self._shared.found(key)
+            if buffer is None or position.kind is not PositionKind.AT_TIMESTAMP or not self._group.others_at(self, key):
+                continue
+            if self._shared.millis_behind(key) == 0 or buffer.end.kind is PositionKind.AT_TIMESTAMP:
+                moved[key] = buffer.end
+        found = offset if moved == offset else Offset(moved, offset.lasts, offset.mark)
+        self.follow(found)
+        return found
+
+    # -- where the shards end
+
+    async def seek_tips(self, shards: Collection[ShardKey]) -> None:
+        """Begin to find the current tips of shards; an open subscription's last event may have been sent earlier."""
+        if self._group.alone:
+            self._has_let_go = True
+            await self._shared.let_go(shards)
+        else:
+            since = self._clock.monotonic() + _SENT_SECONDS
+            for key in shards:
+                self._sought.setdefault(key, since)
+
+    def tip(self, key: ShardKey) -> Position | None:
+        """The tip of a shard at the time of `seek_tips`; None if not known yet."""
+        found = self._sought.get(key)
+        if isinstance(found, float) and (end := self._shared.tip_since(key, found)) is not None:
+            found = self._sought[key] = end
+        if isinstance(found, Position):
+            return found
+        # The present subscription was opened after `seek_tips` closed the earlier one.
+        return (self._shared.tip(key) if self._has_let_go else None) or self._apart.tip(key)
+
+    @property
+    def asks_apart(self) -> bool:
+        """Whether to ask for ends with GetRecords, because a new subscription would end the shared one."""
+        return not self._group.alone and self._group.may_read_apart
+
+    # -- what the group asks
+
+    @property
+    def reading(self) -> bool:
+        """Whether a task is reading a range from the query's own fetcher."""
+        return self._apart.reading
+
+    def claim(self, key: ShardKey) -> Position | None:
+        """From where on the query needs a shard's shared buffer; None if it does not use it."""
+        if key in self._apart.claims:
+            return self._apart.claims[key]
+        if (position := self._committed.get(key)) is not None:
+            return position
+        return None if self.offset is None else self.offset.get(key)
+
+    def lag_behind(self, other: QueryFetching) -> dict[ShardKey, int]:
+        """Bytes by shard that are buffered for this query, and that another query sharing the shard has already read."""
+        lags = {}
+        for key in self.offset or ():
+            mine, theirs = self.claim(key), other.claim(key)
+            if mine is None or theirs is None or mine == theirs or not theirs.reaches(mine):
+                continue
+            if (buffer := self._shared.found(key)) is not None and buffer.covers(mine) is not False:
+                left = 0 if theirs.is_end else buffer.held_behind(theirs)
+                if (size := buffer.held_behind(mine) - left) > 0:
+                    lags[key] = size
+        return lags
+
+    def holds_beside(self, other: QueryFetching) -> list[ShardKey]:
+        """The shards with buffered records that this query claims and another query does not read."""
+        return [
+            key
+            for key in self.offset or ()
+            if other.claim(key) is None
+            and self.claim(key) is not None
+            and (buffer := self._shared.found(key)) is not None
+            and buffer.records
+        ]
+
+    def withdraw(self, shards: Collection[ShardKey]) -> None:
+        """Withdraw the claims on the buffers of some shards, because they starve another query."""
+        self._apart.claims.update(dict.fromkeys(shards))
+        self._micro_batches.touch(shards)
+
+    def stop_catching_up(self) -> None:
+        """Plan from the shared buffers: Kinesis refuses GetRecords."""
+        self._micro_batches.touch(self._apart.claims)
+        self._apart.forbid()
+        self._micro_batches.wake()
+
+    # -- what tools ask
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it catches up in a shard. Thread-safe."""
+        return bool(self._apart.claims)
+
+    @property
+    def brought(self) -> FetchCounts:
+        """The number of calls and bytes of its own fetcher."""
+        return self._apart.brought
+
+    def reads(self, key: ShardKey) -> Reads:
+        """How it reads a shard."""
+        shared, own = self._shared.found(key), self._apart.plans(key)
+        claim = self.claim(key)
+        if own is None:
+            return Reads(self._shared, shared, shared, claim, apart=False)
+        return Reads(own, self._apart.found(key), shared, claim, apart=True)
+
+    # -- helpers
+
+    def _begin(self, offset: Mapping[ShardKey, Position]) -> None:
+        for key, position in offset.items():
+            if not position.is_end:
+                self.buffers.buffered(key, position)
+
+    def _apart_failed(self, error: KinesisEfoError) -> None:
+        self.failure.set(error)
+        self._micro_batches.wake()
+
+    def _check(self) -> None:
+        self._group.coordinator.failure.raise_if_set()
+        self.failure.raise_if_set()

@@ -1,0 +1,241 @@
+"""The queries of a run, and their claims on its shared buffers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.buffer import STARVING_SECONDS
+from kinesis_efo.fetcher.coordinator import Coordinator
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.positions import LastRecord, Position, ShardKey, lowest
+from kinesis_efo.sharing.query_fetching import QueryFetching
+from kinesis_efo.sharing.shared import SharedBuffers
+
+logger = logging.getLogger(__name__)
+
+_APART_PART: Final = 4
+"""While queries catch up, they have one of this many parts of the budget."""
+
+
+class Sharing:
+    """The queries of one run; implements `Group`, and forwards what happens in the shards to all of them.
+
+    Args:
+        shared: The shared buffers.
+        clock: Time.
+        budget: The budget of the buffers in this process.
+        apart: Makes a fetcher for a query that catches up; None: none can.
+        together: Whether queries stay together even if one starves: the option `slowQueries=hold`.
+
+    Attributes:
+        queries: The present queries.
+        coordinator: The run.
+    """
+
+    def __init__(
+        self,
+        shared: SharedBuffers,
+        clock: Clock,
+        budget: Budget,
+        apart: Callable[[Budget], Fetcher] | None,
+        *,
+        together: bool = False,
+    ) -> None:
+        self.shared: Final = shared
+        self.clock: Final = clock
+        self.together: Final = together
+        self.queries: list[QueryFetching] = []
+        self.coordinator: Coordinator
+        self._budget = budget
+        self._whole = budget.limit
+        self._apart = apart
+        self._apart_budgets: list[Budget] = []
+        self._kept: dict[ShardKey, Position] = {}
+
+    def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
+        """Add a query.
+
+        Args:
+            name: Identifies it in the run.
+            max_skew: See `MicroBatchPlanner`.
+        """
+        query = QueryFetching(self, name, max_skew)
+        self.queries.append(query)
+        return query
+
+    def named(self, name: str) -> QueryFetching:
+        """A query by its name.
+
+        Raises:
+            FetcherUnreachableError: It has ended, or has not joined this run yet.
+        """
+        for query in self.queries:
+            if query.name == name:
+                return query
+        raise FetcherUnreachableError("the run does not know the query of this task (any more)")
+
+    async def leave(self, query: QueryFetching) -> None:
+        """Remove a query and its claims."""
+        if query not in self.queries:
+            return
+        self.queries.remove(query)
+        await query.stop()
+        self.follow()
+        if self.queries and self.coordinator.failure.error is None:
+            self.commit(query.offset or ())
+
+    async def stop(self) -> None:
+        """Stop all queries from catching up."""
+        for query in self.queries:
+            await query.stop()
+
+    @property
+    def alone(self) -> bool:
+        return len(self.queries) == 1 and not self.queries[0].is_apart
+
+    @property
+    def reading(self) -> bool:
+        """Whether a task is reading a range from a query's own fetcher. Thread-safe."""
+        return any(query.reading for query in list(self.queries))
+
+    # -- what the run's lease calls
+
+    def begin(self, stream: str) -> None:
+        """Begin to read a stream whose lease is now held."""
+        for query in self.queries:
+            query.begin_stream(stream)
+        self.wake()
+
+    def end(self, stream: str) -> None:
+        """Stop catching up in a stream whose lease is lost."""
+        for query in self.queries:
+            query.end_stream(stream)
+        self.wake()
+
+    # -- what happens in the shards
+
+    def touch(self, shards: Iterable[ShardKey]) -> None:
+        known = list(shards)
+        for query in self.queries:
+            query.touch(known)
+
+    def wake(self) -> None:
+        for query in self.queries:
+            query.wake()
+
+    # -- which shards are read, and the claims on them
+
+    def positions(self) -> dict[ShardKey, Position]:
+        """The shards that are read, with the position of a query in each; `SHARD_END` only if all queries are there."""
+        found: dict[ShardKey, Position] = {}
+        for query in self.queries:
+            for key, position in (query.offset or {}).items():
+                if key not in found or found[key].is_end:
+                    found[key] = position
+        return found
+
+    def follow(self) -> None:
+        if len(self.queries) == 1 and (offset := self.queries[0].offset) is not None:
+            # With one query, skip the claims, which take some milliseconds for 8,000 shards.
+            self._kept.clear()
+            self.shared.follow(offset)
+            return
+        positions = self.positions()
+        self.shared.follow(positions)
+        self._keep([*positions, *self._kept])
+
+    def others_at(self, query: QueryFetching, key: ShardKey) -> list[Position]:
+        claims = [other.claim(key) for other in self.queries if other is not query]
+        return [claim for claim in claims if claim is not None and not claim.is_end]
+
+    def commit(self, keys: Iterable[ShardKey]) -> Mapping[ShardKey, LastRecord]:
+        self._keep(keys)
+        return self.shared.commit(dict(self._kept))
+
+    def _keep(self, shards: Iterable[ShardKey]) -> None:
+        for key in shards:
+            claims = [claim for query in self.queries if (claim := query.claim(key)) is not None]
+            if claims:
+                self._kept[key] = lowest(self._covered(key, claims) or claims)
+            else:
+                self._kept.pop(key, None)
+
+    def _covered(self, key: ShardKey, claims: Iterable[Position]) -> list[Position]:
+        """The claims that the shard's buffer covers. A query with another one will catch up."""
+        buffer = self.shared.found(key)
+        return [claim for claim in claims if not claim.is_end and (buffer is None or buffer.covers(claim) is not False)]
+
+    # -- catching up
+
+    @property
+    def may_read_apart(self) -> bool:
+        return self._apart is not None
+
+    def fetch_apart(self) -> Fetcher:
+        assert self._apart is not None
+        budget = Budget(1, now=self.clock.monotonic)
+        self._apart_budgets.append(budget)
+        self._share_budget()
+        return self._apart(budget)
+
+    def end_apart(self, fetcher: Fetcher) -> None:
+        self._apart_budgets.remove(fetcher.budget)
+        self._share_budget()
+
+    def forbid_apart(self, why: KinesisEfoError) -> None:
+        if self._apart is None:
+            return
+        self._apart = None
+        logger.warning(
+            "queries of one program that read the same stream wait for the slowest of them, because none may catch up by itself: %s",
+            why,
+        )
+        for query in self.queries:
+            query.stop_catching_up()
+
+    def _share_budget(self) -> None:
+        part = self._whole // _APART_PART
+        for each in self._apart_budgets:
+            each.limit = max(1, part // len(self._apart_budgets))
+        self._budget.limit = self._whole - part if self._apart_budgets else self._whole
+
+    # -- if a query starves
+
+    def make_room(self, query: QueryFetching) -> None:
+        if self.together or self._apart is None or not self.shared.wants_room(STARVING_SECONDS):
+            return
+        others = [other for other in self.queries if other is not query]
+        lags = {other: other.lag_behind(query) for other in others}
+        slowest = max(lags, key=lambda other: sum(lags[other].values()), default=None)
+        if slowest is None:
+            return
+        if shards := lags[slowest]:
+            logger.warning(
+                "%d bytes are buffered that one query of this program has not read yet, and another one finds no room: the slow one catches "
+                "up with GetRecords in %d shards",
+                sum(shards.values()),
+                len(shards),
+            )
+            most = {key: slowest.claim(key) for key in shards}
+            for other in others:
+                other.withdraw([key for key in shards if key in lags[other] and _lags_as(other.claim(key), most[key])])
+            self.commit(shards)
+            return
+        # No query can continue from these buffers: restart each at the lowest claim on it.
+        for key in self.positions():
+            claims = [claim for each in self.queries if (claim := each.claim(key)) is not None and not claim.is_end]
+            if claims and not self._covered(key, claims):
+                self.shared.begin_at(key, lowest(claims))
+        # No shard is shared: restart the buffers of another query, so that it waits for room again.
+        for key in max((other.holds_beside(query) for other in others), key=len):
+            if (at := self._kept.get(key)) is not None:
+                self.shared.begin_at(key, at)
+
+
+def _lags_as(claim: Position | None, most: Position | None) -> bool:
+    return claim is not None and most is not None and most.reaches(claim)

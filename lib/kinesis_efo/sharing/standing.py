@@ -1,0 +1,133 @@
+"""The status of a run's queries for tools, the slowest query of each shard, and the lag of the run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from kinesis_efo.decisions.event_index import EventIndex
+from kinesis_efo.fetcher.status import QueryShard, QueryStatus, ShardStatus
+from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, lowest
+
+
+class ShardReader(Protocol):
+    """A reader of shards: the shared buffers, or the fetcher of a query that catches up."""
+
+    def millis_behind(self, key: ShardKey) -> int | None:
+        """Milliseconds by which reading lags, by the last event."""
+
+
+class Reads(NamedTuple):
+    """How a query reads a shard.
+
+    Attributes:
+        by: The reader of the shard.
+        buffer: The reader's buffer; None if the shard is not read.
+        shared: The shared buffer; None if the shard is not read.
+        claim: The query's claim on the shared buffer; None if it has none.
+        apart: Whether the query catches up in the shard.
+    """
+
+    by: ShardReader
+    buffer: EventIndex | None
+    shared: EventIndex | None
+    claim: Position | None
+    apart: bool
+
+
+def stands(key: ShardKey, done: Position, reads: Reads, now: float) -> QueryShard:
+    """Where a query is in one shard.
+
+    Args:
+        key: The shard.
+        done: The position up to which it has processed everything.
+        reads: How it reads the shard.
+        now: Monotonic time, seconds.
+    """
+    buffer, shared, claim = reads.buffer, reads.shared, reads.claim
+    held = 0 if shared is None or claim is None else shared.held_behind(claim)
+    if done.is_end or buffer is None:
+        return QueryShard(*key, str(done), 0, 0, 0 if done.is_end else None, held, reads.apart)
+    since, behind = buffer.news_since(done), reads.by.millis_behind(key)
+    waiting = 0 if since is None else round(1000 * max(0.0, now - since))
+    return QueryShard(
+        *key,
+        str(done),
+        buffer.records_behind(done),
+        buffer.held_behind(done),
+        None if behind is None else behind + waiting,
+        held,
+        reads.apart,
+    )
+
+
+def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -> QueryStatus:
+    """A query's status with the sums over its shards.
+
+    Args:
+        query: The status without sums.
+        shards: Where it is in each shard.
+        each: Whether to list the shards.
+    """
+    known = list(shards)
+    worst = max(
+        (shard for shard in known if shard.millis is not None), key=lambda shard: shard.millis or 0, default=None
+    )
+    return replace(
+        query,
+        millis=None if worst is None else worst.millis,
+        stream=None if worst is None else worst.stream,
+        shard=None if worst is None else worst.shard,
+        records=sum(shard.records for shard in known),
+        bytes=sum(shard.bytes for shard in known),
+        held=sum(shard.held for shard in known),
+        apart=sum(shard.apart for shard in known),
+        shards=known if each else None,
+    )
+
+
+def slowest(
+    queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
+) -> dict[ShardKey, tuple[int, Position]]:
+    """The query that is furthest behind in each shard, and its position: `TRIM_HORIZON` if it still reads an ancestor.
+
+    Args:
+        queries: The positions of each query, by its number.
+        ancestors: All known ancestors of a shard.
+    """
+    found = {}
+    for key in {key for done in queries.values() for key in done}:
+        at = {number: done[key] for number, done in queries.items() if key in done}
+        if len(at) < len(queries):
+            before = ancestors(key)
+            at |= {
+                number: TRIM_HORIZON
+                for number, done in queries.items()
+                if number not in at and any(each in done for each in before)
+            }
+        position = lowest(at.values())
+        found[key] = next(number for number, each in at.items() if each == position), position
+    return found
+
+
+def lag_of(shards: Iterable[ShardStatus], at: int | None = None, queries: Iterable[QueryStatus] = ()) -> Lag:
+    """The lag of a run in a stream, for the lease table.
+
+    Args:
+        shards: The stream's shards.
+        at: The time, epoch milliseconds.
+        queries: If there are several, the status of each: it may be further behind than the shared buffers.
+
+    >>> lag_of([
+    ...     ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0), ShardStatus("orders", "s-2", "AFTER:7", 5_000, 10, 1.5, 200)
+    ... ])
+    Lag(shards=2, buffered=5000, millis_behind=1700, shard='s-2', records=10, at=None)
+    """
+    known = list(shards)
+    behind = [(each.millis, each.shard) for each in known if each.millis is not None]
+    behind += [(each.millis, each.shard or "") for each in queries if each.millis is not None]
+    worst, shard = max(behind, default=(None, None))
+    return Lag(len(known), sum(each.buffered for each in known), worst, shard, sum(each.records for each in known), at)

@@ -1,0 +1,155 @@
+"""Reads ranges in a task from the fetchers of their shards, even if a shard gets another fetcher in the middle of a range."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import takewhile
+from typing import Final
+
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
+from kinesis_efo.fetcher.work import PlannerClient, WhereRequest
+from kinesis_efo.positions import ShardRange
+from kinesis_efo.records.events import reached
+from kinesis_efo.tasks.client import CallEndedError, FetcherClient, RangePayloads
+
+logger = logging.getLogger(__name__)
+
+NOBODY_SECONDS: Final = 20.0
+"""A task that waits this long while there is no fetcher ends: a fetcher may need its core."""
+
+_WAIT_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.5
+
+
+class RangeReader:
+    """Reads the ranges of one task, as long as it makes progress once in `patience` seconds.
+
+    `planner` is where to ask for the fetcher of a shard; None if there is only one fetcher, which cannot be replaced. `query` is the name
+    of the query in its run.
+    """
+
+    def __init__(
+        self,
+        secret: str,
+        planner: FetcherAddress | None,
+        patience: float,
+        *,
+        query: str = "",
+        fetcher_at: Callable[[FetcherAddress, str], AbstractContextManager[FetcherClient]] = FetcherClient,
+        planner_at: Callable[[FetcherAddress, str], AbstractContextManager[PlannerClient]] = PlannerClient,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._secret = secret
+        self._planner = planner
+        self._patience = patience
+        self._query = query
+        self._fetcher_at = fetcher_at
+        self._planner_at = planner_at
+        self._now = now
+        self._sleep = sleep
+        self._nobody_since: float | None = None
+        self._left: list[ShardRange] = []
+        self._error: FetcherUnreachableError | FetcherRefusedError | None = None
+        self._tried: FetcherAddress | None = None
+
+    def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
+        """The raw event payloads that cover some ranges, in order. A range may come in several parts, each with its own bounds.
+
+        `fetcher` had their shards when they were planned; None: ask the planner.
+
+        Raises:
+            FetcherUnreachableError: No fetcher of a shard could be reached in time.
+        """
+        self._left = list(ranges)
+        progress_at = self._now()
+        while self._left:
+            before = self._left[0], len(self._left)
+            if fetcher is not None:
+                yield from self._from(fetcher, self._left, [])
+            else:
+                for address, group, rest in self._found():
+                    yield from self._from(address, group, rest)
+            if not self._left:
+                return
+            if self._planner is None and not isinstance(self._error, CallEndedError):
+                assert self._error is not None
+                raise self._error
+            now = self._now()
+            if (self._left[0], len(self._left)) != before:
+                progress_at = now
+            elif now - progress_at >= self._patience:
+                raise self._given_up(now - progress_at)
+            if self._planner is None:
+                continue
+            if fetcher is None:
+                self._sleep(_PAUSE_SECONDS)
+            fetcher = None
+
+    def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
+        """The fetcher of the next range, the leading ranges that it reads, and the rest."""
+        assert self._planner is not None
+        with self._planner_at(self._planner, self._secret) as planner:
+            reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, self._tried))
+        owners = reply.fetchers
+        if reply.there:
+            self._nobody_since = None
+        elif self._nobody_since is None:
+            self._nobody_since = self._now()
+        elif self._now() - self._nobody_since >= NOBODY_SECONDS:
+            raise FetcherUnreachableError(
+                f"no fetcher has been there for {self._now() - self._nobody_since:.0f} s. This task ends, so that one can have its core; "
+                "Spark's UI shows their job, 'kinesis-efo fetchers'"
+            )
+        if (address := owners[0]) is not None:
+            number = len(list(takewhile(lambda owner: owner == address, owners)))
+            yield address, self._left[:number], self._left[number:]
+
+    def _from(
+        self, fetcher: FetcherAddress, group: Sequence[ShardRange], rest: Sequence[ShardRange]
+    ) -> Iterator[RangePayloads]:
+        self._error, self._tried = None, fetcher
+        try:
+            with self._fetcher_at(fetcher, self._secret) as client:
+                for wanted, hash_range, payloads in client.get(group):
+                    self._left = [*group[list(group).index(wanted) :], *rest]
+                    yield RangePayloads(wanted, hash_range, self._tracked(wanted, payloads))
+                    if self._error is not None:
+                        return
+                    self._tried = None
+                    del self._left[0]  # the caller asks for the next range, so it has all of this one
+            self._left = list(rest)
+        except (FetcherUnreachableError, FetcherRefusedError) as error:
+            # After the last record of the last range, the end of the call may still be an error.
+            if self._left:
+                self._note(error)
+
+    def _tracked(self, wanted: ShardRange, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
+        """The payloads up to an error, which is noted and not raised: the payloads before it count."""
+        last: memoryview | None = None
+        try:
+            for payload in payloads:
+                yield payload
+                last = payload
+        except (FetcherUnreachableError, FetcherRefusedError) as error:
+            self._note(error)
+            if last is not None:
+                self._left[0] = ShardRange(wanted.key, reached(bytes(last)), wanted.through, wanted.last)
+                if self._left[0].is_over:
+                    del self._left[0]
+
+    def _note(self, error: FetcherUnreachableError | FetcherRefusedError) -> None:
+        self._error = error
+        again = "asking again" if self._planner is None else "asking the planner for its present fetcher"
+        if self._planner is not None or isinstance(error, CallEndedError):
+            logger.warning("shard %s: %s; %s", self._left[0].key, error, again)
+
+    def _given_up(self, seconds: float) -> FetcherUnreachableError:
+        reason = str(self._error) if self._error is not None else "no fetcher reads it"
+        error = FetcherUnreachableError(f"shard {self._left[0].key} could not be read for {seconds:.0f} s: {reason}")
+        error.__cause__ = self._error
+        return error

@@ -1,0 +1,97 @@
+"""Connections that stay open between tasks: whose they are, and how many."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from kinesis_efo.calls.connection import ConnectionCache
+
+
+class Client:
+    closed = False
+    speaks = False
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+@pytest.fixture
+def kept() -> ConnectionCache:
+    return ConnectionCache(at_most=2)
+
+
+def clients(number: int) -> list[Any]:
+    return [Client() for _ in range(number)]
+
+
+def test_who_takes_a_client_has_it_alone(kept: ConnectionCache) -> None:
+    client = clients(1)[0]
+    kept.keep("here", client)
+    assert kept.take("elsewhere") is None
+    assert kept.take("here") is client
+    assert kept.take("here") is None
+    kept.close()
+    assert not client.closed
+
+
+def test_one_client_leads_to_each_place(kept: ConnectionCache) -> None:
+    """Two at once were in use: two tasks of one process, in threads."""
+    first, second = clients(2)
+    kept.keep("here", first)
+    kept.keep("here", second)
+    assert (first.closed, second.closed) == (True, False)
+    assert kept.take("here") is second
+
+
+def test_one_that_the_other_side_has_closed_is_not_kept_for_ever(kept: ConnectionCache) -> None:
+    gone, here = clients(2)
+    kept.keep("there", gone)
+    gone.speaks = True
+    kept.keep("here", here)
+    assert (gone.closed, here.closed) == (True, False)
+    assert kept.take("there") is None
+
+
+def test_the_one_that_waits_longest_makes_room(kept: ConnectionCache) -> None:
+    made = clients(3)
+    for name, client in zip("abc", made, strict=True):
+        kept.keep(name, client)
+    assert [client.closed for client in made] == [True, False, False]
+    assert kept.take("a") is None
+
+
+def test_a_child_uses_nothing_of_its_parents_and_closes_its_own_end() -> None:
+    """In a process of its own, since a fork of this one would have its threads."""
+    program = """
+import os
+from kinesis_efo.calls.connection import CONNECTIONS
+from tests.unit.calls.test_connection_cache import Client
+
+parents = Client()
+CONNECTIONS.keep("here", parents)
+with CONNECTIONS._lock:
+    child = os.fork()
+if not child:
+    own = Client()
+    fresh = CONNECTIONS.take("here") is None and parents.closed
+    CONNECTIONS.keep("here", own)
+    CONNECTIONS.close()
+    os._exit(0 if fresh and own.closed else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert CONNECTIONS.take("here") is parents and not parents.closed
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_all_are_closed_at_the_end(kept: ConnectionCache) -> None:
+    made = clients(2)
+    for name, client in zip("ab", made, strict=True):
+        kept.keep(name, client)
+    kept.close()
+    kept.close()
+    assert all(client.closed for client in made)

@@ -1,0 +1,787 @@
+"""A planner with several fetchers in virtual time: nothing lost, nothing twice, never two at one shard, whatever happens to them.
+
+The network between them is a model, which can be cut and delayed; everything else is the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.cluster.cluster import Cluster
+from kinesis_efo.cluster.remote_fetcher import FetcherIdentity, RemoteFetcher
+from kinesis_efo.decisions.lineage import Shard
+from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import Report, ReportReply, WhereRequest, Work, WorkRequest
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.renewal import Timing
+from kinesis_efo.leases.run import RunLease
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import Bounds, RetrySettings
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.run.query import Query
+from kinesis_efo.run.run import Run as PlannedRun
+from tests.support.examples import seeds
+from tests.support.lease_store import MemoryLeaseStore, Network
+from tests.support.model_stream import ModelStream
+from tests.support.planned import planned
+from tests.support.virtual_time import LoopClock, run
+
+REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
+NO_LIMIT = 1 << 60
+LEASE = 10.0
+PORTS = count(1)
+
+
+FIRST = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, SHARD_END)
+
+
+class Link:
+    """The way from one fetcher to the planner."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.cut = False
+        self.delay = 0.001
+        self.reports = 0
+
+    async def work(self, request: WorkRequest) -> Work:
+        return await self._call(self.cluster.sessions.work, request)
+
+    async def report(self, report: Report) -> ReportReply:
+        self.reports += 1
+        return await self._call(self.cluster.sessions.report, report)
+
+    async def _call(self, call: Callable[[Any], Coroutine[Any, Any, Any]], request: Any) -> Any:
+        await self._pass()
+        answer = await call(request)
+        await self._pass()
+        return answer
+
+    async def _pass(self) -> None:
+        await asyncio.sleep(self.delay)
+        if self.cut:
+            await asyncio.sleep(2)
+            raise FetcherUnreachableError("the network is cut")
+
+
+class Host:
+    """A fetcher on a host of its own."""
+
+    def __init__(self, run: Run, place: int) -> None:
+        clock = LoopClock()
+        self.run = run
+        self.name = f"host{place}"
+        self.link = Link(run.cluster)
+
+        def open_stream(ref: StreamRef) -> Stream:
+            return Stream(ref, run.stream, run.stream, RetrySettings(), "m.json", clock)
+
+        self.streams = Streams({"orders": open_stream(REF)})
+        self.fetcher = Fetcher(self.streams, Budget(1 << 20, now=clock.monotonic), FetcherSettings(True, 1.0), clock)
+        self.address = FetcherAddress(self.name, next(PORTS))
+        names = (f"{self.name}-{number}-{self.address.port}" for number in count())
+        self.remote = RemoteFetcher(
+            FetcherIdentity(place, self.name, self.address),
+            self.fetcher,
+            self.streams,
+            self.link,
+            clock,
+            lambda: next(names),
+            60.0,
+            open_stream,
+            run.ends,
+        )
+        self.task = asyncio.create_task(self.remote.run())
+
+    async def die(self) -> None:
+        """End as by SIGKILL: nothing is said any more, and the connection breaks."""
+        self.link.cut = True
+        self.run.dead.add(self.address)
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+class Run:
+    """A planner, its fetchers, and what Spark would do with them."""
+
+    def __init__(
+        self,
+        stream: ModelStream,
+        fetchers: int = 2,
+        takeovers: bool = False,
+        ends: Bounds | None = None,
+    ) -> None:
+        self.stream = stream
+        self.ends = ends
+        self.store = MemoryLeaseStore()
+        self.network = Network(self.store, Random(1))
+        self.rows: list[tuple[str, int]] = []
+        self.offset = horizon(stream)
+        self.dead: set[FetcherAddress] = set()
+        clock = LoopClock()
+        streams = Streams({"orders": Stream(REF, stream, stream, RetrySettings(), "m.json", clock)})
+        keys = LeaseKeys({"orders": "dev-orders"})
+        self.leases = RunLease(self.network, f"w{id(self)}", keys, Timing(LEASE), clock, Random(1), application="lake")
+        self.is_gone = self._is_dead
+        self.cluster = Cluster(
+            streams,
+            self.leases.seconds,
+            LEASE,
+            clock,
+            gone=lambda address: self.is_gone(address),
+        )
+        self.inner = PlannedRun(streams, self.cluster, self.leases, self.network, keys, 25.0, 60.0, clock)
+        self.planner = Query(self.inner)
+        self.places = fetchers
+        self.takeovers = takeovers
+        self.hosts: list[Host] = []
+
+    async def __aenter__(self) -> Run:
+        await self.inner.start("grpc://here")
+        self.hosts = [Host(self, place) for place in range(self.places)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.inner.stop()
+        for host in self.hosts:
+            host.task.cancel()
+        await asyncio.gather(*(host.task for host in self.hosts), return_exceptions=True)
+        if not self.takeovers:
+            assert self.stream.collisions == []
+
+    async def _is_dead(self, address: FetcherAddress) -> bool:
+        if address not in self.dead and any(host.address == address and host.link.cut for host in self.hosts):
+            await asyncio.sleep(1)  # one that is cut off does not answer
+        return address in self.dead
+
+    def readers(self) -> dict[str, int]:
+        """The number of open subscriptions by shard, where there is one."""
+        return {shard: number for shard, number in self.stream.open.items() if number}
+
+    async def read(self, wanted: ShardRange) -> list[tuple[str, int]]:
+        """The rows of a range; where a fetcher is gone, the next one is asked for all of it."""
+        while True:
+            (address,) = (await self.cluster.sessions.where(WhereRequest.of([wanted], 60.0))).fetchers
+            host = next((host for host in self.hosts if host.address == address), None)
+            if host is None or host.address in self.dead or host.link.cut:
+                await asyncio.sleep(0.2)
+                continue
+            payloads: list[bytes] = []
+            try:
+                async for chunk in host.fetcher.read(wanted):
+                    payloads += chunk
+            except FetcherUnreachableError:
+                continue
+            batches = decode(payloads, wanted.key, wanted.after, wanted.through, deaggregate=True)
+            return [(wanted.key.shard, int(number.as_py())) for batch in batches for number in batch.column(2)]
+
+    async def batch(self, max_records: int = NO_LIMIT) -> None:
+        """One micro-batch."""
+        offset = self.offset
+        await self.planner.commit(offset)
+        reply = await self.planner.poll(offset, NO_LIMIT, max_records, 0.2)
+        self.offset = planned(offset, reply)
+        for wanted in offset.ranges_to(self.offset):
+            got = await self.read(wanted)
+            assert got == expected(self.stream, wanted)
+            self.rows += got
+
+    async def until(self, rows: int) -> None:
+        while len(self.rows) < rows:
+            await self.batch()
+        assert len(self.rows) == rows == len(set(self.rows))
+
+    async def idle_until(self, condition: Callable[[], bool], seconds: float) -> float:
+        """Go on polling until a condition holds; returns the seconds that took."""
+        began = LoopClock().monotonic()
+        while not condition():
+            assert LoopClock().monotonic() - began < seconds, "waited in vain"
+            await self.batch()
+        return LoopClock().monotonic() - began
+
+
+def horizon(stream: ModelStream) -> Offset:
+    return Offset(
+        {ShardKey("orders", name): TRIM_HORIZON for name, shard in stream.shards_by_id.items() if not shard.parents}
+    )
+
+
+def expected(stream: ModelStream, wanted: ShardRange) -> list[tuple[str, int]]:
+    shard = stream.shards_by_id[wanted.key.shard]
+    low = wanted.after.value
+    high = NO_LIMIT if wanted.through.is_end else wanted.through.value
+    return [(shard.shard_id, number) for number, _ in shard.records if low < number <= high]
+
+
+def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test in virtual time, an hour of it at most."""
+
+    def wrapped() -> None:
+        run(asyncio.wait_for(test(), 3600))
+
+    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
+    return wrapped
+
+
+@scenario
+async def test_the_shards_are_shared_out_and_everything_is_read_once() -> None:
+    stream = ModelStream(shards=4)
+    for number in range(4):
+        stream.put(number, *[30] * 20)
+    async with Run(stream) as run:
+        await run.until(80)
+        assert [count for _, count in run.cluster.assignments.fetchers()] == [2, 2]
+        assert run.readers() == dict.fromkeys(stream.shards_by_id, 1)
+
+
+@scenario
+async def test_parents_come_before_children_also_where_others_read_them() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, *[30] * 10)
+    stream.put(1, *[30] * 10)
+    stream.split(0)
+    stream.put(2, *[30] * 10)
+    stream.put(3, *[30] * 10)
+    async with Run(stream, fetchers=3) as run:
+        await run.until(40)
+        order = [shard for shard, _ in run.rows]
+        assert max(i for i, shard in enumerate(order) if shard.endswith("0")) < min(
+            i for i, shard in enumerate(order) if shard.endswith(("2", "3"))
+        )
+        stream.merge(2, 3)
+        stream.put(4, *[30] * 5)
+        await run.until(45)
+
+
+@scenario
+async def test_the_planner_hears_no_more_reports_a_second_however_many_events_come() -> None:
+    stream = ModelStream(shards=4, event_records=(1,))
+    async with Run(stream, fetchers=4) as run:
+        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
+        before = sum(host.link.reports for host in run.hosts)
+        for number in range(2000):
+            stream.put(number % 4, 30)
+            await asyncio.sleep(0.001)
+        reports = sum(host.link.reports for host in run.hosts) - before
+        assert 100 < reports <= 410, "200 a second"
+        await run.until(2000)
+
+
+@scenario
+async def test_no_limit_of_a_trigger_stops_a_query() -> None:
+    stream = ModelStream(shards=4)
+    for number in range(4):
+        stream.put(number, *[30] * 10)
+    async with Run(stream) as run:
+        before = 0
+        for _ in range(200):
+            await run.batch(max_records=3)
+            assert len(run.rows) - before <= 3 * 2, "events of the model have two records"
+            before = len(run.rows)
+        assert len(run.rows) == 40
+
+
+@scenario
+async def test_the_shards_of_a_killed_fetcher_are_read_on_within_seconds() -> None:
+    stream = ModelStream(shards=4)
+    for number in range(4):
+        stream.put(number, *[30] * 5)
+    async with Run(stream) as run:
+        await run.until(20)
+        killed = run.hosts[0]
+        lost = [feed.key.shard for feed in killed.fetcher.feeds]
+        assert len(lost) == 2
+        await killed.die()
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        assert await run.idle_until(lambda: len(run.rows) == 40, 8.0) < 8.0
+        assert len(set(run.rows)) == 40
+        run.hosts.append(Host(run, 0))
+        await run.idle_until(lambda: [count for _, count in run.cluster.assignments.fetchers()] == [2, 2], 30.0)
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        await run.until(60)
+
+
+@scenario
+async def test_a_fetcher_that_is_cut_off_stops_before_another_takes_over_and_comes_back() -> None:
+    stream = ModelStream(shards=4)
+    for number in range(4):
+        stream.put(number, *[30] * 5)
+    async with Run(stream) as run:
+        await run.until(20)
+        away = run.hosts[0]
+        away.link.cut = True
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        took = await run.idle_until(lambda: len(run.rows) == 40, LEASE + 8.0)
+        assert took > 5, "its shards are not given away while it may read them"
+        assert not list(away.fetcher.feeds)
+        away.link.cut = False
+        await run.idle_until(lambda: [count for _, count in run.cluster.assignments.fetchers()] == [2, 2], 30.0)
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        await run.until(60)
+
+
+@scenario
+async def test_many_that_are_cut_off_at_once_are_replaced_as_soon_as_one() -> None:
+    stream = ModelStream(shards=32)
+    async with Run(stream, fetchers=32) as run:
+        await run.idle_until(lambda: len(run.readers()) == 32, 20.0)
+        for host in run.hosts[::2]:
+            host.link.cut = True
+        for number in range(32):
+            stream.put(number, *[30] * 2)
+        assert await run.idle_until(lambda: len(run.rows) == 64, 60.0) <= LEASE + 3
+        assert len(set(run.rows)) == 64
+
+
+@scenario
+async def test_one_that_answers_while_another_is_probed_is_not_given_up() -> None:
+    stream = ModelStream(shards=2)
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 2, 20.0)
+        members = {member.host: member for member in run.cluster.assignments.silent(0.0)}
+        asked = asyncio.Event()
+
+        async def gone(_address: FetcherAddress) -> bool:
+            # It was restarted, or another one has its port now; meanwhile it has asked.
+            await asked.wait()
+            return True
+
+        run.is_gone = gone  # type: ignore[method-assign]
+        run.hosts[0].link.cut = True
+        await asyncio.sleep(4)
+        run.hosts[0].link.cut = False
+        heard_at = members["host0"].heard_at
+        await run.idle_until(lambda: members["host0"].heard_at > heard_at, 5.0)
+        asked.set()
+        await asyncio.sleep(1)
+        assert {member.name for member in run.cluster.assignments.silent(0.0)} == {
+            member.name for member in members.values()
+        }
+
+
+@scenario
+async def test_one_whose_connection_breaks_for_a_moment_asks_before_it_opens_anything() -> None:
+    stream = ModelStream(shards=4)
+    async with Run(stream, takeovers=True) as run:
+        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
+        away = run.hosts[0]
+        name = away.remote._name
+        run.cluster.sessions.dropped(name)  # the planner takes it for dead; it is not
+        opened = len(stream.subscribed)
+        await run.idle_until(lambda: [count for _, count in run.cluster.assignments.fetchers()] == [2, 2], 60.0)
+        assert away.remote._name != name, "it has come as a new one"
+        assert len(stream.subscribed) - opened <= 4, "no ping-pong"
+
+
+@scenario
+async def test_a_fetcher_that_cannot_report_any_more_ends_and_the_others_read_on() -> None:
+    class Broken(Link):
+        async def report(self, report: Report) -> ReportReply:
+            raise ValueError("a bug")
+
+    stream = ModelStream(shards=4)
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
+        bad = run.hosts[0]
+        bad.remote._planner = Broken(run.cluster)
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        with pytest.raises(ValueError, match="a bug"):
+            await bad.task
+        run.dead.add(bad.address)
+        await run.until(20)
+
+
+@scenario
+async def test_whatever_ends_the_planners_watch_over_the_shards_reaches_the_query() -> None:
+    class Broken(ModelStream):
+        broken = False
+
+        async def shards(self, stream_arn: str) -> list[Shard]:
+            return [None] if self.broken else await super().shards(stream_arn)  # type: ignore[list-item]
+
+    stream = Broken()
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 1, 10.0)
+        stream.broken = True
+        with pytest.raises(FetcherError, match="watching the shards failed: AttributeError"):
+            await run.idle_until(lambda: False, 100.0)
+
+
+@scenario
+async def test_one_that_is_cut_off_takes_nothing_back_from_the_one_that_took_over() -> None:
+    stream = ModelStream(shards=4)
+    async with Run(stream, takeovers=True) as run:
+        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
+        away = run.hosts[0]
+        away.link.cut = True
+        run.cluster.sessions.dropped(away.remote._name)
+        opened, began = len(stream.subscribed), LoopClock().monotonic()
+        await run.idle_until(lambda: LoopClock().monotonic() - began > 30, 60.0)
+        assert len(stream.subscribed) - opened == 2, (
+            "it cannot ask, so it opens nothing, although its lease is not over"
+        )
+
+
+@pytest.mark.slow
+@scenario
+async def test_a_minute_after_any_change_nobody_has_much_more_than_the_others() -> None:
+    stream, random = ModelStream(shards=24), Random(3)
+    sizes = [random.randrange(500, 5_000) for _ in range(24)]
+
+    async with Run(stream, fetchers=3) as run:
+
+        async def a_minute() -> None:
+            for _ in range(60):
+                for number, size in enumerate(sizes):
+                    stream.put(number, size)
+                await run.batch()
+                await asyncio.sleep(1)
+
+        def unevenness() -> float:
+            loads: dict[FetcherAddress | None, int] = {
+                host.address: 0 for host in run.hosts if host.address not in run.dead
+            }
+            for number, size in enumerate(sizes):
+                loads[run.cluster.assignments.address(ShardKey("orders", stream[number].shard_id))] += size
+            return max(loads.values()) * len(loads) / sum(loads.values())
+
+        await a_minute()
+        assert unevenness() <= 1.3
+        sizes.sort()  # what was light may be heavy now
+        await a_minute()
+        assert unevenness() <= 1.3
+        await run.hosts[0].die()
+        await a_minute()
+        assert unevenness() <= 1.3
+        run.hosts.append(Host(run, 0))
+        await a_minute()
+        assert unevenness() <= 1.3
+        await run.until(4 * 60 * 24)
+
+
+@pytest.mark.parametrize(("shards", "fetchers"), [(3, 2), (5, 4)])
+def test_at_even_load_no_shard_changes_hands(shards: int, fetchers: int) -> None:
+    async def main() -> None:
+        stream, random, moves = ModelStream(shards=shards), Random(5), 0
+        async with Run(stream, fetchers=fetchers) as run:
+
+            def owners() -> list[FetcherAddress | None]:
+                return [run.cluster.assignments.address(key) for key in horizon(stream)]
+
+            before: list[FetcherAddress | None] = []
+            for second in range(150):
+                for number in range(shards):
+                    stream.put(number, random.randrange(9_000, 11_000))
+                await run.batch()
+                await asyncio.sleep(1)
+                moves += sum(one != other for one, other in zip(before, owners(), strict=False))
+                before = owners() if second >= 60 else []
+        assert moves == 0
+
+    run(asyncio.wait_for(main(), 3600))
+
+
+@scenario
+async def test_a_second_attempt_at_a_place_reads_nothing_while_the_first_lives() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, *[30] * 5)
+    async with Run(stream, fetchers=1) as run:
+        await run.until(5)
+        run.hosts.append(Host(run, 0))
+        stream.put(1, *[30] * 5)
+        await run.until(10)
+        await asyncio.sleep(20)
+        assert not list(run.hosts[1].fetcher.feeds)
+        await run.hosts[0].die()
+        stream.put(1, *[30] * 5)
+        await run.until(15)
+        assert list(run.hosts[1].fetcher.feeds)
+
+
+@scenario
+async def test_without_the_lease_nobody_reads_and_with_it_again_everybody_goes_on() -> None:
+    stream = ModelStream(shards=4)
+    stream.put(0, 30, 30)
+    async with Run(stream) as run:
+        await run.until(2)
+        run.network.cut = True
+        await asyncio.sleep(LEASE + 1)
+        assert run.readers() == {}
+        run.network.cut = False
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        await run.until(22)
+
+
+@scenario
+async def test_ten_minutes_without_a_network_lose_nothing() -> None:
+    stream = ModelStream(shards=4)
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
+        for host in run.hosts:
+            host.link.cut = True
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        await asyncio.sleep(50)
+        assert run.readers() == {}
+        for host in run.hosts:
+            host.link.cut = False
+        await run.until(20)
+
+
+@scenario
+async def test_the_error_of_one_fetcher_is_that_of_the_query() -> None:
+    stream = ModelStream(shards=2)
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 2, 10.0)
+        run.hosts[1].fetcher._failed(DataLossError("a shard is gone"))
+        with pytest.raises(DataLossError, match=r"a shard is gone \(the fetcher on host host1 says so\)"):
+            await run.idle_until(lambda: False, 10.0)
+
+
+@scenario
+async def test_the_first_error_of_the_run_is_kept_whoever_of_its_parts_fails_next() -> None:
+    stream = ModelStream(shards=2)
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 2, 10.0)
+        run.hosts[0].fetcher._failed(DataLossError("the first"))
+        assert run.hosts[0].remote._reporter.waits, "it is reported at once"
+        run.hosts[0].fetcher._failed(DataLossError("the second of this fetcher"))
+        await asyncio.sleep(2)
+        run.hosts[1].fetcher._failed(DataLossError("another fetcher's"))
+        await asyncio.sleep(2)
+        run.inner.lease_lost("orders", "somebody")
+        calls = (
+            run.batch(),
+            run.planner.strict(["orders"]),
+            run.leases.wait_held(["orders"]),
+            run.cluster.sessions.where(WhereRequest.of([FIRST], 0.0)),
+        )
+        for call in calls:
+            with pytest.raises(DataLossError, match=r"the first \(the fetcher on host host0 says so\)"):
+                await call
+
+
+@scenario
+async def test_an_error_that_the_planner_did_not_hear_of_is_told_again() -> None:
+    stream = ModelStream(shards=2)
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 2, 10.0)
+        run.hosts[0].link.cut = True
+        run.hosts[0].fetcher._failed(DataLossError("the first"))
+        await asyncio.sleep(4)
+        assert run.inner.failure.error is None
+        run.hosts[0].link.cut = False
+        with pytest.raises(DataLossError, match="the first"):
+            await run.idle_until(lambda: False, 10.0)
+
+
+@scenario
+async def test_those_who_wait_learn_of_an_error_at_once() -> None:
+    async with Run(ModelStream(), fetchers=0) as run:
+        await run.planner.wait_held(10.0)
+        waiting = [
+            asyncio.create_task(each)
+            for each in (
+                run.planner.poll(run.offset, NO_LIMIT, NO_LIMIT, 50.0),
+                run.cluster.sessions.where(WhereRequest.of([FIRST], 50.0)),
+                run.leases.wait_held(["orders", "another"]),
+            )
+        ]
+        await asyncio.sleep(1.2)
+        began = LoopClock().monotonic()
+        run.inner.failure.set(DataLossError("gone"))
+        for task in waiting:
+            with pytest.raises(DataLossError, match="gone"):
+                await task
+        assert LoopClock().monotonic() - began < 0.01
+
+
+@scenario
+async def test_no_fetcher_at_all_fails_the_query() -> None:
+    async with Run(ModelStream(), fetchers=0) as run:
+        began = LoopClock().monotonic()
+        with pytest.raises(FetcherError, match="no fetcher has come up for 60 s"):
+            await run.idle_until(lambda: False, 100.0)
+        assert LoopClock().monotonic() - began >= 6 * LEASE - 0.1
+
+
+@scenario
+async def test_rows_tell_which_fetcher_reads_which_shard() -> None:
+    stream = ModelStream(shards=4)
+    for number in range(4):
+        stream.put(number, 30)
+    async with Run(stream) as run:
+        await run.until(4)
+        for number in range(4):
+            stream.put(number, 30)
+        await run.until(8)
+        await run.batch()
+        await asyncio.sleep(6)
+        told = {run.store.lease(f"orders:{shard}").fetcher for shard in stream.shards_by_id}
+        assert told == {"0 on host0", "1 on host1"}
+
+
+@scenario
+async def test_stopping_ends_every_fetcher_and_releases_the_lease() -> None:
+    stream = ModelStream(shards=4)
+    stream.put(0, 30)
+    run = Run(stream)
+    await run.__aenter__()
+    await run.until(1)
+    await run.batch()
+    began = LoopClock().monotonic()
+    await run.inner.stop()
+    assert LoopClock().monotonic() - began < 2
+    async with asyncio.timeout(2):
+        await asyncio.gather(*(host.task for host in run.hosts))
+    assert run.readers() == {}
+    assert run.store.lease("#run:orders").owner is None
+    row = run.store.lease("orders:shardId-000000000000")
+    assert row.fetcher is None
+    assert row.record == stream[0].records[0][0]
+
+
+@scenario
+async def test_a_commit_that_comes_late_takes_nothing_back() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30, 30)
+    async with Run(stream) as run:
+        await run.until(2)
+        early = run.offset
+        stream.split(0)
+        await run.idle_until(lambda: len(run.offset) == 3, 20.0)
+        await run.idle_until(lambda: len(run.readers()) == 2, 20.0)
+        await run.planner.commit(early)
+        stream.put(1, 30)
+        stream.put(2, 30)
+        await run.until(4)
+
+
+@scenario
+async def test_fetchers_tell_the_tips_of_the_shards_that_they_read() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, 30, 30)
+    async with Run(stream) as run:
+        begin = run.offset
+        while (ends := await run.planner.ends(begin, 0.2)) is None:
+            pass
+        assert not ends.complete
+        await run.until(2)
+        while not (ends := await run.planner.ends(begin, 0.2)) or not ends.complete:
+            await run.batch()
+        first, second = (ShardKey("orders", f"shardId-00000000000{number}") for number in range(2))
+        assert ends.ends[first] == Position.after(stream[0].records[-1][0])
+        assert ends.ends[second].value > 1000
+        assert sorted(shard for shard, _ in stream.subscribed) == sorted(stream.shards_by_id), "no probe"
+        assert stream.collisions == []
+        stream.put(1, 30)
+        await run.until(3)
+
+
+@scenario
+async def test_all_tips_for_one_micro_batch_are_told_by_fetchers() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, 30, 30)
+    stream.split(1)
+    async with Run(stream) as run:
+        while (tips := await run.planner.tips(run.offset, 0.2)) is None:
+            pass
+        assert [key.shard[-1] for key in sorted(tips)] == ["0", "1", "2", "3"]
+        assert tips[ShardKey("orders", "shardId-000000000000")] == Position.after(stream[0].records[-1][0])
+        assert tips[ShardKey("orders", "shardId-000000000001")] == SHARD_END
+        assert stream.collisions == []
+
+
+@pytest.mark.parametrize(("place", "after"), [(0, -1), (4, -1), (9, -1), (10, -1), (14, -1), (14, 4), (4, 4)])
+@pytest.mark.parametrize("between", [False, True])
+def test_the_last_record_in_front_of_an_end_within_an_event_is_told_by_fetchers(
+    place: int, after: int, between: bool
+) -> None:
+    @scenario
+    async def test() -> None:
+        stream = ModelStream(shards=1, event_records=(10,))
+        stream.put(0, *[30] * 30)
+        numbers = [number for number, _ in stream[0].records]
+        end = Position.after((numbers[place] + numbers[place + 1]) // 2 if between else numbers[place])
+        async with Run(stream, ends=Bounds(everywhere=end)) as run:
+            (key,) = run.offset
+            begin = run.offset if after < 0 else Offset({key: Position.after(numbers[after])})
+            [wanted] = begin.ranges_to(Offset({key: end})) or [ShardRange(key, begin[key], end)]
+            while not (await run.planner.poll(begin, NO_LIMIT, NO_LIMIT, 1.0)).shards[0].records:
+                pass
+            known = run.planner.last_records([wanted])
+            assert known == ({} if after == place else {key: numbers[place]})
+
+    test()
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_whatever_happens_everything_is_read_once_and_in_order(seed: int) -> None:
+    async def test() -> None:
+        random = Random(seed)
+        stream = ModelStream(shards=3)
+        written = 0
+        async with Run(stream, fetchers=3, takeovers=True) as run_:
+            for step in range(40):
+                for shard in [shard for shard in stream.shards_by_id.values() if shard.last is None]:
+                    if random.random() < 0.6:
+                        number = int(shard.shard_id[-12:])
+                        stream.put(number, *[30] * (many := random.randrange(1, 8)))
+                        written += many
+                await mishap(random, run_, step)
+                for _ in range(random.randrange(1, 4)):
+                    await run_.batch()
+            for host in run_.hosts:
+                host.link.cut = False
+            await run_.until(written)
+            for shard in stream.shards_by_id.values():
+                assert [n for name, n in run_.rows if name == shard.shard_id] == [n for n, _ in shard.records]
+
+    run(asyncio.wait_for(test(), 7200))
+
+
+async def mishap(random: Random, run: Run, step: int) -> None:
+    host = random.choice(run.hosts)
+    match random.randrange(8):
+        case 0:
+            if host.address not in run.dead:
+                place = host.remote._identity.place
+                await host.die()
+                run.hosts.remove(host)
+                run.hosts.append(Host(run, place))
+        case 1:
+            host.link.cut = True
+        case 2:
+            host.link.cut = False
+        case 3:
+            host.link.delay = random.choice([0.001, 0.3, 1.0])
+        case 4:
+            run.cluster.sessions.dropped(host.remote._name)
+        case 5:
+            still = [shard for shard in run.stream.shards_by_id.values() if shard.last is None]
+            if len(still) < 8:
+                run.stream.split(int(random.choice(still).shard_id[-12:]))
+        case 6:
+            await asyncio.sleep(random.choice([1, 7, 15]))
+        case _:
+            with suppress(KinesisEfoError):
+                run.inner.failure.raise_if_set()

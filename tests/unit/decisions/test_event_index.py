@@ -1,0 +1,81 @@
+"""What an index covers once events were dropped: exactly what is still to be read from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinesis_efo.decisions.event_index import EventIndex
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+
+
+def index(*events: tuple[int | None, int]) -> EventIndex:
+    """An index with events, by their end and their number of records, the last of which is one below the end."""
+    made = EventIndex(TRIM_HORIZON)
+    for end, records in events:
+        last = end - 1 if end is not None and records else None
+        made.append(end, 100 * records, records, 0.0, last=last)
+    return made
+
+
+@pytest.mark.parametrize(("position", "covered"), [(8, False), (9, True), (10, True), (15, True), (20, True)])
+def test_nothing_lies_between_the_last_record_that_was_dropped_and_the_start(position: int, covered: bool) -> None:
+    made = index((10, 1), (20, 0))
+    made.drop(2)
+    assert made.start == Position.after(20)
+    assert made.covers(Position.after(position)) is covered
+
+
+def test_an_idle_event_that_is_dropped_later_takes_nothing_away() -> None:
+    made = index((10, 1), (20, 0))
+    made.drop(1)
+    made.drop(2)
+    assert made.covers(Position.after(9))
+
+
+def test_if_the_last_record_is_not_known_only_the_start_is_covered() -> None:
+    made = index()
+    made.append(10, 100, 1, 0.0)
+    made.append(20, 0, 0, 0.0)
+    made.drop(2)
+    assert not made.covers(Position.after(19))
+    assert made.covers(Position.after(20))
+
+
+def test_the_end_of_a_shard_is_news_so_that_nothing_is_covered_once_it_was_dropped() -> None:
+    made = index((10, 1), (None, 0))
+    made.drop(1)
+    assert made.covers(Position.after(10))
+    made.drop(2)
+    assert not made.covers(Position.after(10))
+    assert made.covers(SHARD_END)
+
+
+def test_the_first_event_shows_what_an_index_that_starts_at_a_time_covers() -> None:
+    made = EventIndex(Position.at_timestamp(1_700_000_000_000))
+    assert [made.covers(each) for each in (made.start, SHARD_END, TRIM_HORIZON)] == [True, True, False]
+    assert made.covers(Position.after(15)) is None
+    made.append(20, 100, 1, 0.0, first=15)
+    assert [made.covers(Position.after(number)) for number in (14, 15, 20)] == [False, True, True]
+    unknown = EventIndex(made.start)
+    unknown.append(20, 0, 0, 0.0)
+    assert [unknown.covers(Position.after(number)) for number in (19, 20)] == [False, True]
+
+
+def test_a_number_after_the_time_at_which_an_index_starts_is_covered_before_its_first_event() -> None:
+    made = EventIndex(Position.at_timestamp(1_700_000_000_000))
+    made.vouch(9)
+    made.vouch(12)
+    assert [made.covers(Position.after(number)) for number in (8, 9)] == [None, True]
+    made.vouch(7)
+    made.append(20, 100, 1, 0.0, first=15)
+    assert [made.covers(Position.after(number)) for number in (6, 7)] == [False, True]
+    made.append(30, 100, 1, 0.0)
+    made.drop(1)
+    made.vouch(3)
+    assert [made.covers(Position.after(number)) for number in (10, 20)] == [False, True]
+
+
+def test_a_start_that_is_a_number_covers_what_is_after_it_whatever_is_vouched_for() -> None:
+    made = EventIndex(Position.after(10))
+    made.vouch(5)
+    assert [made.covers(Position.after(number)) for number in (9, 10, 11)] == [False, True, True]

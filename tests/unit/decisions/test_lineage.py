@@ -1,0 +1,317 @@
+"""Lineage: on any history of splits and merges, every shard is read once, parents first, and nothing falls through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kinesis_efo.decisions.lineage import Lineage, Shard
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.records.events import ChildShard
+from tests.support.examples import EXAMPLES
+
+TOP = 2**10
+
+
+class World:
+    """A stream that is resharded and trimmed while a query reads it as the lineage says."""
+
+    def __init__(self, shards: int) -> None:
+        self.listed: dict[str, Shard] = {}
+        self.all: dict[str, Shard] = {}
+        self.positions: dict[str, Position] = {}
+        self.started: list[str] = []
+        self.ended: set[str] = set()
+        self.tick = 0
+        for index in range(shards):
+            self._create((), (index * TOP // shards, (index + 1) * TOP // shards - 1))
+
+    def _create(self, parents: tuple[str, ...], hashes: tuple[int, int]) -> None:
+        self.tick += 1
+        shard = Shard(f"shardId-{len(self.all):012}", parents, hashes, first=self.tick)
+        self.listed[shard.shard_id] = self.all[shard.shard_id] = shard
+
+    def _close(self, shard: Shard) -> None:
+        self.tick += 1
+        self.listed[shard.shard_id] = self.all[shard.shard_id] = replace(shard, last=self.tick)
+
+    def open(self) -> list[Shard]:
+        return sorted((shard for shard in self.all.values() if shard.last is None), key=lambda shard: shard.hash_range)
+
+    def split(self, choice: int) -> None:
+        shard = self.open()[choice % len(self.open())]
+        low, high = shard.hash_range
+        if high - low < 2:
+            return
+        self._close(shard)
+        middle = (low + high) // 2
+        self._create((shard.shard_id,), (low, middle))
+        self._create((shard.shard_id,), (middle + 1, high))
+
+    def merge(self, choice: int) -> None:
+        shards = self.open()
+        if len(shards) < 2:
+            return
+        left, right = shards[choice % (len(shards) - 1) :][:2]
+        self._close(left)
+        self._close(right)
+        self._create((left.shard_id, right.shard_id), (left.hash_range[0], right.hash_range[1]))
+
+    def read_to_end(self, choice: int) -> None:
+        ready = [key for key, position in self.positions.items() if not position.is_end and self.all[key].last]
+        if ready:
+            shard_id = ready[choice % len(ready)]
+            self.positions[shard_id] = SHARD_END
+            self.ended.add(shard_id)
+
+    def read_a_bit(self, choice: int) -> None:
+        reading = [key for key, position in self.positions.items() if not position.is_end]
+        if reading:
+            self.positions[reading[choice % len(reading)]] = Position.after(self.tick)
+
+    def trim(self, choice: int) -> None:
+        """Let the oldest closed shards expire that were read, up to some number of them."""
+        for shard_id in [key for key, shard in self.listed.items() if shard.last][: choice % 4]:
+            if shard_id in self.positions and not self.positions[shard_id].is_end:
+                return
+            if shard_id not in self.started and shard_id not in self.skipped:
+                return
+            del self.listed[shard_id]
+
+    skipped: frozenset[str] = frozenset()
+
+    def lineage(self) -> Lineage:
+        return Lineage(reversed(self.listed.values()))
+
+    def plan(self, _: int = 0) -> None:
+        lineage = self.lineage()
+        for shard_id in lineage.startable(self.positions):
+            assert shard_id not in self.started, "started twice"
+            assert all(parent in self.ended or parent in self.skipped for parent in self.all[shard_id].parents), (
+                "too early"
+            )
+            self.positions[shard_id] = TRIM_HORIZON
+            self.started.append(shard_id)
+        assert lineage.lost(self.positions) == []
+        for shard_id in lineage.droppable(self.positions):
+            assert self.positions.pop(shard_id).is_end
+
+    def check(self) -> None:
+        """Whatever is open is being read, or descends from what is: no key range is forgotten."""
+        covered = set(self.positions)
+        for shard in self.all.values():
+            if shard.shard_id not in covered and any(parent in covered for parent in shard.parents):
+                covered.add(shard.shard_id)
+        assert {shard.shard_id for shard in self.open()} <= covered
+
+    def drain(self) -> None:
+        for _ in range(2 * len(self.all) + 2):
+            self.plan()
+            for _ in range(len(self.positions)):
+                self.read_to_end(0)
+        self.plan()
+
+
+class StaleWorld(World):
+    """The query lists the shards now and then only; between, it knows what the ends of shards told."""
+
+    def __init__(self, shards: int) -> None:
+        super().__init__(shards)
+        self.known = dict(self.listed)
+        self.told: dict[str, list[ChildShard]] = {}
+
+    def list_again(self, _: int = 0) -> None:
+        self.known = dict(self.listed)
+
+    def go_on(self, choice: int) -> None:
+        self.read_to_end(choice)
+        self.plan()
+
+    def read_to_end(self, choice: int) -> None:
+        before = set(self.ended)
+        super().read_to_end(choice)
+        for ended in self.ended - before:
+            self.told[ended] = [
+                ChildShard(child.shard_id, child.parents, *child.hash_range)
+                for child in self.all.values()
+                if ended in child.parents
+            ]
+
+    def lineage(self) -> Lineage:
+        lineage = Lineage(reversed(self.known.values()))
+        for parent, children in self.told.items():
+            if parent in self.known:
+                lineage.merge(children, parent)
+        return lineage
+
+    def drain(self) -> None:
+        # Nobody lists unless the lineage asks for it, but for the safety net in the end.
+        for _ in range(2 * len(self.all) + 2):
+            self.plan()
+            for _ in range(len(self.positions)):
+                self.read_to_end(0)
+            if self.lineage().outdated:
+                self.list_again()
+        self.list_again()
+        super().drain()
+
+
+STEPS = (World.split, World.merge, World.read_to_end, World.read_a_bit, World.trim, World.plan)
+steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 20)), max_size=60)
+
+
+@settings(max_examples=4 * EXAMPLES)
+@given(st.integers(1, 4), steps, steps)
+def test_from_the_horizon_every_shard_is_read_once_and_parents_first(shards, before, during) -> None:  # type: ignore[no-untyped-def]
+    world = World(shards)
+    for step, choice in before:
+        if step in (World.split, World.merge):
+            step(world, choice)
+    world.positions = dict.fromkeys(Lineage(world.listed.values()).roots(), TRIM_HORIZON)
+    world.started = list(world.positions)
+    for step, choice in during:
+        step(world, choice)
+        world.check()
+    world.drain()
+    assert sorted(world.started) == sorted(world.all)
+    assert sorted(world.positions) == [
+        shard.shard_id for shard in sorted(world.open(), key=lambda shard: shard.shard_id)
+    ]
+
+
+stale_steps = st.lists(
+    st.tuples(
+        st.sampled_from((World.split, World.merge, *[StaleWorld.go_on] * 4, World.read_a_bit, StaleWorld.list_again)),
+        st.integers(0, 20),
+    ),
+    min_size=10,
+    max_size=60,
+)
+
+
+@settings(max_examples=4 * EXAMPLES)
+@given(st.integers(1, 4), stale_steps)
+def test_an_old_list_of_shards_starts_nothing_too_early_and_forgets_nothing(shards, during) -> None:  # type: ignore[no-untyped-def]
+    world = StaleWorld(shards)
+    world.positions = dict.fromkeys(world.lineage().roots(), TRIM_HORIZON)
+    world.started = list(world.positions)
+    for step, choice in during:
+        step(world, choice)
+        world.check()
+    world.drain()
+    assert sorted(world.started) == sorted(world.all)
+
+
+@settings(max_examples=4 * EXAMPLES)
+@given(st.integers(1, 4), steps, steps)
+def test_from_a_time_what_was_closed_before_is_skipped_and_the_rest_read_once(shards, before, during) -> None:  # type: ignore[no-untyped-def]
+    world = World(shards)
+    for step, choice in before:
+        if step in (World.split, World.merge):
+            step(world, choice)
+    world.positions = {shard.shard_id: Position.at_timestamp(1) for shard in world.open()}
+    world.started = list(world.positions)
+    world.skipped = frozenset(world.all) - frozenset(world.positions)
+    for step, choice in during:
+        step(world, choice)
+        world.check()
+    world.drain()
+    assert sorted(world.started) == sorted(set(world.all) - world.skipped)
+
+
+P, L, R, M = "shardId-000000000000", "shardId-000000000001", "shardId-000000000002", "shardId-000000000003"
+FAMILY = [
+    Shard(P, (), (0, 9), 1, 2),
+    Shard(L, (P,), (0, 4), 3, 4),
+    Shard(R, (P,), (5, 9), 3, 4),
+    Shard(M, (L, R), (0, 9), 5),
+]
+READING = Position.after(7)
+
+
+@pytest.mark.parametrize(
+    ("positions", "startable", "droppable"),
+    [
+        ({}, [P], []),
+        ({P: TRIM_HORIZON}, [], []),
+        ({P: SHARD_END}, [L, R], []),
+        ({P: SHARD_END, L: TRIM_HORIZON}, [R], []),
+        ({P: SHARD_END, L: TRIM_HORIZON, R: READING}, [], [P]),
+        ({L: SHARD_END, R: READING}, [], []),
+        ({L: SHARD_END, R: SHARD_END}, [M], []),
+        ({L: SHARD_END, R: SHARD_END, M: TRIM_HORIZON}, [], [L, R]),
+        ({M: READING}, [], []),
+        ({L: SHARD_END}, [R], []),
+    ],
+)
+def test_a_split_and_a_merge(positions: dict[str, Position], startable: list[str], droppable: list[str]) -> None:
+    lineage = Lineage(FAMILY)
+    assert lineage.startable(positions) == startable
+    assert lineage.droppable(positions) == droppable
+    assert lineage.lost(positions) == []
+
+
+def test_an_ended_shard_without_known_children_stays() -> None:
+    assert Lineage(FAMILY[:1]).droppable({P: SHARD_END}) == []
+
+
+def test_children_that_listshards_does_not_know_yet() -> None:
+    lineage = Lineage(FAMILY[:1])
+    lineage.merge([ChildShard(L, (P,), 0, 4), ChildShard(R, (P,), 5, 9)], P)
+    assert lineage.children(P) == [L, R]
+    assert lineage[R].hash_range == (5, 9)
+    assert lineage.startable({P: SHARD_END}) == [L, R]
+    lineage.merge([ChildShard(L, (P,), 0, 4)], P)
+    assert lineage.children(P) == [L, R]
+    assert len(lineage) == 3 and L in lineage and M not in lineage
+
+
+def test_a_merge_with_a_parent_too_new_to_be_listed_waits_for_the_list() -> None:
+    """P was split, then L merged with a child of Q: P's reader hears of the merged shard before it hears of that child."""
+    q, x = "shardId-000000000009", "shardId-000000000010"
+    lineage = Lineage([Shard(P, (), (0, 9), 1, 2), Shard(q, (), (10, 19), 1)])
+    lineage.merge([ChildShard(L, (P,), 0, 9)], P)
+    assert not lineage.outdated
+    lineage.merge([ChildShard(M, (L, x), 0, 14)], L)
+    positions = {L: SHARD_END, q: TRIM_HORIZON}
+    assert lineage.outdated
+    assert lineage.startable(positions) == []
+    assert Lineage([*FAMILY[:1], Shard(M, (L, x), (0, 14), 7)]).startable({P: SHARD_END}) == [M], (
+        "listed: x was trimmed"
+    )
+
+
+def test_a_shard_trimmed_while_it_was_read_is_lost() -> None:
+    lineage = Lineage(FAMILY[1:])
+    assert lineage.lost({P: READING}) == [P]
+    assert lineage.lost({P: SHARD_END}) == []
+    # It still bars its children: whoever takes the loss says so by ending it.
+    assert lineage.startable({P: READING}) == []
+    assert lineage.startable({P: SHARD_END}) == [L, R]
+
+
+def test_children_trimmed_before_they_were_started_are_lost() -> None:
+    lineage = Lineage(FAMILY[3:])
+    assert lineage.lost({P: SHARD_END}) == [L, R]
+    assert lineage.startable({P: SHARD_END}) == [M]
+
+
+def test_a_shard_newer_than_the_list_is_not_lost() -> None:
+    assert Lineage(FAMILY[:1]).lost({P: SHARD_END, L: TRIM_HORIZON}) == []
+
+
+def test_a_new_query_loses_nothing() -> None:
+    assert Lineage(FAMILY[1:]).lost({}) == []
+    assert Lineage(FAMILY[1:]).roots() == [L, R]
+
+
+def test_nothing_starts_while_the_listing_is_older_than_the_offset() -> None:
+    """After a restart, ListShards may lack children whose parent has left the offset."""
+    parent, other = Shard("s0", (), (0, 9), 1), Shard("s1", (), (10, 19), 1)
+    positions = {"s1": SHARD_END, "s2": Position.after(7), "s3": Position.after(8)}
+    assert Lineage([parent, other]).startable(positions) == []
+    children = [Shard("s2", ("s0",), (0, 4), 3), Shard("s3", ("s0",), (5, 9), 3), Shard("s4", ("s1",), (10, 19), 4)]
+    assert Lineage([parent, other, *children]).startable(positions) == ["s4"]

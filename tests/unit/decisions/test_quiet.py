@@ -1,0 +1,121 @@
+"""When it is believed that nothing more comes: the answers that it takes, the time between them, and what begins it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.decisions.quiet import QUIET_ANSWERS, QUIET_EVENTS, QUIET_SECONDS, Quiet
+from kinesis_efo.records.events import EventHead
+
+
+def polled(behind: int = 0, records: int = 0, *, stuck: bool = False) -> EventHead:
+    return EventHead(0, behind, records, still=not records, stuck=stuck)
+
+
+def pushed(behind: int = 0, records: int = 0) -> EventHead:
+    return EventHead(42, behind, records)
+
+
+def heard(answers: Iterable[tuple[EventHead, float]]) -> Quiet:
+    quiet = Quiet()
+    for head, at in answers:
+        quiet.heard(head, at)
+    return quiet
+
+
+@pytest.mark.parametrize(
+    ("times", "believed"),
+    [
+        ([], False),
+        ([0], False),
+        ([0, 5], False),
+        ([0, 1, 1.9], False),
+        ([0, 1, 2], True),
+        ([0, 0, 0, 0, 1.9], False),
+        ([0, 0, 0, 0, 2], True),
+    ],
+)
+def test_three_answers_of_polling_over_two_seconds_are_believed(times: list[float], believed: bool) -> None:
+    assert heard((polled(), at) for at in times).believed() is believed
+
+
+@pytest.mark.parametrize(("times", "believed"), [([0], False), ([0, 1.9], False), ([0, 2], True), ([0, 5], True)])
+def test_two_events_over_two_seconds_are_believed(times: list[float], believed: bool) -> None:
+    assert heard((pushed(), at) for at in times).believed() is believed
+
+
+def test_what_was_heard_before_one_asks_does_not_count() -> None:
+    quiet = heard((polled(), at) for at in (0, 1, 2, 3))
+    assert quiet.believed(asked_at=1)
+    assert not quiet.believed(asked_at=1.5)
+
+
+@pytest.mark.parametrize("head", [polled(records=1), pushed(records=1)])
+def test_a_record_begins_it_anew(head: EventHead) -> None:
+    quiet = heard([(polled(), 0), (polled(), 1), (head, 2), (polled(), 3), (polled(), 4)])
+    assert not quiet.believed()
+    assert quiet.answers == 2
+    quiet.heard(polled(), 5)
+    assert quiet.believed()
+    quiet.heard(head, 6)
+    assert (quiet.answers, quiet.believed(), str(quiet)) == (0, False, "no answer came without records")
+
+
+def test_a_lag_that_shrinks_is_progress_and_one_that_stays_is_not() -> None:
+    shrinking = heard((polled(behind=10_000 - 1000 * at), at) for at in range(6))
+    assert (shrinking.answers, shrinking.believed()) == (1, False)
+    assert heard((polled(behind=9000), at) for at in range(3)).believed(), "it says that it is behind for ever"
+    growing = heard((polled(behind=9000 + at), at) for at in range(3))
+    assert growing.believed()
+
+
+def test_a_lag_with_an_iterator_that_does_not_move_says_nothing() -> None:
+    assert not heard((polled(behind=9000, stuck=True), at) for at in range(10)).believed()
+    assert heard((polled(stuck=True), at) for at in range(3)).believed(), "at the tip it need not move"
+
+
+@pytest.mark.parametrize("pause", [0.001, 0.03, 0.1, 0.124, 0.126, 0.2, 5.0])
+@pytest.mark.parametrize("make", [polled, pushed])
+def test_however_fast_answers_come_they_are_believed_after_two_seconds(
+    make: Callable[[], EventHead], pause: float
+) -> None:
+    quiet, asked_at = Quiet(), 3.0
+    for number in range(1 + round(10 / pause)):
+        at = number * pause
+        quiet.heard(make(), at)
+        since = at - asked_at
+        if since < QUIET_SECONDS or since < pause:
+            assert not quiet.believed(asked_at), "not sooner"
+        elif since >= QUIET_SECONDS + 0.2 and since >= 4 * pause:
+            assert quiet.believed(asked_at), "and not much later"
+
+
+@given(st.lists(st.floats(0, 3), min_size=1, max_size=300), st.floats(0, 1), st.sampled_from([polled, pushed]))
+def test_what_is_not_remembered_makes_it_no_more_than_a_step_later(
+    pauses: list[float], place: float, make: Callable[[], EventHead]
+) -> None:
+    times = list(accumulate(pauses))
+    asked_at = times[int(place * (len(times) - 1))]
+    quiet = heard((make(), at) for at in times)
+    later = [at for at in times if at >= asked_at]
+    needed = QUIET_ANSWERS if make is polled else QUIET_EVENTS
+    if quiet.believed(asked_at):
+        assert len(later) >= needed
+        assert later[-1] - later[0] >= QUIET_SECONDS
+    # One that is not remembered stands for another that came less than a step after it.
+    steps = sorted({int(8 * at) for at in later})
+    if later[-1] - later[0] >= QUIET_SECONDS + 0.125 and len(steps) > 2 * needed:
+        assert quiet.believed(asked_at)
+    assert len(quiet._counted) <= 64
+
+
+def test_it_tells_how_long_it_lasts() -> None:
+    quiet = heard((polled(behind=7), at) for at in (10, 11, 13))
+    assert (quiet.lasts(since=0), quiet.lasts(since=12)) == (3.0, 1.0)
+    assert str(quiet) == "3 answers in 3 s brought no record; the last said that reading is 7 ms behind"
+    assert Quiet().lasts(since=0) == 0.0

@@ -1,0 +1,276 @@
+"""What `read_stream` and `read` tell the source."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from kinesis_efo.driver import facade
+from kinesis_efo.driver.facade import read, read_stream
+from kinesis_efo.errors import ConfigurationError, OptionsError
+from kinesis_efo.options import BatchOptions, SourceOptions
+from kinesis_efo.options.source import DRIVER_HOST, PROGRAM
+from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.spark.source import KinesisEfoSource
+from kinesis_efo.tasks.compat import SPARK_VERSION
+
+pytestmark = pytest.mark.spark
+
+
+class Spark:
+    """A session that remembers the options of what is read; also its own reader."""
+
+    def __init__(self, **conf: str) -> None:
+        self.conf = {name.replace("_", "."): value for name, value in conf.items()}
+        self.given: dict[str, str] = {}
+        self.named: str | None = None
+        self.dataSource = SimpleNamespace(register=lambda _: None)
+        self.readStream = self
+
+    def format(self, name: str) -> Spark:
+        return self
+
+    def name(self, name: str) -> Spark:
+        self.named = name
+        return self
+
+    def options(self, **options: str) -> Spark:
+        self.given = options
+        return self
+
+    def load(self) -> dict[str, str]:
+        return self.given
+
+
+def told(spark: Any, **options: object) -> dict[str, str]:
+    found: Any = read_stream(spark, manifest="m.json", **options)
+    SourceOptions.parse(found)
+    return {name: value for name, value in found.items() if name != "manifest"}
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2,3]"])
+def test_in_local_mode_all_is_on_this_host(master: str) -> None:
+    assert told(Spark(spark_master=master, spark_driver_host="10.0.0.7")) == {DRIVER_HOST: "localhost"}
+
+
+@pytest.mark.parametrize(
+    "master", ["local-cluster[2,1,1024]", "spark://m:7077", "yarn", "k8s://https://api", "custom:emr-serverless"]
+)
+def test_elsewhere_the_drivers_address_is_told(master: str) -> None:
+    assert told(Spark(spark_master=master, spark_driver_host="10.0.0.7")) == {DRIVER_HOST: "10.0.0.7"}
+
+
+def test_a_session_that_does_not_know_tells_nothing() -> None:
+    assert told(Spark()) == {}
+
+
+def test_a_session_of_spark_connect_is_told_from_others_of_its_server() -> None:
+    session = Spark()
+    session.session_id = "5f3c"  # type: ignore[attr-defined]
+    assert told(session) == {PROGRAM: "5f3c"}
+
+
+def test_queries_of_a_classic_session_share_with_all_of_their_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Spark()
+    session.session_id = "5f3c"  # type: ignore[attr-defined]
+    monkeypatch.setattr(facade, "_is_driver", lambda _: True)
+    monkeypatch.setattr(facade.KinesisEfoSource, "schema", lambda _: None)
+    assert told(session) == {}
+
+
+def test_options_are_passed_on() -> None:
+    given = told(
+        Spark(spark_master="yarn"), streams=["a", "b"], catchUp=True, subscribe_maxRetries=3, fetcherHost="gateway"
+    )
+    assert given == {"streams": "a,b", "catchUp": "true", "subscribe.maxRetries": "3", "fetcherHost": "gateway"}
+
+
+@pytest.mark.parametrize("open_source", [read_stream, read])
+def test_wrong_options_are_told_all_together_before_spark_is_asked(open_source: Callable[..., object]) -> None:
+    with pytest.raises(OptionsError) as caught:
+        open_source(SimpleNamespace(), manifest="m.json", bufferBytes="lots", bufferByte="1")
+    assert len(caught.value.faults) == 2
+
+
+def test_a_source_has_a_name_if_spark_has_names() -> None:
+    spark = Spark()
+    if SPARK_VERSION >= (4, 2):
+        assert told(spark, name="orders") == {}
+        assert spark.named == "orders"
+    else:
+        with pytest.raises(ConfigurationError, match=r"got name='orders': Spark has names of sources since 4\.2"):
+            told(spark, name="orders")
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The definitions of a pipeline are run, in which nothing may be registered."""
+    registry = SimpleNamespace(get_active_graph_element_registry=object)
+    monkeypatch.setitem(sys.modules, "pyspark.pipelines.graph_element_registry", registry)
+
+
+@pytest.mark.usefixtures("pipeline")
+def test_in_a_pipeline_a_read_is_only_described() -> None:
+    spark: Any = Spark(spark_master="local")
+    del spark.dataSource, spark.conf
+    assert told(spark, bufferBytes="64m") == {"bufferBytes": "64m"}
+    with pytest.raises(OptionsError):
+        told(spark, bufferBytes="lots")
+    with pytest.raises(ConfigurationError, match="got fetchers=2 in a pipeline"):
+        told(spark, fetchers=2)
+
+
+def test_a_client_of_spark_connect_cannot_start_fetchers() -> None:
+    with pytest.raises(ConfigurationError, match=r"got fetchers=2 in a client of Spark Connect, .*: leave it out"):
+        told(Spark(), fetchers=2)
+
+
+# -- batch reads
+
+EIGHT = Position.at_timestamp(1_700_035_200_000)
+
+
+class Reader:
+    """Remembers the options of a batch read."""
+
+    def format(self, name: str) -> Reader:
+        return self
+
+    def options(self, **options: str) -> Reader:
+        self.given = options
+        return self
+
+    def load(self) -> dict[str, str]:
+        return self.given
+
+
+def asked(**arguments: Any) -> BatchOptions:
+    spark: Any = SimpleNamespace(dataSource=SimpleNamespace(register=lambda _: None), read=Reader())
+    found: Any = read(spark, manifest="m.json", **arguments)
+    return BatchOptions.parse(found)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "2023-11-15T08:00:00Z",
+        " 2023-11-15T09:00+01:00",
+        datetime(2023, 11, 15, 8, tzinfo=UTC),
+        datetime(2023, 11, 15, 3, tzinfo=timezone(timedelta(hours=-5))),
+    ],
+)
+def test_times_have_a_zone_and_become_positions(moment: datetime | str) -> None:
+    assert asked(since=moment).starts.of("orders") == EIGHT
+    assert asked(since=moment).ends.of("orders") is None
+    assert asked(until=moment).starts.of("orders") == TRIM_HORIZON
+    assert asked(until=moment).ends.of("orders") == EIGHT
+
+
+@pytest.mark.parametrize("moment", ["2023-11-15T08:00:00", datetime(2023, 11, 15, 8)])  # noqa: DTZ001
+def test_a_time_without_a_zone_is_refused(moment: datetime | str) -> None:
+    with pytest.raises(
+        ConfigurationError, match="since must say its time zone, as 2023-11-15T08:00:00Z does for UTC; got '2023-11-15"
+    ):
+        asked(since=moment)
+
+
+@pytest.mark.parametrize("moment", ["LATEST", "yesterday", "1700035200000", ""])
+def test_what_is_no_time_is_refused_with_where_positions_go(moment: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"until must be a datetime.* go into startingPosition and endingPosition"
+    ):
+        asked(until=moment)
+
+
+@pytest.mark.parametrize("moment", ["1700035200", "1700035200.5", 1700035200, "1700035200000", "20231115"])
+def test_a_number_is_answered_with_the_time_that_it_means(moment: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"since must be a datetime.*; did you mean 2023-11-15T0"):
+        asked(since=moment)
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({}, ("kinesis-efo option 'startingPosition'", "kinesis-efo option 'endingPosition'")),
+        ({"since": "2023-11-15T08:00Z"}, ("since", "kinesis-efo option 'endingPosition'")),
+        ({"until": "2023-11-15T08:00Z"}, ("kinesis-efo option 'startingPosition'", "until")),
+        ({"since": "2023-11-15T08:00Z", "until": "2023-11-15T09:00Z"}, ("since", "until")),
+    ],
+)
+def test_messages_can_name_what_was_written(given: dict[str, str], names: tuple[str, str]) -> None:
+    options = asked(**given)
+    assert (options.start_name, options.end_name) == names
+
+
+def test_a_start_is_given_once() -> None:
+    with pytest.raises(
+        ConfigurationError, match="got since='2023-11-15T08:00Z' and startingPosition; give one of the two"
+    ):
+        asked(since="2023-11-15T08:00Z", startingPosition="TRIM_HORIZON")
+
+
+def test_streams_and_other_options_of_a_batch_read() -> None:
+    options = asked(
+        streams=["orders", "clicks"], batch_maxRate="2m", batch_shardsPerTask=16, failOnDataLoss=False
+    ).source
+    assert options.streams == ("orders", "clicks")
+    assert (options.batch_rate, options.batch_shards_per_task, options.fail_on_data_loss) == (2 << 20, 16, False)
+
+
+def test_the_tip_is_that_of_the_call() -> None:
+    before = int(time.time() * 1000)
+    loaded = asked().source.loaded
+    assert loaded is not None
+    assert before <= loaded <= time.time() * 1000 + 1
+
+
+# -- discovery
+
+
+class Undiscovering(Reader):
+    """Refuses to load what was not registered."""
+
+    def __init__(self, condition: str) -> None:
+        self.condition = condition
+        self.registered: list[object] = []
+
+    def load(self) -> dict[str, str]:
+        if not self.registered:
+            raise AnalysisException(f"[{self.condition}] Failed to find the data source: kinesis-efo.")
+        return self.given
+
+
+def session(reader: Undiscovering, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A classic session, in which manifests are not looked at."""
+    monkeypatch.setattr(facade, "_is_driver", lambda _: True)
+    monkeypatch.setattr(facade, "listen", lambda _: None)
+    monkeypatch.setattr(KinesisEfoSource, "schema", lambda _: None)
+    register = SimpleNamespace(register=reader.registered.append)
+    return SimpleNamespace(dataSource=register, read=reader, readStream=reader, conf={"spark.master": "local"})
+
+
+@pytest.mark.parametrize("open_source", [read_stream, read])
+def test_what_spark_does_not_discover_is_registered(
+    open_source: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Undiscovering("DATA_SOURCE_NOT_FOUND")
+    spark = session(reader, monkeypatch)
+    assert open_source(spark, manifest="m.json")["manifest"] == "m.json"
+    assert reader.registered == [KinesisEfoSource]
+
+
+@pytest.mark.parametrize("open_source", [read_stream, read])
+def test_what_spark_discovers_is_not_registered_besides(
+    open_source: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Undiscovering("SOMETHING_ELSE")
+    with pytest.raises(AnalysisException, match="SOMETHING_ELSE"):
+        open_source(session(reader, monkeypatch), manifest="m.json")
+    assert reader.registered == []

@@ -1,0 +1,85 @@
+"""Word of finished micro-batches, from the driver to the runs of its program."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinesis_efo.driver.listener import FinishedListener, mark_of
+from kinesis_efo.marks import Mark
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.program import OwnFile, Program, RunEntry
+from kinesis_efo.planner.run_link import RunConnection
+from kinesis_efo.processes import Process
+from kinesis_efo.run.messages import Join
+from tests.support.shared_runs import FakeRun, manifest
+
+pytestmark = pytest.mark.spark
+
+JVM = Process.of(os.getpid())
+END = {"mark": "7c1f09ab:3", "streams": {"orders": {"s0": "AFTER:7", "s1": "SHARD_END"}}, "version": 1}
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return tmp_path / "notes"
+
+
+@pytest.fixture
+def own(notes: Path) -> Iterator[FakeRun]:
+    """A run that says where it is."""
+    own = FakeRun(manifest("orders"), SourceOptions.parse({"manifest": "m.json"}))
+    own.start()
+    file = begun(notes, own.address, own.secret)
+    with RunConnection(own.address, own.secret) as client:
+        client.join(Join("the query", *JVM, own.refs, {"manifest": "m.json"}))
+        yield own
+    file.close()
+    own.die()
+
+
+def begun(notes: Path, address: Any, secret: str, jvm: Process = JVM) -> OwnFile:
+    program = Program.found(notes, jvm, "lake")
+    return program.begin(RunEntry(address, secret, {}))
+
+
+def hear(notes: Path, *ends: str | None, name: str | None = "archive") -> None:
+    progress: Any = SimpleNamespace(name=name, sources=[SimpleNamespace(endOffset=end) for end in ends])
+    FinishedListener(notes, JVM).onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
+
+
+def test_a_run_is_told_of_micro_batches_by_the_marks_of_their_ends(notes: Path, own: FakeRun) -> None:
+    # Spark writes offsets in its own way, and other sources have others.
+    hear(notes, None, "7", json.dumps(END, indent=1), json.dumps({**END, "mark": "ab:1"}), '{"mark":"ab:2"}')
+    assert own.queries[0].finishes == [([Mark("7c1f09ab", 3), Mark("ab", 1)], "archive")]
+
+
+def test_all_runs_of_the_program_are_told_whatever_is_wrong_with_one(notes: Path, own: FakeRun) -> None:
+    files = [begun(notes, own.address, "another secret"), begun(notes, own.address, own.secret)]
+    foreign = begun(notes, own.address, own.secret, Process(JVM.pid, "another start"))
+    (notes / Path(files[0]._path).with_name(Path(files[0]._path).name.replace(".json", "0.json"))).write_text("{")
+    hear(notes, json.dumps(END), name=None)
+    assert own.queries[0].finishes == [([Mark("7c1f09ab", 3)], None)] * 2
+    for file in (*files, foreign):
+        file.close()
+
+
+@pytest.mark.parametrize(
+    "end", [None, "", "{", "7", "null", '{"partition": 1}', '{"streams":{},"version":1}', '{"mark":7,"streams":{}}']
+)
+def test_nobody_is_told_of_other_sources(notes: Path, own: FakeRun, end: str | None) -> None:
+    hear(notes, end)
+    assert own.queries[0].finishes == []
+    assert mark_of(end) is None
+
+
+def test_a_program_without_runs_or_with_a_directory_of_everybodys_tells_nobody(notes: Path) -> None:
+    hear(notes, json.dumps(END))
+    notes.chmod(0o777)
+    hear(notes, json.dumps(END))

@@ -1,0 +1,162 @@
+"""When a query is stopped, shown on a fake query."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kinesis_efo.driver.graceful import SIGNALS, await_stop, stop_signals
+
+
+class Query:
+    """A fake query whose state changes when its status is read.
+
+    Args:
+        script: Changes of the state, one per reading of the status.
+    """
+
+    runId = "run"
+
+    def __init__(self, *script: Callable[[Query], None]) -> None:
+        self.isActive = True
+        self.message = "Processing new data"
+        self.trigger_active = True
+        self.batch = 7
+        self.failure: Exception | None = None
+        self.looks = 0
+        self.stopped_at: tuple[int, str] | None = None
+        self._script = list(script)
+
+    @property
+    def lastProgress(self) -> Any:
+        return {"batchId": self.batch}
+
+    @property
+    def status(self) -> dict[str, Any]:
+        self.looks += 1
+        if self._script:
+            self._script.pop(0)(self)
+        return {"message": self.message, "isTriggerActive": self.trigger_active, "isDataAvailable": True}
+
+    def awaitTermination(self, timeout: int | None = None) -> bool:
+        return not self.isActive
+
+    def exception(self) -> Exception | None:
+        return self.failure
+
+    def stop(self) -> None:
+        self.isActive = False
+        self.stopped_at = (self.batch, self.message)
+
+
+def _asked() -> threading.Event:
+    stopping = threading.Event()
+    stopping.set()
+    return stopping
+
+
+def _nothing(_query: Query) -> None:
+    pass
+
+
+def _say(message: str) -> Callable[[Query], None]:
+    return lambda query: setattr(query, "message", message)
+
+
+def test_a_query_that_ends_by_itself_was_not_stopped() -> None:
+    query = Query()
+    query.isActive = False
+    assert await_stop(query, threading.Event()) is False  # type: ignore[arg-type]
+    assert query.stopped_at is None
+
+
+@pytest.mark.parametrize(
+    "message", ["Waiting for next trigger", "Waiting for data to arrive", "Getting offsets from x"]
+)
+def test_it_is_stopped_between_micro_batches(message: str) -> None:
+    query = Query(_nothing, _nothing, _say(message))
+    assert await_stop(query, _asked()) is True  # type: ignore[arg-type]
+    assert query.stopped_at == (7, message)
+    assert query.looks == 3
+
+
+def test_under_load_a_new_batch_number_marks_the_boundary() -> None:
+    query = Query(_nothing, lambda query: setattr(query, "batch", 8))
+    assert await_stop(query, _asked()) is True  # type: ignore[arg-type]
+    assert query.stopped_at == (8, "Processing new data")
+
+
+def test_a_micro_batch_is_cut_short_when_patience_ends() -> None:
+    query = Query()
+    assert await_stop(query, _asked(), patience=0.1) is True  # type: ignore[arg-type]
+    assert query.stopped_at == (7, "Processing new data")
+
+
+def test_a_failure_while_stopping_is_not_hidden() -> None:
+    def fail(query: Query) -> None:
+        query.isActive, query.failure = False, RuntimeError("the micro-batch failed")
+
+    with pytest.raises(RuntimeError, match="the micro-batch failed"):
+        await_stop(Query(_nothing, fail), _asked())  # type: ignore[arg-type]
+
+
+class Captured(Exception):
+    """A JVM's exception as PySpark shows it: a message, a stack trace and a cause."""
+
+    def __init__(self, message: str, trace: str = "", cause: Exception | None = None) -> None:
+        super().__init__(message)
+        self._stackTrace = trace
+        self._cause = cause
+
+
+TRACE = "ExitCodeException exitCode=143: \n\tat org.apache.hadoop.util.Shell.runCommand(Shell.java:1044)"
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        RuntimeError("Query terminated with exception: ExitCodeException exitCode=143: "),
+        RuntimeError('Cannot run program "chmod": error=0, Failed to exec spawn helper: pid: 21146, signal: 15'),
+        Captured("terminated with exception:  SQLSTATE: XXKST", f"StreamingQueryException\nCaused by: {TRACE}"),
+        Captured("terminated with exception:  SQLSTATE: XXKST", "at StreamExecution", Captured("", TRACE)),
+    ],
+)
+def test_a_program_of_hadoop_ended_by_the_same_signal_is_no_failure(failure: Exception) -> None:
+    def hit(query: Query) -> None:
+        query.isActive, query.failure = False, failure
+
+    assert await_stop(Query(_nothing, hit), _asked()) is True  # type: ignore[arg-type]
+
+
+def test_a_handler_that_is_not_pythons_is_no_error_in_a_signal_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a program that embeds Python, or a library that was loaded before it: Python tells nothing of it."""
+    real, told = signal.signal, set[int]()
+
+    def like_a_foreign_one(number: int, handler: Any) -> Any:
+        before = real(number, handler)
+        if number in told:
+            return before
+        told.add(number)
+        return None
+
+    originals = {number: signal.getsignal(number) for number in SIGNALS}
+    monkeypatch.setattr(signal, "signal", like_a_foreign_one)
+    try:
+        with stop_signals(Somewhere()) as stopping:  # type: ignore[arg-type]
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stopping.wait(60)
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "a second one has its usual effect"
+            assert callable(signal.getsignal(signal.SIGINT))
+        assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_DFL}
+    finally:
+        for number, handler in originals.items():
+            real(number, handler)
+
+
+class Somewhere:
+    """A session of Spark Connect, as far as this goes."""

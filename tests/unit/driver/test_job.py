@@ -1,0 +1,256 @@
+"""How a job ends, and with which exit code and last words; with a session that is none."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pyspark.errors import PySparkRuntimeError, StreamingQueryException
+from pyspark.sql.streaming.listener import QueryTerminatedEvent
+
+from kinesis_efo.driver.job import _Failures, job
+from kinesis_efo.errors import OptionsError
+from tests.support.world import wait_until
+
+pytestmark = pytest.mark.spark43
+
+
+class Query:
+    """A query that runs until it is stopped."""
+
+    runId = "run"
+    lastProgress = None
+
+    def __init__(self, failure: Exception | None = None, *, busy: bool = False) -> None:
+        self.status = {"isTriggerActive": busy, "message": "Processing new data"}
+        self._ended = threading.Event()
+        self._failure = failure
+
+    @property
+    def isActive(self) -> bool:
+        return not self._ended.is_set()
+
+    def awaitTermination(self) -> None:
+        assert self._ended.wait(30)
+        if self._failure is not None:
+            raise self._failure
+
+    def exception(self) -> Exception | None:
+        return self._failure
+
+    def stop(self) -> None:
+        self._ended.set()
+
+
+class Session:
+    """What `job` needs of a session of Spark Connect."""
+
+    def __init__(self, *queries: Query) -> None:
+        self.conf = SimpleNamespace(get=lambda _name, _default: "my job")
+        self.streams = SimpleNamespace(active=list(queries))
+        self.stopped = threading.Event()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def run(session: Session, body: Any) -> int:
+    """Run a body as a job, and return its exit code."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        with job(session):  # type: ignore[arg-type]
+            body()
+    except SystemExit as ended:
+        return ended.code  # type: ignore[return-value]
+    finally:
+        assert session.stopped.is_set()
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    return 0
+
+
+def test_a_job_that_does_its_work_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(Session(), lambda: None) == 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_last_words_are_every_fault_after_spark_has_stopped(capfd: pytest.CaptureFixture[str]) -> None:
+    class Loud(Session):
+        def stop(self) -> None:
+            super().stop()
+            sys.stderr.write("Spark says something while it stops\n")
+
+    def fail() -> None:
+        raise OptionsError(["one is wrong", "another, too", "and a third"]) from ValueError("the cause")
+
+    assert run(Loud(), fail) == 1
+    text = capfd.readouterr().err
+    assert text.endswith("\nmy job failed: OptionsError: one is wrong\nanother, too\nand a third\n")
+    assert "Spark says something while it stops" in text
+    # Where it was, and no traceback: that would say it twice.
+    assert re.findall(r'File ".*test_job\.py", line \d+, in (\w+)', text)[-1] == "fail"
+    assert text.count("OptionsError: one is wrong") == 1
+    assert "Traceback" not in text
+
+
+def test_an_error_of_the_programs_own_has_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise KeyError("no such field") from ValueError("the cause")
+
+    assert run(Session(), fail) == 1
+    text = capfd.readouterr().err
+    assert text.startswith("ValueError: the cause\n\nThe above exception was the direct cause")
+    assert "Traceback (most recent call last):" in text
+    assert text.endswith("\nmy job failed: KeyError: 'no such field'\n")
+
+
+OURS = "Traceback (most recent call last):\nkinesis_efo.errors.DataLossError: shard a: gone\n\tat org.apache.spark\n"
+
+
+def ended(text: str | None) -> QueryTerminatedEvent:
+    return QueryTerminatedEvent(UUID(int=1), UUID(int=2), text, None)
+
+
+def test_a_query_that_the_program_awaits_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    failures = _Failures()
+    for text in (None, OURS, OURS):
+        failures.onQueryTerminated(ended(text))
+    failures.say(but="my job failed: DataLossError: shard a: gone")
+    failures.say()
+    assert capfd.readouterr().err == ""
+    failures.onQueryTerminated(ended(OURS))
+    failures.say(but="another query's words")
+    assert capfd.readouterr().err == "a query failed: DataLossError: shard a: gone\n"
+
+
+def test_what_no_one_awaits_is_told_after_a_while_and_spark_s_own_errors_at_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failures = _Failures()
+    failures.onQueryTerminated(ended("java.io.IOException: full\n\tat java.io.File\n"))
+    assert capfd.readouterr().err == "java.io.IOException: full\n\tat java.io.File\n"
+    monkeypatch.setattr("kinesis_efo.driver.job._SAY_SECONDS", 0.0)
+    failures.onQueryTerminated(ended(OURS))
+    text = ""
+
+    def said() -> str:
+        nonlocal text
+        text += capfd.readouterr().err
+        return text
+
+    assert wait_until(said) == "a query failed: DataLossError: shard a: gone\n"
+
+
+def test_a_session_is_made_of_a_builder() -> None:
+    session = Session()
+    with job(SimpleNamespace(getOrCreate=lambda: session)) as spark:  # type: ignore[arg-type]
+        assert spark is session
+    assert session.stopped.is_set()
+
+
+def test_a_missing_java_is_said_with_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    def launch() -> None:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    with pytest.raises(SystemExit) as ended, job(SimpleNamespace(getOrCreate=launch)):  # type: ignore[arg-type]
+        pass
+    assert ended.value.code == 1
+    text = capfd.readouterr().err
+    assert f"the job failed: Spark needs Java 17 or 21, but {tmp_path}/bin/java does not run" in text
+    assert "apt-get install openjdk-17-jre-headless" in text
+    assert "Traceback" not in text
+
+
+def test_an_exit_code_of_the_jobs_own_is_kept() -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    assert run(Session(), leave) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_queries_and_the_job_goes_on_to_its_end(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    queries = [Query(), Query()]
+    done = []
+
+    def work() -> None:
+        signal.raise_signal(number)
+        for query in queries:
+            query.awaitTermination()
+        done.append(True)
+
+    assert run(Session(*queries), work) == 0
+    assert done
+    assert capfd.readouterr().err == ""
+
+
+def test_a_query_that_fails_while_it_is_stopped_fails_the_job(capfd: pytest.CaptureFixture[str]) -> None:
+    query = Query(StreamingQueryException("the sink is full"))
+
+    def work() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        query.awaitTermination()
+
+    assert run(Session(query), work) == 1
+    assert capfd.readouterr().err.endswith("\nmy job failed: StreamingQueryException: the sink is full\n")
+
+
+def test_a_signal_that_ended_a_program_of_hadoops_as_well_is_no_failure() -> None:
+    query = Query(StreamingQueryException("ExitCodeException exitCode=143: "))
+
+    def work() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        query.awaitTermination()
+
+    assert run(Session(query), work) == 0
+
+
+def test_without_a_query_spark_is_stopped_under_the_action_and_there_is_no_traceback(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    session = Session()
+
+    def count() -> None:
+        signal.raise_signal(signal.SIGINT)
+        assert session.stopped.wait(30)
+        raise RuntimeError("SparkContext was shut down")
+
+    assert run(session, count) == 130
+    assert capfd.readouterr().err == "\nmy job was interrupted\n"
+
+
+def test_ctrl_c_while_spark_stops_leaves_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    class Slow(Session):
+        def stop(self) -> None:
+            super().stop()
+            raise KeyboardInterrupt
+
+    assert run(Slow(), lambda: None) == 130
+    assert capfd.readouterr().err == "\nmy job was interrupted\n"
+
+
+def test_a_second_ctrl_c_ends_the_job_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    query = Query(busy=True)
+
+    def work() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    try:
+        assert run(Session(query), work) == 130
+        assert query.isActive
+    finally:
+        query.stop()
+    assert capfd.readouterr().err == "\nmy job was interrupted\n"

@@ -1,0 +1,146 @@
+"""What users are told of errors that Spark has wrapped."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinesis_efo import errors
+from kinesis_efo.driver.reason import cause, own_message, reason
+from kinesis_efo.errors import DataLossError, OptionsError
+
+pytestmark = pytest.mark.spark43
+FAULTS = (
+    "kinesis-efo option 'bufferBytes' must be a size such as 256m; got 'lots'",
+    "kinesis-efo option 'readMode' must be efo or polling; got 'push'",
+    "kinesis-efo has no option 'bufferbyte'; did you mean 'bufferBytes'?",
+)
+TRACEBACK = (
+    "Traceback (most recent call last):\n"
+    '  File "options/table.py", line 107, in parse\n'
+    "    raise OptionsError(faults)\n"
+    f"kinesis_efo.errors.OptionsError: {chr(10).join(FAULTS)}\n"
+)
+TASK = (
+    "org.apache.spark.SparkException: Job aborted due to stage failure: org.apache.spark.api.python.PythonException: "
+    f"{TRACEBACK}\n\tat org.apache.spark.api.python.BasePythonRunner\n\nDriver stacktrace:\n\tat org.apache.spark.scheduler"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: {TRACEBACK} SQLSTATE: 38000", id="load"),
+        pytest.param(
+            f"[STREAM_FAILED] Query terminated with exception: {TRACEBACK} SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\n"
+            "Identifier: [id = 1, runId = 2]\nCurrent Committed Offsets: {}\n\nLogical Plan:\n~WriteToMicroBatchDataSourceV1\n",
+            id="query",
+        ),
+        pytest.param(f"{TRACEBACK.rstrip()}\n=== Streaming Query ===\nIdentifier: [id = 1]", id="query without states"),
+        pytest.param(f"{TASK}\nCaused by: {TASK}", id="task, twice"),
+        pytest.param(
+            f"kinesis_efo.errors.ManifestError: not this one\n\nDuring handling of the above, another occurred:\n\n{TRACEBACK}",
+            id="the last of a chain",
+        ),
+    ],
+)  # fmt: skip
+def test_the_librarys_own_message_is_found_whole(text: str) -> None:
+    assert own_message(RuntimeError(text)) == "OptionsError: " + "\n".join(FAULTS)
+
+
+def test_an_error_that_spark_did_not_wrap_is_told_as_it_is() -> None:
+    assert reason(OptionsError(FAULTS)) == "OptionsError: " + "\n".join(FAULTS)
+
+
+def test_the_error_is_made_again_from_what_spark_says() -> None:
+    found = cause(RuntimeError(f"[STREAM_FAILED] Query terminated: {TRACEBACK} SQLSTATE: 39000"))
+    assert isinstance(found, OptionsError)
+    assert found.faults == FAULTS
+    text = "Traceback\nkinesis_efo.errors.DataLossError: records are gone SQLSTATE: 38000"
+    for error in (RuntimeError(text), text):
+        found = cause(error)
+        assert (type(found), str(found)) == (DataLossError, "records are gone")
+
+
+def test_an_error_in_a_chain_is_given_as_it_is() -> None:
+    inner, outer = DataLossError("gone"), RuntimeError("outer")
+    outer.__cause__ = inner
+    assert cause(outer) is inner
+
+
+@pytest.mark.parametrize("error", [None, "", "Traceback\nValueError: kinesis_efo", ValueError("no")])
+def test_what_is_not_ours_has_no_cause_here(error: BaseException | str | None) -> None:
+    assert cause(error) is None
+
+
+def test_every_exception_can_be_made_again() -> None:
+    for name in errors.__dict__:
+        kind = getattr(errors, name)
+        if isinstance(kind, type) and issubclass(kind, errors.KinesisEfoError):
+            found = cause(f"Traceback\nkinesis_efo.errors.{name}: what: why; how")
+            assert (type(found), str(found)) == (kind, "what: why; how")
+
+
+def test_a_state_of_sql_is_no_part_of_the_message() -> None:
+    text = "Traceback\nkinesis_efo.errors.DataLossError: records are gone SQLSTATE: 38000 SQLSTATE: XXKST"
+    assert reason(RuntimeError(text)) == "DataLossError: records are gone"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("[PATH_NOT_FOUND] no path\n\nDriver stacktrace:\n..."), "RuntimeError: [PATH_NOT_FOUND] no path"),
+        (
+            RuntimeError(
+                "[STREAM_FAILED] Query terminated with exception: Return Message: Traceback (most recent call last):\n"
+                '  File "py4j/clientserver.py", line 644, in _call_proxy\n    return_value = getattr(self.pool[obj_id], method)()\n'
+                "sqlite3.OperationalError: database is locked\n SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\n"
+            ),
+            "sqlite3.OperationalError: database is locked",
+        ),
+        (
+            RuntimeError(
+                "An error occurred while calling o29.load.\n: java.io.IOException: no space\n\tat java.base/x\n\tat y"
+            ),
+            "RuntimeError: An error occurred while calling o29.load.\n: java.io.IOException: no space",
+        ),
+        (ZeroDivisionError(), "ZeroDivisionError"),
+        (KeyError("database"), "KeyError: 'database'"),
+    ],
+)
+def test_other_errors_are_told_in_their_own_first_words(error: Exception, told: str) -> None:
+    assert own_message(error) is None
+    assert reason(error) == told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the data source: kinesis-efo. Make sure",
+        "Traceback (most recent call last):\n  File serializers.py\nModuleNotFoundError: No module named 'kinesis_efo'\n SQLSTATE: 38000",
+    ],
+)
+def test_a_python_without_the_library_is_told_with_what_to_set(text: str) -> None:
+    assert "set PYSPARK_PYTHON" in reason(RuntimeError(text))
+    assert "PYSPARK" not in reason(RuntimeError("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka."))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[STREAM_FAILED] Query [id = 1e58, runId = 9491] terminated with exception:  SQLSTATE: XXKST (no cause message)\n=== Streaming",
+        "[STREAM_FAILED] Query [id = 1e58, runId = 9491] terminated with exception: null SQLSTATE: XXKST\n=== Streaming Query ===",
+        "Query [id = 1e58, runId = 9491] terminated with exception: null",
+        "null\n=== Streaming Query ===\nIdentifier: orders [id = 1e58, runId = 9491]",
+        "Job aborted: java.io.EOFException\n\tat java.base/java.io.DataInputStream.readInt",
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+    ],
+)
+def test_a_process_that_ended_without_a_word_is_explained_with_what_it_needs(text: str) -> None:
+    told = reason(RuntimeError(text))
+    assert "ended without a word" in told
+    assert "memoryOverhead" in told
+
+
+def test_an_exception_with_words_is_none_that_ended_without() -> None:
+    text = "[STREAM_FAILED] Query [id = 1e58] terminated with exception: disk is full SQLSTATE: XXKST\n=== Streaming Query ==="
+    assert "without a word" not in reason(RuntimeError(text))

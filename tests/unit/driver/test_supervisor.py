@@ -1,0 +1,244 @@
+"""One supervisor for all DataFrames of a session, the jobs that runs ask it for, and nothing left of it when Spark is stopped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinesis_efo.calls.address import FetcherAddress, Listening
+from kinesis_efo.cluster.remote import FetcherPlan
+from kinesis_efo.driver import supervisor as module
+from kinesis_efo.driver.supervisor import check_cores, run_fetcher, supervisor_of
+from kinesis_efo.errors import ConfigurationError, FetcherError
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.options.source import DRIVER_HOST, SUPERVISOR
+from kinesis_efo.planner.run_process import FetcherJob
+from tests.support.shared_runs import manifest
+from tests.support.world import wait_until
+
+
+class Context:
+    """Spark's context, as far as supervisors ask it."""
+
+    master = "yarn"
+    stopped = False
+
+    @property
+    def defaultParallelism(self) -> int:
+        if self.stopped:
+            raise AttributeError("'NoneType' object has no attribute 'sc'")  # as PySpark's
+        return 8
+
+    def __init__(self) -> None:
+        self.groups: list[str] = []
+        self.cancelled: list[str] = []
+        self.jobs: dict[int, list[Any]] = {}
+
+    def setJobGroup(self, group: str, _description: str) -> None:
+        self.groups.append(group)
+
+    def cancelJobGroup(self, group: str) -> None:
+        self.cancelled.append(group)
+
+    def statusTracker(self) -> Any:
+        stages = {number: stage for job, stages in self.jobs.items() for number, stage in enumerate(stages, 10 * job)}
+        return SimpleNamespace(
+            getJobIdsForGroup=lambda _group: [0],
+            getActiveJobsIds=lambda: [0, *self.jobs],
+            getJobInfo=lambda job: SimpleNamespace(stageIds=[n for n in stages if n // 10 == job]),
+            getStageInfo=stages.get,
+        )
+
+
+class Session:
+    """A session whose jobs of fetchers end as a test says."""
+
+    def __init__(self, context: Context, collect: Callable[[], object] = list) -> None:
+        self.sparkContext = context
+        self.sizes: list[tuple[int, ...]] = []
+        self.collect = collect
+
+    def range(self, *size: int) -> Session:
+        self.sizes.append(size)
+        return self
+
+    def mapInArrow(self, _function: object, _schema: str) -> Session:
+        return self
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
+    context = Context()
+    yield context
+    context.stopped = True
+    wait_until(lambda: not threads(), 60, "the end of all supervisors")
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "kinesis-efo supervisor"]
+
+
+def path_for(session: Any, fetchers: int = 2) -> Path:
+    return Path(supervisor_of(session, fetchers).path)
+
+
+def test_all_dataframes_of_a_session_share_one(context: Context) -> None:
+    session = Session(context)
+    paths = {path_for(session, fetchers) for fetchers in range(1, 21)}
+    assert len(paths) == len(threads()) == 1
+    assert path_for(Session(context)) in paths, "another session of the same Spark"
+    assert next(iter(paths)).is_socket()
+
+
+def test_nothing_is_left_when_spark_is_stopped_and_the_next_one_has_its_own(context: Context) -> None:
+    before = path_for(Session(context))
+    other = Context()
+    after = path_for(Session(other))
+    assert after != before
+    context.stopped = True
+    wait_until(lambda: not before.parent.exists() and len(threads()) == 1, 60, "the end of the first supervisor")
+    assert after.is_socket()
+    other.stopped = True
+    wait_until(lambda: not after.parent.exists() and not threads(), 60, "the end of the second supervisor")
+
+
+def test_so_many_that_no_core_is_left_are_refused_each_time(context: Context) -> None:
+    context.master = "local[8]"
+    path_for(Session(context), 7)
+    with pytest.raises(ConfigurationError, match="option 'fetchers' is 8, but Spark has 8 cores"):
+        path_for(Session(context), 8)
+
+
+@pytest.mark.parametrize(
+    ("master", "fetchers", "here"),
+    [
+        ("local[4]", 3, 1),
+        ("local[*]", 7, 8),
+        ("local-cluster[2,1,1024]", 9, 1),
+        ("yarn", 9, 1),
+        ("", 9, 1),
+    ],
+)
+def test_where_cores_are_left_or_a_cluster_may_grow(master: str, fetchers: int, here: int) -> None:
+    check_cores(master, fetchers, here)
+
+
+@pytest.mark.parametrize(
+    ("master", "fetchers", "here", "cores"),
+    [("local", 1, 8, 1), ("local[4]", 4, 8, 4), ("local[4, 2]", 5, 8, 4), ("local[*]", 8, 8, 8)],
+)
+def test_where_none_is_left(master: str, fetchers: int, here: int, cores: int) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_cores(master, fetchers, here)
+    assert f"option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: " in str(caught.value)
+
+
+# -- the jobs that runs ask it for
+
+
+def plan(**options: str) -> FetcherPlan:
+    given = {"manifest": "m.json", "fetchers": "3", SUPERVISOR: "s", **options}
+    return FetcherPlan(manifest("orders"), SourceOptions.parse(given), FetcherAddress("here", 1), "secret")
+
+
+def test_a_job_that_fails_is_started_again_and_its_run_learns_why_until_it_ends(
+    context: Context, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_FIRST_PAUSE", 0.02)
+    third, ended = threading.Event(), threading.Event()
+
+    def collect() -> None:
+        if len(session.sizes) < 3:
+            raise RuntimeError("no executor is left")
+        third.set()
+        assert ended.wait(60)
+        raise RuntimeError("cancelled")
+
+    session = Session(context, collect)
+    job = FetcherJob(str(path_for(session)), plan())
+    assert third.wait(60)
+    wait_until(lambda: job.problem() != "", 60, "word of the failure")
+    assert job.problem() == "Spark gave their job up: no executor is left"
+    assert session.sizes == [(0, 3, 1, 3)] * 3
+    assert len(set(context.groups)) == 1
+    assert [text.split("; ")[1][:27] for text in caplog.messages if "failed" in text] == [
+        "starting them again in 0 s:"
+    ] * 2
+    job.stop()
+    wait_until(lambda: context.cancelled == context.groups[:1], 60, "the end of the job")
+    ended.set()
+    wait_until(lambda: not any(each.name == "kinesis-efo job" for each in threading.enumerate()), 60, "its thread")
+    assert len(session.sizes) == 3, "what is cancelled is not started again"
+
+
+def stage(tasks: int, active: int, completed: int) -> Any:
+    return SimpleNamespace(numTasks=tasks, numActiveTasks=active, numCompletedTasks=completed)
+
+
+@pytest.mark.parametrize(
+    ("stages", "warned"),
+    [
+        ([stage(4, 0, 2)], True),
+        ([stage(4, 1, 2)], False),
+        ([stage(4, 0, 4)], False),
+        ([stage(4, 0, 2), stage(4, 2, 0)], False),
+    ],
+)
+def test_tasks_that_wait_while_fetchers_have_the_cores_are_a_warning(
+    context: Context, stages: list[Any], warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_NO_CORE_SECONDS", 0.03)
+    context.jobs = {1: stages}
+    ended = threading.Event()
+    with caplog.at_level(logging.WARNING):
+        job = FetcherJob(str(path_for(Session(context, lambda: ended.wait(60)))), plan())
+        if warned:
+            wait_until(lambda: "3 fetchers have taken the cores" in caplog.text, 60, "the warning")
+        else:
+            wait_until(lambda: context.groups != [], 60, "the job")
+            ended.wait(0.3)
+    job.stop()
+    ended.set()
+    assert ("have taken the cores" in caplog.text) is warned
+
+
+def test_a_supervisor_that_is_gone_is_an_error_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FetcherError, match=r"cannot be asked for fetchers at .*: start the query in the program that"):
+        FetcherJob(str(tmp_path / "supervisor"), plan())
+
+
+@pytest.mark.parametrize(("host", "kept"), [("127.0.0.1", True), ("10.0.0.7", False)])
+def test_a_fetcher_elsewhere_has_no_address_of_the_drivers_host(
+    host: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[SourceOptions, int]] = []
+
+    async def fetch(given: FetcherPlan, place: int, listening: Listening) -> None:
+        asked.append((given.options, place))
+        raise OSError("no route")
+
+    monkeypatch.setattr(module, "fetch", fetch)
+    with pytest.raises(FetcherError, match=r"fetcher 2 on host .*: no route"):
+        run_fetcher(plan(fetcherHost="gateway", fetcherBindHost="10.0.0.9", **{DRIVER_HOST: host}), 2)
+    ((options, place),) = asked
+    assert place == 2
+    known = (options.driver_host, options.fetcher_host, options.fetcher_bind_host)
+    assert known == ((host, "gateway", "10.0.0.9") if kept else (None, None, None))
+
+
+def test_a_task_fetches_under_the_number_of_its_partition_and_returns_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[tuple[FetcherPlan, int]] = []
+    context = SimpleNamespace(get=lambda: SimpleNamespace(partitionId=lambda: 4))
+    monkeypatch.setattr(module, "TaskContext", context)
+    monkeypatch.setattr(module, "run_fetcher", lambda *given: fetched.append(given))
+    given: Any = iter(["a batch", "another"])
+    assert list(module.fetcher_task(plan())(given)) == []
+    assert fetched == [(plan(), 4)]
+    assert next(given, None) is None, "Spark waits until its rows are taken"

@@ -1,0 +1,219 @@
+"""What a query's process has to import if the run is elsewhere, and when a run's process ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinesis_efo.calls.wire import pack_error
+from kinesis_efo.errors import DataLossError, FetcherError
+from kinesis_efo.planner import run_process
+from kinesis_efo.processes import Process
+
+HEAVY = {"aiobotocore", "aiohttp", "boto3", "botocore", "cryptography", "h2"}
+
+
+def test_a_query_whose_run_is_elsewhere_imports_no_sdk_no_http_and_no_cryptography() -> None:
+    program = (
+        "import sys; import kinesis_efo.spark.stream_reader, kinesis_efo.planner.run_link, "
+        "kinesis_efo.planner.where_service, kinesis_efo.planner.run_process; print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert not HEAVY & {name.partition(".")[0] for name in done.stdout.split()}
+
+
+class Runtime:
+    """A run that queries have joined, or not."""
+
+    def __init__(self) -> None:
+        self.clients = 1
+        self.closed = 0
+        self.whole = SimpleNamespace(emptied=threading.Event())
+
+    def close(self, *, only_if_alone: bool) -> bool:
+        self.closed += 1
+        return not self.clients
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    monkeypatch.setattr(run_process, "_JVM_SECONDS", 0.02)
+    return Runtime()
+
+
+def stay(runtime: Any, jvm: Process, touched: list[bool] | None = None) -> threading.Thread:
+    touch = [] if touched is None else touched
+    thread = threading.Thread(target=run_process._stay, args=(runtime, jvm, lambda: touch.append(True)))
+    thread.start()
+    return thread
+
+
+def test_a_run_ends_with_its_jvm(runtime: Runtime) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
+        staying = stay(runtime, Process.of(jvm.pid))
+        staying.join(0.2)
+        assert staying.is_alive()
+        jvm.kill()
+        staying.join(20)
+    assert not staying.is_alive()
+    assert runtime.closed == 0
+
+
+def test_a_run_ends_with_its_last_query_and_not_with_the_one_before(runtime: Runtime) -> None:
+    staying = stay(runtime, Process.of(os.getpid()))
+    runtime.whole.emptied.set()  # the last one has left, and another one has come in the same moment
+    staying.join(0.2)
+    assert staying.is_alive()
+    runtime.clients = 0
+    staying.join(0.2)
+    assert staying.is_alive(), "nobody has left"
+    runtime.whole.emptied.set()
+    staying.join(20)
+    assert not staying.is_alive()
+
+
+def test_a_run_that_nobody_joins_ends_after_a_while(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_process, "_FIRST_SECONDS", 0.1)
+    runtime.clients = 0
+    staying = stay(runtime, Process.of(os.getpid()))
+    staying.join(20)
+    assert not staying.is_alive()
+
+
+def test_a_run_keeps_its_file_young(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_process, "_TOUCH_SECONDS", 0.05)
+    touched: list[bool] = []
+    staying = stay(runtime, Process.of(os.getpid()), touched)
+    staying.join(0.5)
+    runtime.clients = 0
+    runtime.whole.emptied.set()
+    staying.join(20)
+    assert len(touched) >= 2
+
+
+def test_a_run_that_has_not_begun_ends_with_its_jvm() -> None:
+    """It may wait for AWS for minutes."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
+        program = (
+            "import threading, time; from kinesis_efo.processes import Process; from kinesis_efo.spark import run_process as r; "
+            f"threading.Thread(target=r._end_with, args=(Process.of({jvm.pid}), threading.Event()), daemon=True).start(); "
+            "print('waits', flush=True); time.sleep(600)"
+        )
+        run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"waits\n"
+        assert run.poll() is None
+        jvm.kill()
+        assert run.wait(60) == 1
+        run.stdout.close()
+
+
+def test_a_process_that_was_started_ahead_and_is_not_needed_is_gone() -> None:
+    run_process.start_ahead()
+    (process,) = run_process._ahead
+    run_process.start_ahead()
+    assert run_process._ahead == [process], "one is enough"
+    run_process.end_ahead()
+    assert process.returncode is not None
+    assert not run_process._ahead
+
+
+def test_a_process_that_cannot_be_started_is_an_error_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    run_process.start_ahead()
+    assert not run_process._ahead, "there may be no need for it"
+    with pytest.raises(FetcherError, match=r"cannot be started with .*: Resource temporarily .* one process more"):
+        run_process.RunProcess(SimpleNamespace())  # type: ignore[arg-type]
+
+
+def started(monkeypatch: pytest.MonkeyPatch, program: str) -> run_process.RunProcess:
+    """A process that runs a program in place of a run's."""
+    command = [sys.executable, "-c", f"import os, sys; order = sys.stdin.buffer.read(); {program}"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    monkeypatch.setattr(run_process, "_ahead", [process])
+    return run_process.RunProcess(SimpleNamespace(name="the order"))  # type: ignore[arg-type]
+
+
+def test_a_run_that_is_ready_has_its_order_and_how_it_ends_is_known(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ready = "assert b'the order' in order; os.write(1, b'ready'); os.close(1); import time; time.sleep(600)"
+    process = started(monkeypatch, ready)
+    process.start(lambda: None)
+    assert process.end() == ""
+    process._process.terminate()
+    process._thread.join(60)
+    assert process.end().startswith("signal SIGTERM, its largest memory ")
+    assert process.end().endswith(" MiB")
+    assert "the process of the run has ended: signal SIGTERM" in caplog.text
+
+
+def test_a_run_that_cannot_begin_is_its_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = started(monkeypatch, f"os.write(1, {pack_error(DataLossError('gone'))!r})")
+    with pytest.raises(DataLossError, match="gone"):
+        process.start(lambda: None)
+    process._thread.join(60)
+    assert process.end().startswith("exit code 0, ")
+    assert caplog.messages == []
+
+
+def test_a_run_that_ends_without_an_answer_is_looked_for_and_its_end_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = started(monkeypatch, "sys.exit(3)")
+    process.start(lambda: None)
+    process._thread.join(60)
+    assert "the process of the run has ended: exit code 3" in caplog.text
+
+
+def test_a_run_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    process = started(monkeypatch, "import time; time.sleep(600)")
+
+    def check() -> None:
+        raise DataLossError("another part has failed")
+
+    with pytest.raises(DataLossError, match="another part has failed"):
+        process.start(check)
+    process._thread.join(60)
+    assert process.end().startswith("signal SIGKILL, ")
+    assert caplog.messages == []
+
+
+def test_a_process_whose_starter_has_died_ends_by_itself() -> None:
+    run_process.start_ahead()
+    process = run_process._ahead.pop()
+    assert process.communicate(timeout=60)[0] == b""
+    assert process.returncode == 0
+
+
+def test_what_is_written_is_handed_over_by_lines() -> None:
+    program = (
+        "import os, sys, threading\n"
+        "from kinesis_efo.planner.run_process import _hand_over_output\n"
+        "kept = os.dup(1)\n"
+        "lines, enough = [], threading.Event()\n"
+        "def say(line):\n"
+        "    lines.append(line)\n"
+        "    if len(lines) == 3:\n"
+        "        enough.set()\n"
+        "_hand_over_output(say)\n"
+        "print('one', flush=True)\n"
+        "sys.stderr.write('two\\n')\n"
+        "os.write(2, b'thr\\xffee\\n')\n"
+        "assert enough.wait(30)\n"
+        "os.write(kept, repr(lines).encode())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout == repr(["one\n", "two\n", "thr\ufffdee\n"])

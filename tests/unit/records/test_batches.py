@@ -1,0 +1,160 @@
+"""Ranges of several shards in common batches: the same rows as range by range, each with its own shard, in fewer batches."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.errors import FrameError
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
+from kinesis_efo.records.aggregation import MAGIC
+from kinesis_efo.records.batches import MAX_ROWS
+from kinesis_efo.records.decoder import Decoder, decode
+from tests.support.decoders import decoder as decoder
+from tests.unit.records.test_decoder import aggregate, event, record
+
+KINDS = {
+    "plain": b"x",
+    "aggregate": aggregate("a", "b", "c", hash_key="5"),
+    "of another shard": aggregate("d", hash_key="50"),
+    "broken": MAGIC + b"nothing",
+}
+
+
+class Range(NamedTuple):
+    """A range to decode, the events that cover it, and the shard's hash keys."""
+
+    range: ShardRange
+    events: list[bytes]
+    hash_range: tuple[int, int] | None = None
+
+
+def together(ranges: list[Range], **options: Any) -> list[pa.RecordBatch]:
+    decoder = Decoder(deaggregate=True, **options)
+    batches = []
+    for (key, after, through, _), events, hash_range in ranges:
+        batches += decoder.add(events, key, after, through, hash_range)
+    batches += decoder.finish()
+    for batch in batches:
+        assert 0 < batch.num_rows <= MAX_ROWS
+        batch.validate(full=True)
+    return batches
+
+
+def one_by_one(ranges: list[Range], **options: Any) -> list[pa.RecordBatch]:
+    return [
+        batch
+        for (key, after, through, _), events, hash_range in ranges
+        for batch in decode(events, key, after, through, deaggregate=True, hash_range=hash_range, **options)
+    ]
+
+
+def rows(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def whole(number: int, events: list[bytes]) -> Range:
+    key = ShardKey(f"stream-{number % 2}", f"shardId-{number:012d}")
+    return Range(ShardRange(key, TRIM_HORIZON, SHARD_END), events)
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> list[Range]:
+    """Ranges of up to six shards, with all kinds of records, which may begin inside of an aggregate."""
+    found = []
+    for number in range(draw(st.integers(1, 6))):
+        kinds = draw(st.lists(st.sampled_from(sorted(KINDS)), max_size=8))
+        records = [record(100 + at, KINDS[kind]) for at, kind in enumerate(kinds)]
+        cut = draw(st.integers(0, len(records)))
+        after = draw(
+            st.sampled_from(
+                [
+                    TRIM_HORIZON,
+                    Position.after(102),
+                    Position.inside(100, 0),
+                    Position.inside(100, 2),
+                    Position.inside(7, 1),
+                ]
+            )
+        )
+        key, through = (
+            ShardKey("orders", f"shardId-{number:012d}"),
+            draw(st.sampled_from([SHARD_END, Position.after(104)])),
+        )
+        hash_range = draw(st.sampled_from([None, (0, 9)]))
+        found.append(Range(ShardRange(key, after, through), [event(*records[:cut]), event(*records[cut:])], hash_range))
+    return found
+
+
+@given(ranges())
+def test_together_they_are_the_same_rows_and_the_same_words(given: list[Range]) -> None:
+    said: dict[str, list[tuple[ShardKey, int]]] = {"together": [], "alone": []}
+    found = rows(together(given, left_out=lambda *note: said["together"].append(note)))
+    alone = rows(one_by_one(given, left_out=lambda *note: said["alone"].append(note)))
+    # What is left of an aggregate comes before what waits for its batch: the order counts within a shard only.
+    for name in {row["shardId"] for row in alone}:
+        assert [row for row in found if row["shardId"] == name] == [row for row in alone if row["shardId"] == name]
+    assert len(found) == len(alone)
+    assert sorted(said["together"]) == sorted(said["alone"])
+
+
+def test_few_rows_of_many_shards_are_one_batch() -> None:
+    given = [whole(number, [event(record(number + 1))]) for number in range(64)]
+    (batch,) = together(given)
+    assert [(row["stream"], row["shardId"], row["sequenceNumber"]) for row in batch.to_pylist()] == [
+        (f"stream-{number % 2}", f"shardId-{number:012d}", str(number + 1)) for number in range(64)
+    ]
+
+
+def test_a_batch_that_is_full_ends_in_the_middle_of_a_range_and_the_next_one_has_the_rest() -> None:
+    large = [event(*(record(100 * part + number, bytes(9_000)) for number in range(60))) for part in range(1, 6)]
+    given = [whole(0, large[:2]), whole(1, []), whole(2, large), whole(3, large[:1])]
+    batches = together(given)
+    assert rows(batches) == rows(one_by_one(given))
+    assert [list(Counter(batch["shardId"].to_pylist()).values()) for batch in batches] == [[120, 60], [180], [60, 60]]
+
+
+def test_an_aggregate_with_more_rows_than_a_batch_leaves_each_row_its_shard() -> None:
+    keys = [str(number) for number in range(12_000)]
+    batches = together(
+        [whole(0, [event(record(1))]), whole(1, [event(record(2, aggregate(*keys)))]), whole(2, [event(record(3))])]
+    )
+    assert len(batches) == 2
+    found = Counter((row["shardId"], row["sequenceNumber"]) for row in rows(batches))
+    assert found == {
+        ("shardId-000000000000", "1"): 1,
+        ("shardId-000000000001", "2"): 12_000,
+        ("shardId-000000000002", "3"): 1,
+    }
+
+
+@pytest.mark.parametrize("faulty", [0, 1, 2])
+def test_an_error_names_the_shard_of_the_record(faulty: int) -> None:
+    good, bad = event(record(1)), event(record(1, ApproximateArrivalTimestamp=1e300))
+    given = [whole(number, [bad if number == faulty else good]) for number in range(3)]
+    with pytest.raises(FrameError, match=f"shard stream-{faulty % 2}:shardId-00000000000{faulty} cannot be decoded"):
+        together(given)
+
+
+def test_what_was_met_is_said_of_each_shard(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    other, broken = KINDS["of another shard"], KINDS["broken"]
+    given = [
+        whole(0, [event(record(1, other), record(2, broken))])._replace(hash_range=(0, 9)),
+        whole(1, [event(record(1, broken), record(2, broken))]),
+        whole(2, [event(record(1))]),
+        whole(4, [event(record(1, other))])._replace(hash_range=(0, 9)),
+    ]
+    together(given)
+    assert [line.message.split(";")[0] for line in caplog.records] == [
+        "stream-0:shardId-000000000000: 1 records begin like KPL aggregates but are none",
+        "stream-1:shardId-000000000001: 2 records begin like KPL aggregates but are none",
+        "stream-0:shardId-000000000000: 1 KPL aggregates left out: hash keys of their records belong to other shards",
+        "stream-0:shardId-000000000004: 1 KPL aggregates left out: hash keys of their records belong to other shards",
+    ]

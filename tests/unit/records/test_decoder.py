@@ -1,0 +1,401 @@
+"""Decoding: exactly the rows of the range, in the columns Spark expects, in batches of a useful size."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import logging
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from hashlib import md5
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.errors import FrameError
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.records import decoder as module
+from kinesis_efo.records.aggregation import MAGIC
+from kinesis_efo.records.batches import MAX_BYTES, MAX_ROWS, MIN_ROWS, SCHEMA
+from kinesis_efo.records.decoder import decode
+from tests.support.decoders import decoder as decoder
+
+KEY = ShardKey("orders", "shardId-000000000003")
+BASE = 49590338271490256608559692538361571095921575989136588898
+
+
+def record(number: int, data: bytes = b"x", **fields: Any) -> dict[str, Any]:
+    return {
+        "SequenceNumber": str(number),
+        "Data": base64.b64encode(data).decode(),
+        "PartitionKey": f"key-{number}",
+        "ApproximateArrivalTimestamp": 1700000000.123,
+        "EncryptionType": "NONE",
+        **fields,
+    }
+
+
+def event(*records: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"ContinuationSequenceNumber": "1", "MillisBehindLatest": 0, "Records": records})
+
+
+def rows(
+    payloads: list[bytes],
+    after: Position = TRIM_HORIZON,
+    through: Position = SHARD_END,
+    *,
+    apart: bool = True,
+    hash_range: tuple[int, int] | None = None,
+) -> list[dict[str, Any]]:
+    batches = list(decode(payloads, KEY, after, through, deaggregate=apart, hash_range=hash_range))
+    for batch in batches:
+        assert batch.schema.equals(SCHEMA, check_metadata=True)
+        assert 0 < batch.num_rows <= MAX_ROWS
+        batch.validate(full=True)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def numbers(*arguments: Any, **options: Any) -> list[int]:
+    return [int(row["sequenceNumber"]) for row in rows(*arguments, **options)]
+
+
+def test_the_schema_is_the_documented_one() -> None:
+    assert SCHEMA.names == [
+        "data", "partitionKey", "sequenceNumber", "subSequenceNumber", "approximateArrivalTimestamp", "stream", "shardId",
+    ]  # fmt: skip
+    assert SCHEMA.field("approximateArrivalTimestamp").type == pa.timestamp("us", tz="UTC")
+    assert all(field.nullable for field in SCHEMA)
+
+
+def test_a_row_has_everything_of_its_record() -> None:
+    assert rows([event(record(BASE, b"\x00\xff"))]) == [
+        {
+            "data": b"\x00\xff",
+            "partitionKey": f"key-{BASE}",
+            "sequenceNumber": str(BASE),
+            "subSequenceNumber": 0,
+            "approximateArrivalTimestamp": datetime(2023, 11, 14, 22, 13, 20, 123000, UTC),
+            "stream": "orders",
+            "shardId": "shardId-000000000003",
+        }
+    ]
+
+
+@given(st.integers(0, 4102444800000))
+def test_timestamps_keep_their_milliseconds(epoch_ms: int) -> None:
+    (row,) = rows([event(record(1, ApproximateArrivalTimestamp=epoch_ms / 1000))])
+    assert row["approximateArrivalTimestamp"] == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=epoch_ms)
+
+
+def test_optional_fields_that_are_missing_are_null() -> None:
+    bare = {"SequenceNumber": "7", "Data": ""}
+    (row,) = rows([event(bare)])
+    assert (row["data"], row["partitionKey"], row["approximateArrivalTimestamp"]) == (b"", None, None)
+    (row,) = rows([event(record(7, ApproximateArrivalTimestamp=1700000000, PartitionKey=None))])
+    assert row["partitionKey"] is None
+    assert row["approximateArrivalTimestamp"].microsecond == 0
+
+
+def test_no_events_and_empty_events_are_no_batches() -> None:
+    assert rows([]) == rows([event(), event()]) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 400, 2000, 10 << 20])
+def test_data_of_every_size(size: int) -> None:
+    # Twice, since how base64 is decoded depends on the event before.
+    data = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    found = rows([event(record(1, data)), event(record(2, data))])
+    assert [row["data"] == data for row in found] == [True, True]
+
+
+def test_escapes_in_json_strings() -> None:
+    data = b"\xff\xfe\xfd" * 500
+    text = base64.b64encode(data)
+    assert b"/" in text
+    for width in (3, 1500):
+        slashed = event(record(1, data[:width]), record(2, data[:width])).replace(b"/", b"\\/")
+        assert [row["data"] for row in rows([slashed, slashed.replace(b'"1"', b'"3"').replace(b'"2"', b'"4"')])] == [
+            data[:width]
+        ] * 4
+
+
+def test_partition_keys_of_any_script() -> None:
+    assert rows([event(record(1, PartitionKey='ключ "🗝" \\'))])[0]["partitionKey"] == 'ключ "🗝" \\'
+
+
+EVENTS = [event(*(record(number) for number in range(start, start + 5))) for start in (10, 15, 20)]
+
+
+@pytest.mark.parametrize(
+    ("after", "through", "expected"),
+    [
+        (TRIM_HORIZON, SHARD_END, range(10, 25)),
+        (Position.at_timestamp(1), SHARD_END, range(10, 25)),
+        (Position.after(9), Position.after(24), range(10, 25)),
+        (Position.after(12), Position.after(17), range(13, 18)),
+        (Position.after(14), Position.after(19), range(15, 20)),
+        (Position.after(10), Position.after(10), range(0)),
+        (Position.after(11), Position.after(12), range(12, 13)),
+        (Position.after(24), SHARD_END, range(0)),
+        (Position.after(10**60), SHARD_END, range(0)),
+        (TRIM_HORIZON, Position.after(9), range(0)),
+        (TRIM_HORIZON, Position.after(22), range(10, 23)),
+    ],
+)
+def test_only_the_range_comes_out(after: Position, through: Position, expected: range) -> None:
+    assert numbers(EVENTS, after, through) == list(expected)
+
+
+@given(st.sets(st.integers(0, 10**60), min_size=1, max_size=60), st.data())
+def test_ranges_tile_a_shard_whatever_the_events(found: set[int], data: st.DataObject) -> None:
+    """Whichever events cover a range, and wherever ranges meet: every record is in exactly one of them."""
+    ordered = sorted(found)
+    events = []
+    left = ordered
+    while left:
+        count = data.draw(st.integers(1, len(left)))
+        events.append(event(*(record(number) for number in left[:count])))
+        left = left[count:]
+    cuts = [Position.after(cut) for cut in sorted(data.draw(st.sets(st.integers(-1, 10**60), max_size=5)))]
+    edges = [TRIM_HORIZON, *cuts, SHARD_END]
+    parts = [numbers(events, after, through) for after, through in pairwise(edges)]
+    assert [number for part in parts for number in part] == ordered
+
+
+def test_reading_stops_behind_the_range() -> None:
+    def payloads() -> Any:
+        yield EVENTS[0]
+        yield EVENTS[1]
+        raise AssertionError("read on")
+
+    batches = decode(payloads(), KEY, TRIM_HORIZON, Position.after(16), deaggregate=False)
+    assert sum(batch.num_rows for batch in batches) == 7
+
+
+def test_nothing_is_taken_behind_the_record_that_ends_a_range() -> None:
+    def payloads() -> Any:
+        yield EVENTS[0]
+        raise AssertionError("read on")
+
+    last = numbers([EVENTS[0]])[-1]
+    batches = decode(payloads(), KEY, TRIM_HORIZON, Position.after(last), deaggregate=False)
+    assert sum(batch.num_rows for batch in batches) == len(numbers([EVENTS[0]]))
+
+
+def test_an_event_that_comes_twice_does_not_double_its_rows() -> None:
+    assert numbers([EVENTS[0], EVENTS[0], EVENTS[1], EVENTS[0], EVENTS[2]]) == list(range(10, 25))
+    overlap = event(*(record(number) for number in (13, 14, 14, 15, 16)))
+    assert numbers([EVENTS[0], overlap, EVENTS[1]]) == list(range(10, 20))
+
+
+def test_numbers_are_compared_as_numbers() -> None:
+    mixed = event(record(9), record(10), record(99), record(100))
+    assert numbers([mixed]) == [9, 10, 99, 100]
+    assert numbers([mixed], Position.after(9), Position.after(99)) == [10, 99]
+    # As texts these ascend.
+    assert numbers([event(record(1000), record(10005), record(1001))]) == [1000, 10005]
+
+
+def test_small_events_share_a_batch() -> None:
+    events = [event(record(number)) for number in range(25_000)]
+    batches = list(decode(events, KEY, TRIM_HORIZON, SHARD_END, deaggregate=True))
+    assert [batch.num_rows for batch in batches] == [10_000, 10_000, 5_000]
+
+
+def test_large_events_are_split_into_batches() -> None:
+    big = event(*(record(number) for number in range(10**6, 10**6 + 10_001)))
+    batches = list(decode([big], KEY, TRIM_HORIZON, SHARD_END, deaggregate=True))
+    assert [batch.num_rows for batch in batches] == [5_000, 5_001]
+    assert [int(text) for batch in batches for text in batch["sequenceNumber"].to_pylist()] == list(
+        range(10**6, 10**6 + 10_001)
+    )
+
+
+@pytest.mark.parametrize("size", [1_000, 30_000, 500_000])
+def test_batches_are_bounded_in_bytes(size: int) -> None:
+    events = [event(record(10**6 + number, bytes(size))) for number in range(30_000_000 // size)]
+    batches = list(decode(events, KEY, TRIM_HORIZON, SHARD_END, deaggregate=True))
+    assert sum(batch.num_rows for batch in batches) == len(events)
+    for batch in batches:
+        assert batch.nbytes <= MAX_BYTES + 2 * size
+    for batch in batches[:-1]:
+        assert batch.num_rows >= MIN_ROWS or batch.nbytes > MAX_BYTES // 2
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (b"", "truncated"),
+        (b"[1]", "Expected `object`"),
+        (event(record(1))[:-2], "truncated"),
+        (event({"SequenceNumber": "1"}), "missing required field `Data`"),
+        (event({"Data": ""}), "missing required field `SequenceNumber`"),
+        (event(record(1, SequenceNumber="x")), "invalid literal"),
+        (event(record(1, SequenceNumber="1" * 5000)), "4300"),
+        (event(record(1, ApproximateArrivalTimestamp="now")), "Expected `float"),
+        (event(record(1, ApproximateArrivalTimestamp=1e300)), "out of bounds|truncated|range"),
+        (event(record(1, PartitionKey=5)), "Expected `str"),
+        (event(record(1)).replace(b"key-1", b"\xff\xfe"), "utf-8"),
+        (event(record(1, Data="!!!!")), "base64"),
+        (event(record(1, Data="abc")), "base64"),
+        (b'{"x":' + b"[" * 100_000, "recursion"),
+    ],
+)
+def test_a_payload_that_is_not_an_event_is_a_frame_error_that_names_the_shard(payload: bytes, message: str) -> None:
+    with pytest.raises(
+        FrameError, match=f"an event of shard orders:shardId-000000000003 cannot be decoded: .*({message})"
+    ):
+        rows([payload])
+
+
+@pytest.mark.parametrize("bad", ["!" * 2000, "a" * 2001, "A" * 1998 + "=A"])
+def test_broken_base64_in_large_records(bad: str) -> None:
+    with pytest.raises(FrameError, match="cannot be decoded"):
+        rows([event(record(1, bytes(2000))), event(record(2, Data=bad))])
+
+
+def aggregate(*keys: str, hash_key: str | None = None) -> bytes:
+    aggregator = RecordAggregator()
+    for key in keys:
+        aggregator.add_user_record(key, key.encode() * 3, hash_key)
+    return bytes(aggregator.clear_and_get().get_contents()[2])
+
+
+def test_aggregates_are_taken_apart_between_plain_records() -> None:
+    found = rows([event(record(1), record(2, aggregate("a", "b", "c")), record(3, PartitionKey=None))])
+    assert [(row["sequenceNumber"], row["subSequenceNumber"], row["partitionKey"], row["data"]) for row in found] == [
+        ("1", 0, "key-1", b"x"),
+        ("2", 0, "a", b"aaa"),
+        ("2", 1, "b", b"bbb"),
+        ("2", 2, "c", b"ccc"),
+        ("3", 0, None, b"x"),
+    ]
+    assert len({row["approximateArrivalTimestamp"] for row in found}) == 1
+
+
+def test_aggregates_stay_whole_where_that_is_wanted() -> None:
+    data = aggregate("a", "b")
+    assert [row["data"] for row in rows([event(record(1, data))], apart=False)] == [data]
+
+
+def test_aggregates_of_other_shards_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    mine, other = aggregate("a", hash_key="5"), aggregate("b", "c", hash_key="50")
+    caplog.set_level(logging.INFO, module.__name__)
+    found = rows([event(record(1, mine), record(2, other))], hash_range=(0, 9))
+    assert [row["partitionKey"] for row in found] == ["a"]
+    assert [message.message for message in caplog.records] == [
+        "orders:shardId-000000000003: 1 KPL aggregates left out: hash keys of their records belong to other shards"
+    ]
+    noted: list[tuple[ShardKey, int]] = []
+    events = [event(record(2, other)), event(record(3, other))]
+    left = decode(
+        events,
+        KEY,
+        TRIM_HORIZON,
+        SHARD_END,
+        deaggregate=True,
+        hash_range=(0, 9),
+        left_out=lambda *note: noted.append(note),
+    )
+    assert list(left) == []
+    assert noted == [(KEY, 2)]
+
+
+def test_nothing_is_said_to_be_left_out_where_everything_is_delivered(caplog: pytest.LogCaptureFixture) -> None:
+    empty = MAGIC + b"\x78\x00" + md5(b"\x78\x00").digest()
+    caplog.set_level(logging.INFO, module.__name__)
+    found = rows([event(record(1, aggregate("a", hash_key="50")), record(2, empty))])
+    assert [row["partitionKey"] for row in found] == ["a"]
+    assert not caplog.records
+
+
+def test_broken_aggregates_are_passed_on_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    broken = [MAGIC + bytes(30), aggregate("a")[:-1] + b"!", MAGIC]
+    found = rows([event(*(record(number, data) for number, data in enumerate(broken)))])
+    assert [row["data"] for row in found] == broken
+    assert [(line.levelname, line.message) for line in caplog.records] == [
+        (
+            "WARNING",
+            "orders:shardId-000000000003: 3 records begin like KPL aggregates but are none; passed on as they are",
+        )
+    ]
+
+
+def test_one_aggregate_may_fill_several_batches() -> None:
+    keys = [str(number) for number in range(12_000)]
+    batches = list(decode([event(record(1, aggregate(*keys)))], KEY, TRIM_HORIZON, SHARD_END, deaggregate=True))
+    assert [batch.num_rows for batch in batches] == [6_000, 6_000]
+    assert [key for batch in batches for key in batch["partitionKey"].to_pylist()] == keys
+    assert [sub for batch in batches for sub in batch["subSequenceNumber"].to_pylist()] == list(range(12_000))
+
+
+def inside(sub: int, *records: dict[str, Any], apart: bool = True, **options: Any) -> list[tuple[int, int, str | None]]:
+    """Rows behind user record `sub` of record 5."""
+    batches = decode(
+        [event(*records[:1]), event(*records[1:])],
+        KEY,
+        Position.inside(5, sub),
+        SHARD_END,
+        deaggregate=apart,
+        **options,
+    )
+    return [
+        (int(row["sequenceNumber"]), row["subSequenceNumber"], row["partitionKey"])
+        for batch in batches
+        for row in batch.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("sub", [0, 1, 2, 9])
+def test_user_records_that_a_kcl_application_processed_are_not_delivered_again(sub: int) -> None:
+    found = inside(sub, record(5, aggregate("a", "b", "c")), record(6, aggregate("d", "e")))
+    assert found == [(5, n, "abc"[n]) for n in range(sub + 1, 3)] + [(6, 0, "d"), (6, 1, "e")]
+
+
+def test_a_plain_record_or_a_broken_aggregate_at_the_checkpoint_is_done() -> None:
+    assert inside(0, record(5), record(6)) == [(6, 0, "key-6")]
+    assert inside(3, record(5, MAGIC + bytes(40)), record(6)) == [(6, 0, "key-6")]
+    assert inside(0, record(6), record(7)) == [(6, 0, "key-6"), (7, 0, "key-7")], "trimmed meanwhile"
+    assert inside(0, record(5, aggregate("a", "b", hash_key="50")), record(6), hash_range=(0, 9)) == [(6, 0, "key-6")]
+
+
+def test_an_aggregate_left_whole_is_delivered_while_any_of_it_is_left() -> None:
+    assert inside(0, record(5, aggregate("a", "b")), record(6), apart=False) == [(5, 0, "key-5"), (6, 0, "key-6")]
+    assert inside(1, record(5, aggregate("a", "b")), record(6), apart=False) == [(6, 0, "key-6")]
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 3))
+def test_the_done_part_of_an_aggregate_and_the_delivered_part_are_all_of_it(count: int, sub: int, before: int) -> None:
+    data = aggregate(*map(str, range(count)))
+    records = [*(record(number) for number in range(5 - before, 5)), record(5, data), record(6)]
+    found = [row[1] for row in inside(sub, *records) if row[0] == 5]
+    assert [*range(min(sub + 1, count)), *found] == [*range(count)]
+
+
+def test_broken_aggregates_are_counted_over_the_whole_range(caplog: pytest.LogCaptureFixture) -> None:
+    events = [event(*(record(10 * n + i, MAGIC + bytes(3_000)) for i in range(5))) for n in range(1_000)]
+    assert sum(batch.num_rows for batch in decode(events, KEY, TRIM_HORIZON, SHARD_END, deaggregate=True)) == 5_000
+    assert [line.message.split(": ")[1].split()[0] for line in caplog.records] == ["5000"]
+
+
+def test_pandas_is_not_imported() -> None:
+    """It would delay the first row of each of Spark's workers by half a second."""
+    program = f"""
+import sys
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
+payload = {event(record(5))!r}
+(batch,) = decode([payload], ShardKey("orders", "s"), TRIM_HORIZON, Position.after(9), deaggregate=True)
+assert batch.num_rows == 1
+print("pandas" in sys.modules)
+"""
+    assert importlib.util.find_spec("pandas") is not None
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

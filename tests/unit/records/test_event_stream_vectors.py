@@ -1,0 +1,161 @@
+"""AWS' own test vectors of event streams: ours reads what they call right, and refuses what they call wrong, wherever it is cut."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.eventstream import EventStreamBuffer
+from botocore.exceptions import EventStreamError
+
+from kinesis_efo.errors import FrameError
+from kinesis_efo.kinesis.transport import BotoEventStream, Unlimited
+from kinesis_efo.records.frames import Frame, FrameDecoder, encode_frame
+from tests.support.decoders import decoder as decoder
+from tests.support.event_stream_vectors import (
+    BLOB,
+    FALSE,
+    RIGHT,
+    RUBY,
+    RUBY_WRONG,
+    RUST,
+    RUST_WRONG,
+    SMITHY,
+    STRING,
+    TRUE,
+    WRONG,
+    Header,
+    Right,
+    Wrong,
+    block,
+)
+
+BEFORE = encode_frame({":event-type": "before"}, b"{}")
+AFTER = encode_frame({":event-type": "after"}, b"x" * 2000)
+
+
+def name(vector: Right | Wrong) -> str:
+    return vector.names[0] if isinstance(vector, Right) else vector.name
+
+
+def read(header: Header) -> str | bytes | bool:
+    """A header's value as our decoder gives it: it leaves numbers, times and UUIDs raw."""
+    _, kind, value = header
+    if kind in (TRUE, FALSE):
+        return kind == TRUE
+    if kind in (STRING, BLOB):
+        assert isinstance(value, str | bytes)
+        return value
+    return block((("", kind, value),))[2:]
+
+
+def decoded(wire: bytes, *cuts: int) -> list[Frame]:
+    decoder = FrameDecoder()
+    edges = [0, *cuts, len(wire)]
+    frames = [frame for start, stop in pairwise(edges) for frame in decoder.feed(wire[start:stop])]
+    decoder.finish()
+    return frames
+
+
+def test_all_vectors_are_here_once() -> None:
+    counts = [
+        sum(len(each.names) if isinstance(each, Right) else 1 for each in vectors)
+        for vectors in (RUBY, RUBY_WRONG, RUST, RUST_WRONG, SMITHY)
+    ]
+    assert counts == [5, 4, 3, 8, 92]
+    assert len({each for vector in SMITHY for each in vector.names}) == 92
+
+
+@pytest.mark.parametrize("vector", RIGHT, ids=name)
+def test_our_bytes_are_the_published_ones(vector: Right) -> None:
+    assert struct.unpack(">I", vector.wire[-4:]) == (vector.checksum,)
+
+
+@pytest.mark.parametrize("vector", RIGHT, ids=name)
+def test_a_right_frame_is_read_wherever_it_is_cut(vector: Right) -> None:
+    expected = Frame({header[0]: read(header) for header in vector.headers}, vector.payload)
+    wire = vector.wire
+    for cut in range(len(wire) + 1):
+        assert decoded(wire, cut) == [expected]
+    assert decoded(wire, *range(1, len(wire))) == [expected]
+    between = BEFORE + wire + AFTER
+    for cut in range(len(BEFORE), len(BEFORE + wire) + 1):
+        assert decoded(between, cut)[1:-1] == [expected]
+
+
+@pytest.mark.parametrize("vector", RIGHT, ids=name)
+def test_a_right_frame_that_ends_too_early_is_refused_at_every_length(vector: Right) -> None:
+    for length in range(1, len(vector.wire)):
+        with pytest.raises(FrameError, match=f"the stream ended inside a frame, after {length}"):
+            decoded(vector.wire[:length])
+
+
+@pytest.mark.parametrize("vector", RIGHT, ids=name)
+def test_botocore_reads_the_same(vector: Right) -> None:
+    theirs = EventStreamBuffer()
+    theirs.add_data(vector.wire)
+    (event,) = theirs
+    (ours,) = decoded(vector.wire)
+    assert event.payload == ours.payload
+    assert list(event.headers) == list(ours.headers)
+    for key, kind, _ in vector.headers:
+        if kind in (TRUE, FALSE, STRING, BLOB):
+            assert event.headers[key] == ours.headers[key]
+
+
+@pytest.mark.parametrize("vector", WRONG, ids=name)
+def test_a_wrong_frame_is_refused_wherever_it_is_cut(vector: Wrong) -> None:
+    wire = vector.wire
+    for cuts in [*((cut,) for cut in range(len(wire) + 1)), tuple(range(1, len(wire)))]:
+        with pytest.raises(FrameError, match=vector.says):
+            decoded(wire, *cuts)
+
+
+@pytest.mark.parametrize("vector", [each for each in WRONG if each.repaired is not None], ids=name)
+def test_headers_that_are_wrong_are_refused_for_themselves_too(vector: Wrong) -> None:
+    assert vector.repaired is not None
+    for cut in range(len(vector.repaired)):
+        with pytest.raises(FrameError, match="header") as refused:
+            decoded(vector.repaired, cut)
+        assert "checksum" not in str(refused.value)
+
+
+def said(vector: Right, cut: int) -> Any:
+    """What a subscription makes of a frame: events, or the error that ends it."""
+
+    async def main() -> list[bytes]:
+        chunks = [vector.wire[:cut], vector.wire[cut:], b""]
+
+        async def readany() -> bytes:
+            while chunks[0] == b"" and len(chunks) > 1:
+                chunks.pop(0)
+            return chunks.pop(0) if len(chunks) > 1 else b""
+
+        body = SimpleNamespace(content=SimpleNamespace(readany=readany), close=lambda: None)
+        return [event.payload async for event in BotoEventStream(body, Unlimited())]
+
+    try:
+        return asyncio.run(main())
+    except (FrameError, EventStreamError) as error:
+        return error
+
+
+@pytest.mark.parametrize("vector", SMITHY, ids=name)
+def test_a_subscription_takes_each_frame_as_smithy_says(vector: Right) -> None:
+    for cut in {0, 1, 12, len(vector.wire) // 2, len(vector.wire) - 1}:
+        result = said(vector, cut)
+        match vector.names[0].removesuffix("Input"):
+            case "ServerError":
+                assert isinstance(result, EventStreamError)
+                assert result.response["Error"] == {"Code": "error", "Message": "foo"}
+            case "ServerUnexpectedError":
+                assert isinstance(result, EventStreamError)
+                assert result.response["Error"] == {"Code": "internal-error", "Message": "An unknown error occurred."}
+            case "MissingMessageType" | "MalformedMessageType" | "MissingEventType" | "MalformedEventType":
+                assert isinstance(result, FrameError), "what it is cannot be told, so it may be records"
+            case _:
+                assert result == [], "a kind of event that is none of SubscribeToShard's"

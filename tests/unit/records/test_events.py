@@ -1,0 +1,294 @@
+"""Heads of events: read from any JSON, or refused as a FrameError."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from contextlib import suppress
+from itertools import product
+
+import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.errors import FrameError, SequenceNumberError
+from kinesis_efo.positions import SHARD_END, LastRecord, Position
+from kinesis_efo.records.aggregation import MAGIC
+from kinesis_efo.records.events import (
+    ChildShard,
+    Event,
+    EventHead,
+    data_in,
+    first_number,
+    has_record,
+    last_record,
+    reached,
+    read_answer,
+    read_head,
+)
+from tests.support.decoders import decoder as decoder
+
+CHILD = {
+    "ShardId": "shardId-000000000001",
+    "ParentShards": ["shardId-000000000000"],
+    "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": str(2**128 - 1)},
+}
+
+
+def event(**fields: object) -> bytes:
+    return json.dumps({"ContinuationSequenceNumber": "42", "MillisBehindLatest": 0, "Records": [], **fields}).encode()
+
+
+def test_an_event_with_records() -> None:
+    payload = event(MillisBehindLatest=1234, Records=[{"Data": "eA==", "PartitionKey": "k"}] * 3, ChildShards=None)
+    head = read_head(payload)
+    assert head == EventHead(42, 1234, 3, ())
+    assert Event(payload, head).through == Position.after(42)
+
+
+@pytest.mark.parametrize("parents", [["shardId-000000000000"], ["shardId-000000000000", "shardId-000000000007"]])
+def test_the_end_of_a_shard(parents: list[str]) -> None:
+    payload = event(ContinuationSequenceNumber=None, ChildShards=[{**CHILD, "ParentShards": parents}])
+    head = read_head(payload)
+    assert head == EventHead(None, 0, 0, (ChildShard("shardId-000000000001", tuple(parents), 0, 2**128 - 1),))
+    assert Event(payload, head).through == SHARD_END
+
+
+@given(st.integers(0, 10**199))
+def test_continuations_of_any_length(number: int) -> None:
+    assert read_head(event(ContinuationSequenceNumber=str(number))).continuation == number
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (b"{}", "has neither a continuation nor child shards"),
+        (event(ContinuationSequenceNumber=None, ChildShards=[]), "has neither a continuation nor child shards"),
+        (event(ChildShards=[CHILD]), "has a continuation and child shards"),
+        (b"", "an event of 0 bytes cannot be read"),
+        (b"null", "Expected `object`"),
+        (b"\xff\xfe", "cannot be read"),
+        (b'{"ContinuationSequenceNumber":"\xff"}', "utf-8"),
+        (b'{"ContinuationSequenceNumber":"\\ud800"}', "cannot be read"),
+        (event()[:-1], "truncated"),
+        (event() + b"x", "trailing characters"),
+        (b"[" * 100_000, "cannot be read"),
+        (b'{"ContinuationSequenceNumber":"1","x":' + b"[" * 100_000, "recursion"),
+        (event(ContinuationSequenceNumber="1" * 201), "a number of at most 200 digits; got '1111"),
+        (event(ContinuationSequenceNumber="1" * 100_000), "at most 200 digits"),
+        (event(ContinuationSequenceNumber="-1"), "got '-1'"),
+        (event(ContinuationSequenceNumber="12²"), "got '12²'"),
+        (event(ContinuationSequenceNumber=""), "neither a continuation nor child shards"),
+        (event(ContinuationSequenceNumber=42), "Expected `str"),
+        (event(MillisBehindLatest="0"), "Expected `int"),
+        (b'{"ContinuationSequenceNumber":"1","MillisBehindLatest":' + b"9" * 5000 + b"}", "out of range"),
+        (event(Records={}), "Expected `array`"),
+        (event(Records=[1]), "Expected `object`"),
+        (event(ContinuationSequenceNumber=None, ChildShards=[{}]), "missing required field"),
+        (
+            event(
+                ContinuationSequenceNumber=None,
+                ChildShards=[{**CHILD, "HashKeyRange": {"StartingHashKey": "a", "EndingHashKey": "1"}}],
+            ),
+            "StartingHashKey of an event must be a number",
+        ),
+    ],
+)
+def test_a_payload_that_is_not_an_event_is_refused_with_the_reason(payload: bytes, message: str) -> None:
+    with pytest.raises(FrameError, match=message):
+        read_head(payload)
+
+
+def test_an_event_that_goes_on_before_its_own_last_record_is_broken() -> None:
+    records = [{"SequenceNumber": number, "Data": "eA==", "PartitionKey": "k"} for number in ("41", "42")]
+    with pytest.raises(FrameError, match="with 2 records goes on at 41, before its last record, 42"):
+        read_head(event(Records=records, ContinuationSequenceNumber="41"))
+    for continuation in ("42", "43"):
+        assert read_head(event(Records=records, ContinuationSequenceNumber=continuation)).records == 2
+    read_head(event(Records=[{"SequenceNumber": "9" * 5000}], ContinuationSequenceNumber="1"))
+
+
+@pytest.mark.parametrize(("continuation", "record"), [("0042", "42"), ("42", "0042"), ("042", "042")])
+def test_numbers_with_leading_zeros_are_refused(continuation: str, record: str) -> None:
+    records = [{"SequenceNumber": record, "Data": "eA=="}]
+    with pytest.raises(SequenceNumberError, match=r"'0+42' has leading zeros"):
+        read_head(event(Records=records, ContinuationSequenceNumber=continuation))
+    if record.startswith("0"):
+        with pytest.raises(SequenceNumberError, match="has leading zeros"):
+            read_answer(json.dumps({"Records": records, "NextShardIterator": "i"}).encode())
+    assert read_head(event(ContinuationSequenceNumber="0")).continuation == 0
+
+
+def test_a_message_shows_how_the_event_begins_and_not_all_of_it() -> None:
+    with pytest.raises(FrameError) as caught:
+        read_head(event(ContinuationSequenceNumber=None, Padding="x" * 100_000))
+    assert "an event of 100" in str(caught.value)
+    assert "it begins with b'{" in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+@given(st.binary(max_size=100))
+def test_garbage_raises_frame_errors_only(garbage: bytes) -> None:
+    for payload in (
+        garbage,
+        event()[:40] + garbage,
+        b'{"ContinuationSequenceNumber":"1","Records":[{"Data":"' + garbage + b'"}]}',
+    ):
+        with suppress(FrameError):
+            read_head(payload)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**56), st.text(max_size=60), st.binary(max_size=30)), max_size=4),
+    st.integers(0, 10**56),
+    st.sampled_from([(",", ":"), (", ", ": ")]),
+    st.booleans(),
+)
+def test_the_last_records_number_is_found_whatever_keys_and_data_say(
+    records: list[tuple[int, str, bytes]], continuation: int, separators: tuple[str, str], number_first: bool
+) -> None:
+    def record(number: int, key: str, data: bytes) -> dict[str, str]:
+        rest = {"PartitionKey": key + '"SequenceNumber":"1"', "Data": b64encode(data).decode()}
+        name = {"SequenceNumber": str(number)}
+        return name | rest if number_first else rest | name
+
+    document = {"ContinuationSequenceNumber": str(continuation), "Records": [record(*each) for each in records]}
+    for ordered in (document, dict(reversed(document.items()))):
+        payload = json.dumps(ordered, separators=separators).encode()
+        assert last_record(payload) == (LastRecord(records[-1][0]) if records else None)
+        through = [LastRecord(number) for number, *_ in records if number <= continuation]
+        assert last_record(payload, continuation) == max(through, default=None)
+
+
+def aggregate(records: int) -> bytes:
+    """A KPL aggregate, by AWS's own aggregator."""
+    aggregator = RecordAggregator()
+    for number in range(records):
+        aggregator.add_user_record("k", b"%d" % number)
+    return bytes(aggregator.clear_and_get().get_contents()[2])
+
+
+@pytest.mark.parametrize("number_first", [True, False])
+def test_the_last_record_of_an_aggregate_has_the_index_of_its_last_user_record(number_first: bool) -> None:
+    def record(number: int, data: bytes) -> dict[str, str]:
+        name, rest = {"SequenceNumber": str(number)}, {"Data": b64encode(data).decode(), "PartitionKey": "Data"}
+        return name | rest if number_first else rest | name
+
+    five, three = aggregate(5), aggregate(3)
+    broken = five[:-1] + bytes([five[-1] ^ 1])
+    payload = json.dumps(
+        {"Records": [record(41, five), record(42, b"x"), record(43, broken), record(44, three)]}
+    ).encode()
+    assert last_record(payload) == LastRecord(44, 2)
+    for number, index in ((41, 4), (42, 0), (43, 0), (44, 2)):
+        assert last_record(payload, number) == LastRecord(number, index)
+    for data, index in ((five, 4), (b"x" * 100, 0), (broken, 0), (b"", 0)):
+        alone = json.dumps({"Records": [record(41, three), record(42, data)]}).encode()
+        assert last_record(alone) == LastRecord(42, index)
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_the_end_of_a_shard_is_told_with_an_empty_string_too(nothing: str | None) -> None:
+    children = [{"ShardId": "c", "ParentShards": ["p"], "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}]
+    ended = json.dumps(
+        {"ContinuationSequenceNumber": nothing, "MillisBehindLatest": 0, "Records": [], "ChildShards": children}
+    )
+    head = read_head(ended.encode())
+    assert (head.continuation, [child.shard_id for child in head.children]) == (None, ["c"])
+    answer = read_answer(
+        json.dumps(
+            {"Records": [], "NextShardIterator": nothing, "MillisBehindLatest": 0, "ChildShards": children}
+        ).encode()
+    )
+    assert answer.iterator is None
+    assert answer.events[-1].head.continuation is None
+
+
+@pytest.mark.parametrize("nothing", [None, []])
+def test_empty_children_are_none(nothing: list[str] | None) -> None:
+    going_on = {"ContinuationSequenceNumber": "7", "MillisBehindLatest": 0, "Records": [], "ChildShards": nothing}
+    assert read_head(json.dumps(going_on).encode()).continuation == 7
+    answer = {"Records": [], "NextShardIterator": "i", "MillisBehindLatest": 0, "ChildShards": nothing}
+    assert read_answer(json.dumps(answer).encode()).iterator == "i"
+
+
+def test_a_head_names_the_last_record() -> None:
+    numbers = [{"SequenceNumber": str(number), "Data": "eA==", "PartitionKey": "k"} for number in (41, 42)]
+    event = {"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": numbers}
+    assert read_head(json.dumps(event).encode()).last == 42
+    assert read_head(json.dumps(event | {"Records": []}).encode()).last is None
+    answer = {"Records": numbers, "NextShardIterator": "i", "MillisBehindLatest": 0}
+    assert read_answer(json.dumps(answer).encode()).events[0].head.last == 42
+
+
+def test_an_answer_says_whether_the_iterator_has_moved() -> None:
+    answer = json.dumps({"Records": [], "NextShardIterator": "i", "MillisBehindLatest": 5}).encode()
+    assert read_answer(answer, asked="i").events[0].head.stuck
+    assert not read_answer(answer, asked="h").events[0].head.stuck
+
+
+def test_how_far_a_payload_reads_is_told_of_events_and_of_answers() -> None:
+    records = [{"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "k"}]
+    event = {"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": records}
+    assert reached(json.dumps(event).encode()) == Position.after(50)
+    answer = {"Records": records, "NextShardIterator": "i", "MillisBehindLatest": 0}
+    assert reached(json.dumps(answer).encode()) == Position.after(42)
+
+
+def test_a_record_is_found_by_its_number_and_by_nothing_else() -> None:
+    record = {"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "41"}
+    payload = json.dumps({"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": [record]}).encode()
+    assert [number for number in (4, 41, 42, 50, 420) if has_record(payload, number)] == [42]
+
+
+def test_a_record_is_found_as_an_expression_with_its_number_finds_it() -> None:
+    plain = re.compile(rb'"SequenceNumber"\s*:\s*"42"')
+    parts = (b'"SequenceNumber"', b":", b" \n", b'"42"', b'"', b"42", b'"4"')
+    texts = [b"".join(chosen) for chosen in product(parts, repeat=5)]
+    assert [text for text in texts if has_record(text, 42)] == [text for text in texts if plain.search(text)]
+
+
+def test_what_does_not_say_how_far_it_is_behind_is_at_the_tip() -> None:
+    assert read_head(b'{"ContinuationSequenceNumber":"1"}').millis_behind == 0
+    assert read_answer(b'{"Records":[],"NextShardIterator":"i"}').millis_behind == 0
+
+
+def test_the_last_record_of_what_cannot_be_decoded_is_whole() -> None:
+    aggregate = b64encode(MAGIC).decode()
+    broken = f'{{"Records":[{{"Data":"{aggregate}","SequenceNumber":"42"}}'.encode()
+    assert last_record(broken) == LastRecord(42, 0)
+
+
+def test_the_first_records_number_is_found_where_there_is_one() -> None:
+    records = [{"SequenceNumber": str(number), "Data": "eA==", "PartitionKey": "7"} for number in (42, 43)]
+    event = {"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": records}
+    assert first_number(json.dumps(event).encode()) == 42
+    assert first_number(json.dumps(event | {"Records": []}).encode()) is None
+
+
+def test_hash_keys_of_as_many_digits_as_numbers_may_have() -> None:
+    def end(last: str) -> bytes:
+        child = {**CHILD, "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": last}}
+        return event(ContinuationSequenceNumber=None, ChildShards=[child])
+
+    assert read_head(end("9" * 200)).children[0].ending_hash == 10**200 - 1
+    with pytest.raises(FrameError, match="at most 200 digits"):
+        read_head(end("9" * 201))
+
+
+@pytest.mark.parametrize(
+    ("arrived", "records", "events", "data"),
+    [
+        (1_525_000.0, 1000.0, 0, 1_005_000.0),
+        (340.0, 1.0, 1.0, 20.25),
+        (100.0, 5.0, 0, 0.0),
+        (7.0, None, 0, None),
+        (None, 7.0, 0, None),
+    ],
+)
+def test_the_data_in_events_is_estimated(
+    arrived: float | None, records: float | None, events: float, data: float | None
+) -> None:
+    assert data_in(arrived, records, events) == data

@@ -1,0 +1,110 @@
+"""Which streams a run reads, and how clients add some."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kinesis_efo.errors import StreamError
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.run.streams import RunStreams
+
+
+def ref(name: str, *, stream: str = "", arn: str = "") -> StreamRef:
+    return StreamRef(name, stream or name, arn or f"arn:aws:kinesis:eu-west-1:111111111111:stream/{name}", None)
+
+
+class Opened:
+    """A stream that is listed when a test lets it be."""
+
+    def __init__(self, ref: StreamRef) -> None:
+        self.ref = ref
+        self.listed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.patient = False
+
+    async def refresh(self, *, patient: bool) -> None:
+        self.patient = patient
+        await self.listed
+
+    async def identify(self) -> None:
+        await asyncio.sleep(0)
+
+
+class Opening:
+    """The streams of a run that began with `orders`, and what was opened since."""
+
+    def __init__(self) -> None:
+        self.further: list[Opened] = []
+        names = {name: name for name in ("orders", "clicks")}
+        manifest = Manifest("lake", "test", "eu-west-1", "leases", {"orders": ref("orders")}, "manifest.json", names)
+        self.streams = RunStreams(manifest, self.open)
+
+    def open(self, ref: StreamRef) -> Any:
+        opened = Opened(ref)
+        if ref.name != "orders":
+            self.further.append(opened)
+        return opened
+
+
+async def passes() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_stream_that_two_clients_add_is_opened_once_and_read_once_it_is_listed() -> None:
+    async def go() -> None:
+        opening = Opening()
+        streams = opening.streams
+        assert list(streams.opened) == ["orders"]
+        streams.add({"orders": ref("orders"), "clicks": ref("clicks")})
+        streams.add({"clicks": ref("clicks")})
+        waiting = [asyncio.create_task(streams.ready(["orders", "clicks"])) for _ in range(2)]
+        await passes()
+        assert [opened.ref.name for opened in opening.further] == ["clicks"]
+        assert opening.further[0].patient
+        assert list(streams.arns) == ["orders", "clicks"]
+        assert list(streams.opened) == ["orders"]
+        waiting[0].cancel()
+        await passes()
+        assert not waiting[1].done()
+        opening.further[0].listed.set_result(None)
+        await waiting[1]
+        assert list(streams.opened) == ["orders", "clicks"]
+
+    asyncio.run(go())
+
+
+def test_a_stream_that_cannot_be_listed_fails_its_clients_and_may_be_added_again() -> None:
+    async def go() -> None:
+        opening = Opening()
+        streams = opening.streams
+        streams.add({"clicks": ref("clicks")})
+        await passes()
+        waiting = asyncio.create_task(streams.ready(["clicks"]))
+        await passes()
+        opening.further[0].listed.set_exception(StreamError("not allowed"))
+        with pytest.raises(StreamError):
+            await waiting
+        assert list(streams.arns) == ["orders"]
+        assert list(streams.opened) == ["orders"]
+        streams.add({"clicks": ref("clicks")})
+        await passes()
+        opening.further[1].listed.set_result(None)
+        await streams.ready(["clicks"])
+        assert list(streams.opened) == ["orders", "clicks"]
+
+    asyncio.run(go())
+
+
+def test_who_cannot_share_the_streams_is_told_why() -> None:
+    async def go() -> None:
+        streams = Opening().streams
+        assert streams.faults({"orders": ref("orders"), "clicks": ref("clicks")}) == []
+        (other,) = streams.faults({"orders": ref("orders", arn="arn:aws:kinesis:us-east-1:2:stream/orders")})
+        assert "stream 'orders' is arn:aws:kinesis:us-east-1:2:stream/orders here" in other
+        (renamed,) = streams.faults({"clicks": ref("clicks", stream="clicks-2")})
+        assert "give both queries the same manifest" in renamed
+
+    asyncio.run(go())

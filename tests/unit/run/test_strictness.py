@@ -1,0 +1,108 @@
+"""Of which streams aggregates may be left out: of none whose records Kinesis distributed itself at any time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.leases.notes import RunNotes
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.records.distribution import Distribution
+from kinesis_efo.run.strictness import ASK_SECONDS, Strictness
+from tests.support.model_stream import ModelStream
+from tests.support.transports import refused
+from tests.support.virtual_time import LoopClock, run
+
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+
+
+class Leases:
+    """The run's lease, held at once; what is noted outlives the strictness that noted it."""
+
+    def __init__(self) -> None:
+        self.notes = RunNotes(LoopClock())
+
+    async def wait_held(self, streams: object, at_most: float | None = None) -> None:
+        pass
+
+
+class Asked:
+    """A strictness over one model stream."""
+
+    def __init__(self) -> None:
+        self.model = ModelStream()
+        self.leases = Leases()
+        self.begin()
+
+    def begin(self) -> None:
+        ref = StreamRef("orders", "dev-orders", ARN, f"{ARN}/consumer/lake:1")
+        stream = Stream(ref, self.model, self.model, RetrySettings(), "m.json", LoopClock())  # type: ignore[arg-type]
+        self.strictness = Strictness(Streams({"orders": stream}), self.leases, 60.0, LoopClock())  # type: ignore[arg-type]
+
+    async def __call__(self) -> bool:
+        return await self.strictness.of(["orders"]) == {"orders"}
+
+
+def drive(scenario: Callable[[Asked], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario(Asked())
+
+    run(main())
+
+
+async def pause(seconds: float = ASK_SECONDS) -> None:
+    await LoopClock().sleep(seconds)
+
+
+def test_once_auto_was_seen_nothing_is_left_out_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(strict: Asked) -> None:
+        assert await strict()
+        strict.model.distributes = Distribution.AUTO
+        await pause()
+        assert not await strict()
+        strict.model.distributes = Distribution.KEYED
+        await pause(3600)
+        assert not await strict()
+        strict.begin()
+        assert not await strict(), "after a restart, either"
+
+    caplog.set_level(logging.WARNING)
+    drive(scenario)
+    assert len(caplog.messages) == 2, "one for each run"
+    assert "no KPL aggregate is left out: Kinesis distributes or distributed its records itself" in caplog.messages[0]
+
+
+def test_it_is_asked_for_at_most_every_five_seconds() -> None:
+    async def scenario(strict: Asked) -> None:
+        for _ in range(200):
+            assert await strict()
+            await pause(0.1)
+        assert strict.model.distributions_asked == 4
+
+    drive(scenario)
+
+
+def test_nothing_is_left_out_where_it_cannot_be_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(strict: Asked) -> None:
+        strict.model.distributes = refused("AccessDeniedException")
+        assert not await strict()
+        await pause()
+        assert not await strict()
+        strict.model.distributes = Distribution.KEYED
+        await pause()
+        assert await strict(), "it was never AUTO"
+        strict.model.distributes = refused("ThrottlingException")
+        await pause()
+        assert await strict(), "a call that failed takes nothing back"
+        strict.model.distributes = Distribution.AUTO
+        await pause()
+        assert not await strict()
+
+    caplog.set_level(logging.WARNING)
+    drive(scenario)
+    assert [("cannot be told" in message) for message in caplog.messages] == [True, False]

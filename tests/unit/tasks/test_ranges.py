@@ -1,0 +1,227 @@
+"""Reading ranges in a task while fetchers end, move and refuse: every record once and in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
+from kinesis_efo.fetcher.work import WhereReply, WhereRequest
+from kinesis_efo.positions import Position, ShardKey, ShardRange
+from kinesis_efo.records.decoder import decode
+from kinesis_efo.tasks.client import CallEndedError, RangePayloads
+from kinesis_efo.tasks.ranges import RangeReader
+
+ONE, TWO, PLANNER = (FetcherAddress("", port) for port in (1, 2, 9))
+KEYS = [ShardKey("orders", f"shardId-{number:012}") for number in range(3)]
+RANGES = [ShardRange(key, Position.after(0), Position.after(30)) for key in KEYS]
+EVERYTHING = [(key.shard, number) for key in KEYS for number in range(1, 31)]
+
+
+def event(first: int, last: int, *, polled: bool = False) -> memoryview:
+    """An event with the records of these numbers, or an answer of GetRecords."""
+    records = [
+        {"Data": "QQ==", "PartitionKey": "k", "SequenceNumber": str(number)} for number in range(first, last + 1)
+    ]
+    where = {"NextShardIterator": "i"} if polled else {"ContinuationSequenceNumber": str(last)}
+    return memoryview(json.dumps({"Records": records, **where, "MillisBehindLatest": 0}).encode())
+
+
+class Network:
+    """Fetchers that cut their shards into events as they like, and end when they are told.
+
+    Attributes:
+        fails: After so many events of a call it breaks off; one number per call, none: it does not.
+        error: How it breaks off.
+        costs: Seconds that each such call takes.
+        owners: What the planner says.
+    """
+
+    def __init__(self, fails: Sequence[int | None] = (), cuts: Sequence[int] = (7,)) -> None:
+        self.polled = False
+        self.fails = list(fails)
+        self.cuts = list(cuts)
+        self.calls: list[tuple[FetcherAddress, int]] = []
+        self.owners: dict[ShardKey, FetcherAddress | None] = dict.fromkeys(KEYS, TWO)
+        self.refuse: set[FetcherAddress] = set()
+        self.there = 2
+        self.error: FetcherUnreachableError = FetcherUnreachableError("gone")
+        self.costs = 0.0
+        self.time = 0.0
+
+    def reader(self, planner: FetcherAddress | None = PLANNER) -> RangeReader:
+        return RangeReader(
+            "secret",
+            planner,
+            60.0,
+            query="q",
+            fetcher_at=lambda address, _secret: Client(self, address),  # type: ignore[arg-type, return-value]
+            planner_at=lambda _address, _secret: Client(self, PLANNER),  # type: ignore[arg-type, return-value]
+            now=lambda: self.time,
+            sleep=self.sleep,
+        )
+
+    def failed(self) -> FetcherUnreachableError:
+        self.time += self.costs
+        return self.error
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+    def read(
+        self, first: FetcherAddress | None = ONE, planner: FetcherAddress | None = PLANNER
+    ) -> list[tuple[str, int]]:
+        rows = []
+        for wanted, hash_range, payloads in self.reader(planner).read(RANGES, first):
+            for batch in decode(payloads, *wanted[:3], deaggregate=True, hash_range=hash_range):
+                rows += [(wanted.key.shard, int(number.as_py())) for number in batch.column(2)]
+        return rows
+
+
+class Client:
+    def __init__(self, network: Network, address: FetcherAddress) -> None:
+        self.network, self.address = network, address
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def where(self, request: WhereRequest) -> WhereReply:
+        assert request.query == "q"
+        found = [self.network.owners[key] for key in request.shards]
+        if None in found:
+            self.network.time += request.wait
+        return WhereReply(found, self.network.there)
+
+    def get(self, ranges: Sequence[ShardRange]) -> Iterator[RangePayloads]:
+        network = self.network
+        network.calls.append((self.address, len(ranges)))
+        if self.address in network.refuse:
+            raise FetcherRefusedError("another run's")
+        left = network.fails.pop(0) if network.fails else None
+        size = network.cuts[len(network.calls) % len(network.cuts)]
+        for wanted in ranges:
+            if left == 0:
+                raise network.failed()
+            # Whole events, cut from the shard's beginning: the first may reach back behind the range.
+            begin = wanted.after.value // size * size + 1
+            events = [(first, first + size - 1) for first in range(begin, wanted.through.value + 1, size)]
+
+            def payloads(events: list[tuple[int, int]] = events) -> Iterator[memoryview]:
+                nonlocal left
+                for first, last in events:
+                    if left == 0:
+                        raise network.failed()
+                    left = None if left is None else left - 1
+                    yield event(first, last, polled=network.polled)
+
+            yield RangePayloads(wanted, None, payloads())
+        if left == 0:
+            raise network.failed()
+
+
+def test_where_nothing_happens_one_call_is_enough() -> None:
+    network = Network()
+    assert network.read() == EVERYTHING
+    assert network.calls == [(ONE, 3)]
+
+
+def test_another_fetcher_goes_on_where_one_has_ended() -> None:
+    network = Network(fails=[10], cuts=[7, 4])
+    assert network.read() == EVERYTHING
+    assert network.calls == [(ONE, 3), (TWO, 2)], "the first range was complete"
+
+
+def test_another_one_goes_on_with_answers_of_get_records_too() -> None:
+    network = Network(fails=[2, 1, 3], cuts=[7, 4])
+    network.polled = True
+    assert network.read() == EVERYTHING
+    assert len(network.calls) == 4
+
+
+def test_a_range_whose_last_record_came_is_not_asked_for_again() -> None:
+    """It was planned at a position behind its last record, which the answers do not get to."""
+    ranges = [ShardRange(key, Position.after(0), Position.after(30), last=28) for key in KEYS]
+    network = Network(fails=[4], cuts=[7])
+    read = network.reader(PLANNER).read(ranges, ONE)
+    assert [wanted.key for wanted, _, payloads in read if list(payloads)] == KEYS
+    assert network.calls == [(ONE, 3), (TWO, 2)]
+
+
+@pytest.mark.parametrize("planner", [PLANNER, None])
+def test_a_call_that_breaks_off_when_everything_has_come_has_done_what_it_should(
+    planner: FetcherAddress | None,
+) -> None:
+    network = Network(fails=[15])
+    assert network.read(planner=planner) == EVERYTHING
+    assert network.calls == [(ONE, 3)]
+
+
+def test_each_range_is_read_where_its_shard_is() -> None:
+    network = Network()
+    network.owners |= {KEYS[1]: ONE}
+    assert network.read(first=None) == EVERYTHING
+    assert network.calls == [(TWO, 1), (ONE, 1), (TWO, 1)]
+
+
+def test_one_that_does_not_know_the_secret_is_another_runs() -> None:
+    network = Network()
+    network.refuse = {ONE}
+    assert network.read() == EVERYTHING
+    assert network.calls == [(ONE, 3), (TWO, 3)]
+
+
+def test_without_a_planner_an_error_is_that_of_the_task() -> None:
+    with pytest.raises(FetcherUnreachableError, match="gone"):
+        Network(fails=[6]).read(planner=None)
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 12)), max_size=12))
+def test_a_call_that_ended_is_made_again_where_there_is_one_fetcher_only(fails: list[int | None]) -> None:
+    network = Network(fails)
+    network.error = CallEndedError("nothing was said for 20 s")
+    assert network.read(planner=None) == EVERYTHING
+
+
+def test_one_that_never_says_anything_is_given_up_after_a_while() -> None:
+    network = Network(fails=[0] * 1000)
+    network.error, network.costs = CallEndedError("nothing was said for 20 s"), 20.0
+    with pytest.raises(FetcherUnreachableError, match=r"could not be read for 60 s: nothing was said"):
+        network.read(planner=None)
+
+
+def test_a_shard_that_nobody_reads_is_given_up_after_a_while() -> None:
+    network = Network()
+    network.owners[KEYS[1]] = None
+    with pytest.raises(FetcherUnreachableError, match=r"shard orders.*000001 could not be read for 6\d s: no fetcher"):
+        network.read(first=None)
+
+
+def test_a_task_makes_room_where_there_is_no_fetcher_at_all() -> None:
+    network = Network()
+    network.owners[KEYS[1]], network.there = None, 0
+    with pytest.raises(
+        FetcherUnreachableError, match=r"no fetcher has been there for 2\d s\. .* so that one can have its core"
+    ):
+        network.read(first=None)
+
+
+def test_a_fetcher_that_always_breaks_off_is_given_up_and_said_why() -> None:
+    with pytest.raises(FetcherUnreachableError, match=r"could not be read for 6\d s: gone"):
+        Network(fails=[0] * 1000).read()
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.integers(0, 12)), max_size=12),
+    st.lists(st.integers(1, 12), min_size=1, max_size=5),
+)
+def test_wherever_it_breaks_off_every_record_comes_once_and_in_order(fails: list[int | None], cuts: list[int]) -> None:
+    assert Network(fails, cuts).read() == EVERYTHING

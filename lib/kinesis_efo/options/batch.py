@@ -26,17 +26,17 @@ class BatchOptions:
 
     @property
     def ends(self) -> Bounds:
-        """Where it ends."""
+        """Where the read ends."""
         return self.source.ends
 
     @property
     def start_name(self) -> str:
-        """The name of the start in messages."""
+        """What messages call the start: the argument or the option that gave it."""
         return "since" if "since" in self.source.times else "kinesis-efo option 'startingPosition'"
 
     @property
     def end_name(self) -> str:
-        """The name of the end in messages."""
+        """What messages call the end: the argument or the option that gave it."""
         return "until" if "until" in self.source.times else "kinesis-efo option 'endingPosition'"
 
     @classmethod
@@ -72,5 +72,5 @@ TRIM_HORIZON or AT_TIMESTAMP:<time>. Behind the tip there is nothing yet; spark.
 
 
 def are_for_batch(options: Iterable[str]) -> bool:
-    """Whether options can only be meant for a batch read: at `load()`, Spark does not say which kind it is."""
+    """Whether options can only be meant for a batch read. At `load()`, Spark does not say which kind of read it is."""
     return any(name.lower() == BATCH or name.lower().startswith("batch.") for name in options)

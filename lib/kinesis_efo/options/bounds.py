@@ -14,7 +14,7 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKin
 from kinesis_efo.units import parse_time
 
 EVERY: Final = "*"
-"""Stands for every stream, or every shard of a stream, that is not named."""
+"""The name in JSON that stands for all streams, or all shards of a stream, that are not named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Bounds:
     """Start or end positions of a read. None means the tip when the read is planned.
 
     Attributes:
-        everywhere: The default.
-        streams: By logical name, for all shards of the stream that are not in `shards`.
-        shards: By shard.
+        everywhere: The position for streams that are not named.
+        streams: Positions by logical name of the stream, for its shards that are not in `shards`.
+        shards: Positions by shard.
     """
 
     everywhere: Position | None = None
@@ -117,8 +117,8 @@ def _time_or_number(text: str, of_shard: bool, numbers: tuple[PositionKind, ...]
 
 
 starts = partial(_bounds, read=_start, default=TRIM_HORIZON)
-"""Parses the start of a batch read; raises ValueError for other text."""
+"""Parses the start of a batch read; raises ValueError for any other text."""
 query_starts = partial(_bounds, read=_query_start, default=None)
-"""The same for the start of a streaming query, given as JSON."""
+"""Parses the start of a streaming query if it is JSON; raises ValueError for any other text."""
 ends = partial(_bounds, read=_end, default=None)
-"""The same for the end of a batch read."""
+"""Parses the end of a batch read or of a query; raises ValueError for any other text."""

@@ -1,4 +1,4 @@
-"""Parsers of option values: each turns a text into a value or raises ValueError. The option tables have the rule in words."""
+"""Parsers of option values: each turns a text into a value or raises ValueError. The tables of options say the rules in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kinesis_efo.units import NotMillisecondsError, NoZoneError, lacks_unit, par
 Number = TypeVar("Number", int, float)
 
 _MEANT_AS_SECONDS = 99
-"""A number up to this value without a unit is refused: as milliseconds, it would make most limits useless."""
+"""A number without a unit is refused up to this value: it probably means seconds, and as milliseconds most limits would be useless."""
 
 
 class UnsupportedValue(ValueError):
@@ -28,7 +28,7 @@ class BareTime(ValueError):
 
 
 def text(text: str) -> str:
-    """Parse any text that is not blank; returns it stripped."""
+    """Parse any text that is not blank. Returns the text without blanks around it."""
     if not text.strip():
         raise ValueError(text)
     return text.strip()
@@ -67,7 +67,7 @@ def integer(text: str) -> int:
 
 
 def seconds(text: str, guess: int = _MEANT_AS_SECONDS) -> float:
-    """Parse a duration such as `200ms`; returns seconds. A number alone is milliseconds, as in Spark; up to `guess`, it is refused."""
+    """Parse a duration such as `200ms` into seconds. A number alone is milliseconds, as in Spark; one from 1 to `guess` is refused."""
     if lacks_unit(text, guess):
         raise NoUnit(text)
     return parse_duration(text) / 1000
@@ -91,7 +91,7 @@ def timestamp_meant(text: str) -> ValueError:
 
 
 def refusal(error: ValueError, rule: str, text: str) -> str:
-    """Word the end of the message about an invalid value, after the name of its option.
+    """Return the end of the message about an invalid value, which follows the name of the option.
 
     >>> refusal(BareTime("2024-01-01T00:00Z"), "LATEST or AT_TIMESTAMP:<time>", "2024-01-01T00:00Z")
     "must be LATEST or AT_TIMESTAMP:<time>; got '2024-01-01T00:00Z'; did you mean AT_TIMESTAMP:2024-01-01T00:00Z?"
@@ -121,11 +121,11 @@ def ports(text: str) -> range:
 
 
 def bounded(parse: Callable[[str], Number], least: float, most: float = float("inf")) -> Callable[[str], Number]:
-    """Make a parser with bounds, both allowed."""
+    """Make a parser that refuses values less than `least` or greater than `most`."""
 
     def read(text: str) -> Number:
         value = parse(text)
-        # This form refuses NaN.
+        # Compared in this way, NaN is refused, too.
         if not least <= value <= most:
             raise ValueError(text)
         return value
@@ -134,7 +134,7 @@ def bounded(parse: Callable[[str], Number], least: float, most: float = float("i
 
 
 def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
-    """Make a parser of texts that match a pattern; it returns them stripped."""
+    """Make a parser of texts that match a pattern. It returns the text without blanks around it."""
 
     def read(text: str) -> str:
         if not pattern.fullmatch(text.strip()):
@@ -145,4 +145,4 @@ def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
 
 
 url = matching(re.compile(r"https?://[^\s/]+(/\S*)?"))
-"""A URL with http or https."""
+"""Parses a URL with http or https."""

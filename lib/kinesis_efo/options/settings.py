@@ -20,8 +20,8 @@ class Start:
 
     Attributes:
         position: A position for every shard, or None for `LATEST` and `LEASES`.
-        from_leases: Start from the checkpoints in the lease table, such as those of a KCL application.
-        bounds: Positions of streams and shards if they differ; None if they do not.
+        from_leases: Whether to start from the checkpoints in the lease table, such as those of a KCL application.
+        bounds: Positions of streams and shards if they differ; None if all shards have the same.
     """
 
     position: Position | None = None
@@ -33,11 +33,11 @@ class Deaggregation(Enum):
     """What to do with KPL aggregates; the values are those of the option `deaggregate`."""
 
     OFF = "false"
-    """Leave them whole."""
+    """Leave aggregates whole."""
     ALL = "true"
-    """Unpack them, whatever their records' hash keys are."""
+    """Unpack all aggregates, whatever the hash keys of their records are."""
     STRICT = "strict"
-    """Unpack them, but leave out those with records that belong to other shards, as the KCL does."""
+    """Unpack aggregates, but leave out those with records that belong to other shards, as the KCL does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class RetrySettings:
     """How often, and after which backoff, to open a failed subscription again.
 
     Attributes:
-        max_retries: Tolerated faults in a row, without any progress between them; None: only `timeout` limits them.
-        base_ms: First backoff, milliseconds.
-        max_ms: Longest backoff, milliseconds.
-        factor: Growth of the backoff from one fault to the next.
+        max_retries: Maximum number of faults without any progress between them; None: only `timeout` limits retries.
+        base_ms: First backoff in milliseconds.
+        max_ms: Maximum backoff in milliseconds.
+        factor: Factor by which the backoff grows from one fault to the next.
         timeout: Seconds without any progress after which there are no more retries.
     """
 

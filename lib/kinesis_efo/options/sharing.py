@@ -1,4 +1,4 @@
-"""Compares the options of a run, which must be the same for all queries that share it."""
+"""Compares those options that must be the same for all queries that share a run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SECRET: Final = frozenset({"externalId"})
 
 
 def of_run(options: SourceOptions) -> dict[str, str]:
-    """Return a run's options by name, as texts to compare and to show. Secrets are replaced by hashes."""
+    """Return the options of a run, by name, as texts to compare and to show. Secrets are replaced with hashes."""
     return {
         option.name: _text(option.name, attrgetter(option.field)(options)) for option in SOURCE_OPTIONS if option.of_run
     }
 
 
 def differences(run: Mapping[str, str], query: Mapping[str, str]) -> list[str]:
-    """Describe the differences between `of_run` of a run and of a query that keep the query from sharing it, one sentence per option."""
+    """Describe why a query cannot share a run: one message for each option that differs. Both arguments come from `of_run`."""
     return [
         f"kinesis-efo option '{name}' is {_shown(name, query.get(name, '-'))} here and {_shown(name, run.get(name, '-'))} in a query of this "
         "Spark program that reads the same stream: queries that share a stream share what reads it, so give all of them the same value"

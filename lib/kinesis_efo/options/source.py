@@ -85,12 +85,12 @@ class SourceOptions:
 
     @property
     def arrival_step(self) -> int | None:
-        """Precision with which fetchers note arrival times, milliseconds: a tenth of `max_shard_skew`; None: they do not note them."""
+        """Precision of the arrival times that fetchers note, in milliseconds: a tenth of `max_shard_skew`; None: they note none."""
         return None if self.max_shard_skew is None else round(self.max_shard_skew * 100)
 
     @property
     def hold_together(self) -> bool:
-        """Whether queries that share a buffer wait for the slowest of them if there is no room."""
+        """Whether queries that share a buffer wait for the slowest of them if the buffer is full."""
         return self.slow_queries == "hold"
 
     @property
@@ -269,13 +269,13 @@ _ELSEWHERE: Final = {
     "path": "Spark's; here it is 'manifest': 'load()' takes no path; a manifest is a path, ssm:///name or s3://bucket/key",
     "provider": (
         "Spark's; leave it out: CREATE TABLE ... USING keeps no options for a source like this one; CREATE TEMPORARY VIEW ... USING "
-        "\"kinesis-efo\" OPTIONS (manifest '...') reads a stretch"
+        "\"kinesis-efo\" OPTIONS (manifest '...') reads a part of the streams"
     ),
     "startingOffsets": "Kafka's; here it is 'startingPosition'",
     "streamName": "Databricks'; here it is 'streams'",
     "subscribe": "Kafka's; here it is 'streams'",
 }
-"""Options of other sources that users may give; docs/coming-from.md has more of them."""
+"""Options of other sources that users may give by mistake; docs/coming-from.md has more of them."""
 _TABLE: Final = OptionTable(
     "kinesis-efo",
     SourceOptions,

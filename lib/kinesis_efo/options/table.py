@@ -49,7 +49,7 @@ class OptionTable(Generic[Settings]):
         settings: The result: a dataclass whose fields all have defaults.
         options: The rows.
         ignored: Names to skip, in lower case.
-        elsewhere: Options of other systems; each with its system and what to do instead.
+        elsewhere: Options of other systems by name, each with the system and what to do instead.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class OptionTable(Generic[Settings]):
 
         Args:
             texts: Texts by name, in any case.
-            contradictions: Returns faults that concern several options, from the values without those that could not be read, and the
-                names of all that were given.
+            contradictions: Returns faults that concern several options. It gets the values that could be parsed, and the names of all
+                options that were given.
         """
         faults: list[str] = []
         names: set[str] = set()

@@ -1,1 +1,1 @@
-"""What a program calls on the driver: reading, the job, its stop, the listener, the fetchers of a cluster."""
+"""What a Spark program calls on the driver: it loads the source, runs as a job that stops gracefully, hears of progress, runs fetchers."""

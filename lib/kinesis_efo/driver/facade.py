@@ -1,4 +1,4 @@
-"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source with what only the session or the caller knows."""
+"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it what only the session or the caller knows."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ def read_stream(
     """Read the streams of an application as a streaming DataFrame.
 
     Does the same as `spark.readStream.format("kinesis-efo")`, but also works if Spark's discovery of data sources is off, and gives the
-    fetcher the address of the session's driver. In a classic session it also listens for finished micro-batches, so that a query that
-    stops leaves the lease table at the end of its last one.
+    fetcher the address of the session's driver. In a classic session it also listens for finished micro-batches, so that the lease table
+    has the end of a query's last micro-batch after the query has stopped.
 
     It checks the options before Spark gets them, and in a classic session the manifest as well. In the functions of a Declarative
-    Pipeline it only describes the read; Spark discovers the source.
+    Pipeline it only describes the read, and Spark has to discover the source.
 
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
         streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
-        name: The source's name in the checkpoint, letters, digits and `_`: with `spark.sql.streaming.queryEvolution.enableSourceEvolution`,
-            sources may then be added and removed between runs. Spark 4.2 or newer.
-        options: Any other options of the source, `_` in place of `.`: `subscribe_maxRetries` for `subscribe.maxRetries`. With
+        name: The source's name in the checkpoint: letters, digits and `_`. With names, and the setting
+            `spark.sql.streaming.queryEvolution.enableSourceEvolution`, a restart may add and remove sources. Spark 4.2 or newer.
+        options: Any other options of the source, with `_` in place of `.`: `subscribe_maxRetries` for `subscribe.maxRetries`. With
             `fetchers=8`, eight Spark tasks fetch while the query runs.
 
     Raises:
         OptionsError: Options are wrong; the message names all of them.
-        ManifestError: The manifest cannot be loaded, or lacks what the options name; in a classic session.
+        ManifestError: In a classic session: the manifest cannot be loaded, or lacks what the options name.
         ConfigurationError: The fetchers would leave no core for micro-batches; or fetchers are not possible here (in a client of Spark
-            Connect or a Declarative Pipeline); or this Spark has no names of sources.
-        AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` returns the original error.
+            Connect or a Declarative Pipeline); or `name` is given, and this version of Spark has no names of sources.
+        AnalysisException: In a session of Spark Connect: the manifest is wrong; `kinesis_efo.cause` returns the original error.
 
     ```python
     df = kinesis_efo.read_stream(
@@ -65,7 +65,7 @@ def read_stream(
             f"kinesis_efo.read_stream got name={name!r}: Spark has names of sources since 4.2; leave it out on this version"
         )
     given = dict(_texts(manifest, streams, options))
-    # The supervisor is started only after the options were checked, so check them with a placeholder.
+    # The supervisor is started only after the options were checked, so check them with a placeholder for its path.
     checked = {**given, SUPERVISOR: "not yet"}
     fetchers = SourceOptions.parse(checked).fetchers
     if fetchers is not None and (in_pipeline() or not _is_driver(spark)):
@@ -79,7 +79,7 @@ def read_stream(
             KinesisEfoSource(checked).schema()
         else:
             register(spark)
-            # The server's JVM has sessions of other programs, too.
+            # Name this program: the JVM of a Spark Connect server has sessions of several.
             if session := getattr(spark, "session_id", None):
                 given[PROGRAM] = session
         if listen(spark):
@@ -105,11 +105,11 @@ def read(
     until: datetime | str | None = None,
     **options: Unpack[SourceKeywords],
 ) -> DataFrame:
-    """Read the records of streams that arrived in `[since, until)` as a DataFrame.
+    """Read the records that arrived from `since` to `until` (exclusive) as a DataFrame.
 
-    Needs neither a consumer nor leases, and does not disturb running queries. Every action on the DataFrame reads the same records;
-    without `until`, up to the present tip. Does the same as `spark.read.format("kinesis-efo")`, but also works if Spark's discovery of
-    data sources is off.
+    Needs neither a consumer nor leases, and does not disturb running queries. Every action on the DataFrame reads the same records. Without
+    `until`, the read ends at the tips at the time of this call. Does the same as `spark.read.format("kinesis-efo")`, but also works if
+    Spark's discovery of data sources is off.
 
     Args:
         spark: The session.
@@ -117,13 +117,13 @@ def read(
         streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
         since: The start, with a time zone: a `datetime`, or text in ISO 8601; None reads from the trim horizon.
         until: The end, exclusive, in the same form; None reads up to the tip.
-        options: Any other options of the source, `_` in place of `.`: `batch_maxRate` for `batch.maxRate`.
+        options: Any other options of the source, with `_` in place of `.`: `batch_maxRate` for `batch.maxRate`.
 
     Raises:
         OptionsError: Options are wrong; the message names all of them.
-        ManifestError: The manifest cannot be loaded, or lacks what the options name; in a classic session.
-        ConfigurationError: A time has no time zone, or is given twice.
-        AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` returns the original error.
+        ManifestError: In a classic session: the manifest cannot be loaded, or lacks what the options name.
+        ConfigurationError: A time cannot be parsed, has no time zone, or is given twice.
+        AnalysisException: In a session of Spark Connect: the manifest is wrong; `kinesis_efo.cause` returns the original error.
 
     ```python
     df = kinesis_efo.read(
@@ -145,7 +145,7 @@ def read(
         times.append(argument)
     hints = {BATCH: "true"} | ({TIMES: ",".join(times)} if times else {})
     if not _is_driver(spark):
-        # Spark Connect loads again for each action, and all actions have to end at the same tip.
+        # Spark Connect loads the source again for each action, and all actions have to end at the same tips.
         hints[LOADED] = str(round(time.time() * 1000))
     BatchOptions.parse({**given, **hints})
     if not in_pipeline():
@@ -161,7 +161,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(KinesisEfoSource)
     except AnalysisException as error:
-        # Spark 4.0 refuses to register a name that its discovery has found, 4.3 replaces it.
+        # Spark 4.0 refuses to register a source that its discovery has found; Spark 4.3 replaces the source.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
 
@@ -169,8 +169,8 @@ def register(spark: SparkSession) -> None:
 def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
     """Load the source, and register it only if Spark does not discover it.
 
-    Spark 4.3 warns of a source that is both discovered and registered, again whenever it clones the session. With Spark Connect the
-    source was registered before, because the lookup is much later there.
+    Spark 4.3 warns of a source that is both discovered and registered, once more whenever it clones the session. With Spark Connect the
+    callers have registered the source already, because a client of Spark Connect looks it up only after `load`.
     """
     try:
         return reader.load()
@@ -184,7 +184,7 @@ def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> 
 def _texts(
     manifest: str | None, streams: str | Sequence[str] | None, options: Mapping[str, object]
 ) -> Iterator[tuple[str, str]]:
-    """The options as texts, for Spark."""
+    """The options as pairs of name and text, for Spark."""
     if manifest is not None:
         yield "manifest", manifest
     if streams is not None:
@@ -196,7 +196,7 @@ def _texts(
 def _time(argument: str, value: datetime | str) -> str:
     meant = None if isinstance(value, datetime) else time_meant(str(value))
     try:
-        # Python parses some numbers as times of other centuries.
+        # `fromisoformat` takes some epoch times for times of other centuries.
         moment = value if isinstance(value, datetime) else datetime.fromisoformat("" if meant else str(value).strip())
     except ValueError:
         hint = f"; did you mean {datetime.fromtimestamp(meant / 1000, UTC).isoformat()}?" if meant else "."
@@ -210,7 +210,7 @@ def _time(argument: str, value: datetime | str) -> str:
 
 
 def _is_driver(spark: SparkSession) -> bool:
-    """Whether this process is the driver, with its files, role and network, and not a client of Spark Connect."""
+    """Whether this process is the driver. A client of Spark Connect is not: its files, role and network may differ from the driver's."""
     return isinstance(spark, SparkSession)
 
 

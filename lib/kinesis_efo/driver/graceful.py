@@ -1,4 +1,4 @@
-"""Stops a query at SIGTERM, SIGINT or a stop marker, after the running micro-batch instead of in it.
+"""Stops a query at SIGTERM, SIGINT or a stop marker, after the running micro-batch instead of in the middle of it.
 
 No record is lost or read twice however a query ends, thanks to the offsets. A graceful stop saves the work of repeating a
 micro-batch, and releases the leases, so that a restarted query begins at once.
@@ -6,8 +6,8 @@ micro-batch, and releases the leases, so that a restarted query begins at once.
 Under `spark-submit` an orchestrator signals the JVM, which would shut Spark down at once without notifying Python. This module therefore
 handles signals in the JVM, too, and passes them on to Python.
 
-Cancelling an EMR step ends `spark-submit` but not the driver in YARN, and Kubernetes gives a pod half a minute to end. So there is a stop
-marker, a file or object: `kinesis-efo emr submit` sets its location in the job's settings, and `kinesis-efo emr stop` writes it.
+Cancelling an EMR step ends `spark-submit` but not the driver in YARN, and Kubernetes gives a pod half a minute to end. So a job also stops
+when its stop marker, a file or object, appears. `kinesis-efo emr submit` sets the location, and `kinesis-efo emr stop` writes the marker.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ logger = logging.getLogger(__name__)
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 MARKER: Final = "spark.kinesisEfo.stopMarker"
-"""The Spark setting with the stop marker's location, as a Hadoop path. Without it there is nothing to watch."""
+"""The Spark setting with the stop marker's location, as a Hadoop path. Without this setting no marker is looked for."""
 _MARKER_SECONDS: Final = 5.0
 _BOUNDARY_SECONDS: Final = 0.05
 _KILLED_BY_SIGNAL: Final = re.compile(
-    # The second is the JDK's, if the signal came before the program had begun.
+    # The second message is the JDK's, if the signal came before the program had begun.
     r"ExitCodeException exitCode=(?:130|143)\b|Failed to exec spawn helper: pid: \d+, signal: (?:2|15)\b"
 )
-"""Hadoop's message when SIGINT or SIGTERM ended a program that it ran (`chmod`, `ls`, on file systems of the host)."""
+"""Matches the error of Hadoop if SIGINT or SIGTERM ended a program that it had started, such as `chmod` for a local file."""
 _SIGNAL_SECONDS: Final = 2.0
-"""How long to wait for the signal: one to the process group may fail the query before it reaches this process."""
+"""Seconds to wait for the signal in this process: a signal to the process group may fail the query before this process gets it."""
 
 
 @contextmanager
 def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
-    """Set an event at SIGTERM or SIGINT, to this process or to Spark's JVM, or when the job's stop marker appears.
+    """Yield an event that is set when this process or Spark's JVM gets SIGTERM or SIGINT, or when the job's stop marker appears.
 
-    A second signal to this process has its usual effect. Leaving the context restores the former handlers. Enter it on the main
-    thread. `job` also stops the queries, and reports failures.
+    A second signal to this process has its usual effect. Leaving the context restores the former handlers. Enter the context on the main
+    thread. The context manager `job` does more: it also stops the queries, and reports failures.
 
     Args:
         spark: A session. With Spark Connect, only signals to this process count.
@@ -65,7 +65,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     asked, ask = os.pipe()
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        # Without any lock, because this may interrupt any code of the main thread, including another signal's handler.
+        # Take no lock here, because this may interrupt any code of the main thread, including another signal's handler.
         os.write(ask, b".")
         signal.signal(number, before[signal.Signals(number)])
 
@@ -92,19 +92,19 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
 
 def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: float = 600.0) -> bool:
-    """Wait until a query ends, or `stopping` is set; in this case stop the query between two micro-batches.
+    """Wait until a query ends. If `stopping` is set before, stop the query between two micro-batches.
 
     Args:
         query: The running query.
         stopping: The event of `stop_signals`.
-        patience: Seconds to wait for the end of the running micro-batch before it is cut short; a restart repeats it.
+        patience: Seconds to wait for the end of the running micro-batch before it is cut short; a restart repeats the micro-batch.
 
     Returns:
         Whether the query was stopped; False if it ended by itself.
 
     Raises:
-        StreamingQueryException: The query failed, before or during the stop. A query counts as stopped, not failed, if the
-            same signal only ended a program that Hadoop ran: a restart repeats the micro-batch.
+        StreamingQueryException: The query failed, before or during the stop. A query that failed only because the signal also ended
+            a program that Hadoop ran for it counts as stopped, not failed: a restart repeats the micro-batch.
     """
     try:
         while not stopping.is_set():
@@ -123,15 +123,15 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
 
     Args:
         query: The running query.
-        patience: Seconds to wait for the end of the running micro-batch before it is cut short; a restart repeats it.
+        patience: Seconds to wait for the end of the running micro-batch before it is cut short; a restart repeats the micro-batch.
 
     Raises:
-        StreamingQueryException: The query failed meanwhile.
+        StreamingQueryException: The query failed, and not only because a signal ended a program that Hadoop ran for it.
     """
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
     running = _batch(query)
-    # Under load a check rarely finds the query between two micro-batches, so a new number counts, too.
+    # Under load a check rarely finds the query between two micro-batches, so a new number of the micro-batch counts, too.
     while query.isActive and not _at_boundary(query) and _batch(query) == running:
         if time.monotonic() > deadline:
             logger.warning(
@@ -140,7 +140,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
             break
         time.sleep(_BOUNDARY_SECONDS)
     query.stop()
-    # A query that failed during the wait was not stopped: its failure counts.
+    # A query that failed during the wait was not stopped, so raise its failure.
     failure = query.exception()
     if failure is not None:
         if not _killed_by_signal(failure):
@@ -150,7 +150,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
 
 
 def is_stop(error: Exception, stopping: threading.Event) -> bool:
-    """Whether a query failed only because the signal to stop also ended a program that Hadoop ran for it."""
+    """Whether a query failed only because the signal to stop also ended a program that Hadoop ran for the query."""
     if not (_killed_by_signal(error) and stopping.wait(_SIGNAL_SECONDS)):
         return False
     _say_cut_short()
@@ -189,7 +189,7 @@ class _JvmHandler:
         self._notify = notify
 
     def handle(self, _signal: Any) -> None:
-        """Called by the JVM, in a thread of py4j."""
+        """Pass a signal on. The JVM calls this, in a thread of py4j."""
         self._notify()
 
     class Java:
@@ -209,7 +209,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
         try:
             before.append((named, jvm_signal.handle(named, _JvmHandler(notify))))
         except Py4JJavaError as error:
-            # The JVM refuses this with -Xrs, and perhaps with options of other vendors.
+            # A JVM with the option -Xrs refuses this, and perhaps one with options of other vendors.
             logger.warning(
                 "the JVM does not let this library handle %s: %s; remove -Xrs from its options, or signal the Python process",
                 number.name,
@@ -226,7 +226,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
 def watch_marker(
     spark: SparkSession, found: Callable[[], None], *, every: float = _MARKER_SECONDS
 ) -> Callable[[], None]:
-    """Watch in a thread for the stop marker of a session's job, until it exists."""
+    """Start a thread that calls `found` once the stop marker of a session's job exists. Returns a function that ends the thread."""
     location = spark.conf.get(MARKER, None)
     if location is None:
         return lambda: None

@@ -21,9 +21,9 @@ class Java:
     """The Java of a host.
 
     Attributes:
-        runs_spark: Whether Spark runs on it; None if that is not known.
-        detail: What was found.
-        fix: What to do; empty if nothing.
+        runs_spark: Whether Spark 4 runs on this Java; None if unknown.
+        detail: What was found, for messages.
+        fix: What to do about a wrong or missing Java; empty if nothing has to be done.
     """
 
     runs_spark: bool | None
@@ -32,7 +32,7 @@ class Java:
 
     @property
     def remedy(self) -> str:
-        """What is wrong with a missing or old Java, and how to get another one."""
+        """A message for users: what is wrong with a missing or old Java, and how to get another one."""
         return (
             f"Spark needs Java 17 or 21, but {self.detail}. Install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; "
             "macOS: brew install openjdk@17; else https://adoptium.net) and, if it is not the java on the PATH, point JAVA_HOME to it"

@@ -27,27 +27,27 @@ INTERRUPTED: Final = 130
 """The exit code that shells report for a program ended by Ctrl-C."""
 _LOGGERS: Final = [f"org.apache.spark.sql.execution.streaming.{at}MicroBatchExecution" for at in ("", "runtime.")]
 _SAY_SECONDS: Final = 5.0
-"""How long a message waits for the program's end."""
+"""Seconds for which a message is delayed, in case the program ends and `job` prints the same message."""
 _LIBRARIES: Final = re.compile(r"[/\\](?:pyspark|py4j|kinesis_efo)[/\\]|[/\\]lib[/\\]python3\.\d+[/\\](?!site-|dist-)")
-"""Paths of Spark, of this library and of Python itself; an installed program is below `site-packages`, too."""
+"""Matches files of Spark, of this library and of Python itself, but not all of `site-packages`, where the program may be installed."""
 
 
 @contextmanager
 def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
-    """Run the body as a Spark job: stop it gracefully on request, and end with the reason if it fails.
+    """Run the body of a `with` statement as a Spark job: stop it gracefully on request, and print the reason if it fails.
 
-    At SIGTERM or Ctrl-C, to this process or to Spark's JVM, or when the job's stop marker appears, every query of the session is
-    stopped after its micro-batch. So `awaitTermination()` returns, and the program continues and ends with exit code 0. If no query
-    runs, Spark is stopped at once; then, and at a second Ctrl-C, the exit code is 130.
+    When this process or Spark's JVM gets SIGTERM or Ctrl-C, or the job's stop marker appears, every query of the session is stopped
+    after its micro-batch. So `awaitTermination()` returns, and the program continues and ends with exit code 0. If no query runs,
+    Spark is stopped at once, and the exit code is 130. It is also 130 after a second Ctrl-C.
 
     If the body fails, the exit code is 1, and the last lines on stderr are the reason: this library's message in full, even if Spark
     has wrapped it.
 
-    Leaving the context always stops Spark. Enter it on the main thread.
+    Leaving the context always stops Spark. Enter the context on the main thread.
 
     Args:
-        spark: A session, or a builder, whose session is made here, so that the reason is given if Java is missing. The context yields
-            the session.
+        spark: A session, or a builder of one. With a builder, `job` makes the session, and can say so if Java is missing. The context
+            yields the session.
 
     ```python
     with kinesis_efo.job(SparkSession.builder.appName("orders")) as spark:
@@ -70,7 +70,7 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
         code, words = INTERRUPTED, f"{name} was interrupted"
     except Exception as error:
         frames = [each for each in traceback.extract_tb(error.__traceback__) if not _LIBRARIES.search(each.filename)]
-        # Of an error that is explained, the program's own lines are enough.
+        # If the reason explains the error, the program's own lines of the traceback are enough.
         sys.stderr.write("".join(traceback.format_list(frames)) if explanation(error) else traceback.format_exc())
         code, words = FAILED, f"{name} failed: {reason(error)}"
     finally:
@@ -89,7 +89,7 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
 class _Failures(ProgressListener):
     """Prints why queries fail, in place of Spark's log, which has a hundred lines for each failure.
 
-    A message of this library is delayed: if the program awaits its query, `job` prints the message at its end, and only once.
+    A message of this library is delayed: if the program awaits the failed query, only `job` prints the message, as the last line.
     """
 
     hears_progress = False
@@ -99,7 +99,7 @@ class _Failures(ProgressListener):
         self.restore: Callable[[], object] = list
 
     def hear(self, spark: SparkSession) -> None:
-        """Print failures of queries here instead of in Spark's log. Only a classic session logs to this program's output."""
+        """Start to print failures of a session's queries, and turn Spark's own log of them off. Does nothing with Spark Connect."""
         if not isinstance(spark, SparkSession):
             return
         jvm: Any = spark.sparkContext._jvm
@@ -111,15 +111,15 @@ class _Failures(ProgressListener):
             for name in _LOGGERS:
                 set_level(name, log4j.Level.OFF)
             self.restore = lambda: [set_level(*before) for before in levels]
-        # TypeError: this Spark logs with something else.
+        # TypeError: this Spark does not log with Log4j.
         except (Py4JError, TypeError) as error:
             logger.info("Spark's own log says why queries fail: %s", error)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Is not called."""
+        """Never called, because `hears_progress` is False."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Print why the query failed: at once and in full if it is not an error of this library."""
+        """Print why the query failed: after a delay if the error is this library's, else at once and in full."""
         if event.exception is None:
             return
         logger.debug("query %s failed: %s", event.id, event.exception)
@@ -135,8 +135,8 @@ class _Failures(ProgressListener):
         """Print delayed messages.
 
         Args:
-            messages: The messages; none for all.
-            but: A text that is printed anyway; messages in it are dropped.
+            messages: The messages to print; if there are none, all delayed ones.
+            but: A text that the caller prints; messages that are part of this text are not printed again.
         """
         for message in sorted(self._waiting & set(messages or self._waiting)):
             self._waiting.discard(message)
@@ -146,7 +146,7 @@ class _Failures(ProgressListener):
 
 @contextmanager
 def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator[None]:
-    """Stop the queries of a session when `stopping` is set in the body; without any, stop Spark and raise KeyboardInterrupt."""
+    """Stop the session's queries if `stopping` is set during the body. If no query runs, stop Spark, and raise KeyboardInterrupt."""
     left, early = threading.Event(), threading.Event()
 
     def stop() -> None:
@@ -158,10 +158,10 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
             try:
                 stop_after_batch(query)
             except Exception as error:
-                # The body gets the error from the query.
+                # The body gets this error when it awaits the query.
                 logger.info("query %s failed while it was stopped: %s", query.runId, error)
         if not queries:
-            # Nothing else ends an action that the body waits for.
+            # Only the end of Spark ends an action that the body waits for.
             early.set()
             spark.stop()
 
@@ -182,7 +182,7 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
 
 def _end(spark: SparkSession, restore: Callable[[], object], *, quietly: bool) -> None:
     try:
-        # The JVM logs lines until it ends, after the last lines of this process.
+        # Else the JVM would log until it ends, after the reason, which has to be the last line.
         if quietly and isinstance(spark, SparkSession) and spark.sparkContext._jsc is not None:
             spark.sparkContext.setLogLevel("ERROR")
         spark.stop()

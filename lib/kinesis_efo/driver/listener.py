@@ -1,6 +1,6 @@
-"""Listeners for finished micro-batches: what was read and how far shards lag, for users; and which micro-batches are done, for runs.
+"""Listeners for finished micro-batches: `LagListener` tells users what was read, `FinishedListener` tells runs what is done.
 
-They skip sources of other kinds, by the form of their offsets.
+They skip sources of other kinds, which they recognize by the form of the offsets.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _listened: Final[WeakSet[SparkSession]] = WeakSet()
 
 
 class ProgressListener(StreamingQueryListener):
-    """Listens for finished micro-batches and ended queries. It gets the progress of a micro-batch from the JVM in one call.
+    """A listener for finished micro-batches and ended queries that gets the progress of a micro-batch from the JVM in one call.
 
     PySpark's own listener asks the JVM for each field, with some hundred calls and 36 ms of CPU for each micro-batch.
     """
 
     hears_progress = True
-    """Whether it listens for micro-batches; each costs a call from the JVM."""
+    """Whether `onQueryProgress` is called; if not, the progress of micro-batches is not read."""
     _wrapper: Any = None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -58,14 +58,14 @@ class ProgressListener(StreamingQueryListener):
 
     @abstractmethod
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Called with each finished micro-batch, in Spark's listener thread: return soon."""
+        """Called with each finished micro-batch, in Spark's listener thread, so it has to return soon."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Does nothing: `awaitTermination` raises the query's exception."""
+        """Does nothing, because `awaitTermination` raises the query's exception."""
 
     @property
     def _jlistener(self) -> Any:
-        # `addListener` of a classic session passes this to the JVM. A PySpark that uses another attribute gets its own, slower listener.
+        # `addListener` of a classic session passes this object to the JVM. A PySpark that uses another attribute makes its own, slower one.
         if self._wrapper is None:
             jvm: Any = SparkContext._jvm
             self._wrapper = jvm.PythonStreamingQueryListenerWrapper(_FromJvm(self))
@@ -73,7 +73,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 class _FromJvm:
-    """Receives the calls of the JVM."""
+    """Receives the JVM's calls to a listener."""
 
     def __init__(self, listener: ProgressListener) -> None:
         self._listener = listener
@@ -82,12 +82,12 @@ class _FromJvm:
         """Does nothing."""
 
     def onQueryProgress(self, event: Any) -> None:
-        """Pass the progress on."""
+        """Pass the progress of a micro-batch on to the listener."""
         if not self._listener.hears_progress:
             return
         progress = json.loads(event.progress().json())
         for source in progress["sources"]:
-            # JSON, as in Spark 4.3. Spark 4.0 has Python's notation, which takes five times as long to parse: 52 ms with 8,000 shards.
+            # Make it JSON, like Spark 4.3. Python's notation, as in Spark 4.0, takes five times as long to parse: 52 ms for 8,000 shards.
             for offset in ("startOffset", "endOffset", "latestOffset"):
                 if not isinstance(source[offset], str):
                     source[offset] = json.dumps(source[offset])
@@ -97,7 +97,7 @@ class _FromJvm:
         """Does nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Pass the end on."""
+        """Pass the end of a query on to the listener."""
         self._listener.onQueryTerminated(QueryTerminatedEvent.fromJObject(event))
 
     class Java:
@@ -112,11 +112,11 @@ class BatchProgress:
         query: The query's name, or its id if it has none.
         batch: Number of the micro-batch.
         rows: Rows read.
-        seconds: How long it took.
+        seconds: Duration of the micro-batch in seconds.
         millis_behind: Milliseconds by which each shard was behind its tip when the micro-batch was planned; empty if unknown.
         shards: Number of shards that are being read.
-        bytes: Its bytes as sent by Kinesis, which `maxBytesPerTrigger` counts; None if unknown.
-        data_bytes: Estimated bytes of the records' data in it; None if unknown.
+        bytes: Bytes of the micro-batch as Kinesis sent them, which `maxBytesPerTrigger` counts; None if unknown.
+        data_bytes: Estimated bytes of the records' data in the micro-batch; None if unknown.
     """
 
     query: str
@@ -160,7 +160,7 @@ class LagListener(ProgressListener):
     """Writes a line to stderr for each micro-batch of queries that read Kinesis.
 
     Args:
-        then: Called with each micro-batch instead, to log or send it. It runs in Spark's listener thread: return soon.
+        then: Called with each micro-batch instead of writing the line. It runs in Spark's listener thread and has to return soon.
 
     ```python
     spark.streams.addListener(LagListener())
@@ -172,13 +172,13 @@ class LagListener(ProgressListener):
         self._then = then or _say
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Pass the micro-batch on."""
+        """Write a line about the micro-batch, or pass it to `then`."""
         for progress in kinesis_progress(event.progress):
             self._then(progress)
 
 
 def kinesis_progress(progress: Any) -> list[BatchProgress]:
-    """The progress of each `kinesis-efo` source of a query."""
+    """The progress of each `kinesis-efo` source in the progress of a query."""
     found = []
     for source in progress.sources:
         try:
@@ -208,17 +208,17 @@ def kinesis_progress(progress: Any) -> list[BatchProgress]:
 
 
 class _MarkedOffset(msgspec.Struct):
-    """An offset, of which only the mark is parsed: it may have thousands of shards."""
+    """An offset of which only the mark is parsed, because it may have thousands of shards."""
 
     streams: msgspec.Raw
     mark: str
 
 
 class FinishedListener(ProgressListener):
-    """Reports the marks of finished micro-batches to the runs of this Spark program.
+    """Reports to the runs of this Spark program which micro-batches are finished, by the marks of their end offsets.
 
-    A reader sees that a micro-batch is done when Spark asks for the end of the next one. Before a stop it may never ask, for example with
-    the `Trigger.AvailableNow` of Spark 4.0, which runs one micro-batch, or between two triggers that are far apart.
+    A run also learns this when Spark asks for the end of the next micro-batch. But a query may stop before that, for example with the
+    `Trigger.AvailableNow` of Spark 4.0, which runs one micro-batch, or between two triggers that are far apart.
     """
 
     def __init__(self, directory: Path, jvm: Process) -> None:
@@ -226,7 +226,7 @@ class FinishedListener(ProgressListener):
         self._jvm = jvm
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Report the end of each source. A run that misses it learns it when Spark asks for the next micro-batch."""
+        """Report the micro-batch of each source. A run that misses the report learns the same when Spark asks for the next micro-batch."""
         marks = [mark for source in event.progress.sources if (mark := mark_of(source.endOffset)) is not None]
         if not marks:
             return
@@ -250,7 +250,7 @@ class FinishedListener(ProgressListener):
 
 
 def mark_of(offset: str | None) -> Mark | None:
-    """The mark of an offset in a progress; None if it has none, or belongs to another source.
+    """The mark of an offset in a query's progress; None if the offset has no mark, or belongs to a source of another kind.
 
     >>> mark_of('{"mark":"7c1f09ab:3","streams":{},"version":1}'), mark_of('{"mark":"7c1f09ab:3"}'), mark_of("7")
     (Mark(checkpoint='7c1f09ab', moved=3), None, None)
@@ -262,7 +262,7 @@ def mark_of(offset: str | None) -> Mark | None:
 
 
 def listen(spark: SparkSession) -> bool:
-    """Listen for finished micro-batches in a session, once."""
+    """Add a `FinishedListener` to a classic session, once. Returns whether the session has one."""
     if isinstance(spark, SparkSession) and spark not in _listened:
         try:
             jvm: Any = spark.sparkContext._jvm
@@ -276,7 +276,7 @@ def listen(spark: SparkSession) -> bool:
 
 
 def offset_json(offset: str | None) -> str:
-    """The JSON text of an offset in a progress. In a client of Spark Connect 4.0 it comes in Python's notation.
+    """The JSON text of an offset in a query's progress. In a client of Spark Connect 4.0 the offset is in Python's notation.
 
     >>> offset_json("{'a': None}")
     '{"a": null}'
@@ -287,4 +287,4 @@ def offset_json(offset: str | None) -> str:
     try:
         return json.dumps(ast.literal_eval(text))
     except (SyntaxError, TypeError, ValueError):
-        return text  # of another source
+        return text  # an offset of another kind of source

@@ -1,4 +1,4 @@
-"""Finds this library's own message in an error of Spark, which wraps it in tracebacks of two languages."""
+"""Finds this library's own message in an error of Spark, because Spark wraps the message in tracebacks of two languages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RAISED: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<message>\S.*(?:\n(?!\s|={3} ).+)*)",
 )
 _SQL_STATES: Final = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
-# The message of an EOFException is empty, and Spark quotes only the message.
+# Errors after a Python process of Spark has ended. Spark quotes only the message of an exception, and an EOFException has none.
 _GONE: Final = re.compile(
     r"java\.io\.EOFException(?!: )|Python worker exited unexpectedly|terminated with exception:\s*(?:null\b\s*)?(?:SQLSTATE|=== |\Z)"
     r"|\Anull\s*(?:=== |\Z)"
@@ -28,19 +28,19 @@ _NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\
 
 
 def own_message(error: BaseException | str) -> str | None:
-    """This library's full message in an error or its text, with the name of the exception; None if there is none.
+    """This library's full message in an error, or in the text of one, after the exception's name; None if there is no such message.
 
     >>> own_message(ValueError("Traceback ...\\nkinesis_efo.errors.OptionsError: 'a' is wrong\\n'b' is, too\\n SQLSTATE: 38000"))
     "OptionsError: 'a' is wrong\\n'b' is, too"
     """
-    # The text of an error that did not come through Spark has no traceback: add its class.
+    # The text of an error that did not come through Spark has no traceback, so add the name of its class.
     text = error if isinstance(error, str) else f"{type(error).__module__}.{type(error).__qualname__}: {error}"
     found = [match["message"] for match in _OURS.finditer(text)]
     return _SQL_STATES.sub("", found[-1]) if found else None
 
 
 def cause(error: BaseException | str | None) -> KinesisEfoError | None:
-    """The error of this library that Spark has wrapped in one of its own.
+    """The error of this library that Spark has wrapped in an error of its own.
 
     Spark passes errors of Python sources on as text: in an `AnalysisException` of `load()` and `start()`, a `StreamingQueryException` of a
     query, and the text of a `QueryTerminatedEvent`.

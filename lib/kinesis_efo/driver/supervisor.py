@@ -36,10 +36,10 @@ logger = logging.getLogger(__name__)
 
 _NO_CORE_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 2.0
-"""How often a supervisor checks whether Spark was stopped, as Spark does not notify it."""
+"""Seconds between checks whether Spark was stopped, because Spark does not notify a supervisor."""
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
-"""Longest pause before a failed job is started again; the first is `_FIRST_PAUSE`."""
+"""Maximum pause in seconds before a failed job is started again; the first pause is `_FIRST_PAUSE`."""
 _LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:\s*,\s*\d+)?\])?")
 _numbers = count()
 _supervisors: Final[list[Supervisor]] = []
@@ -47,7 +47,7 @@ _making: Final = threading.Lock()
 
 
 def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
-    """The supervisor of a session, which all of its DataFrames share.
+    """Return the supervisor of a session, which all DataFrames of the session share; the first call makes it.
 
     Raises:
         ConfigurationError: The fetchers would leave no core for micro-batches.
@@ -63,7 +63,7 @@ def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
 
 
 def check_cores(master: str, fetchers: int, cores_here: int) -> None:
-    """Check that fetchers leave cores for micro-batches, if the number of cores is known: in local mode.
+    """Raise ConfigurationError if fetchers leave no core for micro-batches. Checks local mode only, where their number is known.
 
     >>> check_cores("local[4]", 3, 2)
     >>> check_cores("yarn", 400, 2)
@@ -81,19 +81,19 @@ def check_cores(master: str, fetchers: int, cores_here: int) -> None:
 def _is_running(spark: SparkSession) -> bool:
     try:
         return bool(spark.sparkContext.defaultParallelism)
-    except Exception:  # any error of Spark or py4j, if it was stopped
+    except Exception:  # any error of Spark or py4j, if Spark was stopped
         return False
 
 
 class Supervisor:
     """Starts and ends the fetchers for one session, until Spark is stopped. Use `supervisor_of` to get it.
 
-    Runs reach it through a Unix socket in a directory that only this user can enter. It lives as long as Spark, because a DataFrame may
-    be started any number of times.
+    Runs connect to the supervisor through a Unix socket in a directory that only this user can enter. It lives as long as Spark, because
+    any number of queries may be started from a DataFrame.
 
     Attributes:
-        path: The socket.
-        ended: Whether it has ended, after Spark was stopped.
+        path: The path of the Unix socket.
+        ended: Whether the supervisor accepts no more runs: Spark was stopped, or accepting has failed.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -110,7 +110,7 @@ class Supervisor:
         threading.Thread(target=self._accept, name="kinesis-efo supervisor", daemon=True).start()
 
     def serves(self, spark: SparkSession) -> bool:
-        """Whether it starts the fetchers of a session."""
+        """Whether this supervisor starts the fetchers of a session."""
         return not self.ended and self._spark.sparkContext is spark.sparkContext and _is_running(spark)
 
     def _accept(self) -> None:
@@ -125,7 +125,7 @@ class Supervisor:
                     target=self._serve, args=(connection,), name="kinesis-efo fetchers", daemon=True
                 ).start()
         finally:
-            # Also after an error, as if no more files can be opened: the next DataFrame gets a new supervisor.
+            # Also after an error, for example if no more files can be opened; the next DataFrame then gets a new supervisor.
             self.ended = True
             self._socket.close()
             self._remove()
@@ -149,7 +149,7 @@ class Supervisor:
 
 
 class _Job:
-    """The Spark job of one run's fetchers, started again if it fails."""
+    """The Spark job of one run's fetchers. A thread starts the job again if it fails."""
 
     def __init__(self, spark: SparkSession, plan: FetcherPlan, connection: socket.socket) -> None:
         assert plan.options.fetchers is not None
@@ -166,7 +166,7 @@ class _Job:
     def end(self) -> None:
         """Cancel the job, if it still runs."""
         self._ended.set()
-        with suppress(Exception):  # Spark may have stopped
+        with suppress(Exception):  # Spark may have been stopped
             self._context.cancelJobGroup(self._group)
 
     def _run(self) -> None:
@@ -197,7 +197,7 @@ class _Job:
                 self._ended.wait(pause)
 
     def _watch(self) -> None:
-        """Warn if fetchers have taken all cores, so that micro-batches wait for ever."""
+        """Warn if tasks of micro-batches have waited for some time and none runs, because fetchers have taken all cores."""
         tracker = self._context.statusTracker()
         waited = 0.0
         while not self._ended.wait(_NO_CORE_SECONDS / 3):
@@ -236,7 +236,7 @@ def _received(connection: socket.socket) -> FetcherPlan | None:
 
 
 def fetcher_task(plan: FetcherPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function of the tasks, which return no rows. The number of its partition is the fetcher's number."""
+    """Return the function that runs in each task, and returns no rows. The number of a task's partition is the number of its fetcher."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -250,7 +250,7 @@ def fetcher_task(plan: FetcherPlan) -> Callable[[Iterator[pa.RecordBatch]], Iter
 
 
 def run_fetcher(plan: FetcherPlan, place: int) -> None:
-    """Fetch until the run has ended."""
+    """Fetch until the run has ended, as the fetcher with the number `place`."""
     log_to_stderr()
     options = _here(plan.options)
     try:
@@ -262,7 +262,7 @@ def run_fetcher(plan: FetcherPlan, place: int) -> None:
 
 
 def _here(options: SourceOptions) -> SourceOptions:
-    """The options without those for the driver's host, unless all of Spark is on one host."""
+    """The options for a task: without the addresses of the driver's host, unless all of Spark is on that host."""
     if options.driver_host is not None and is_loopback(options.driver_host):
         return options
     return replace(options, driver_host=None, fetcher_host=None, fetcher_bind_host=None)

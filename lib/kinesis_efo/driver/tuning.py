@@ -24,12 +24,12 @@ _FILE: Final = "file"
 
 @dataclass(frozen=True, slots=True)
 class LowLatency:
-    """The result of `low_latency`, for `print`.
+    """The result of `low_latency`; `print` shows it line by line.
 
     Attributes:
         settings: Settings that the session now has, for queries that are started from now on.
         at_start: Settings that this session lacks, and that can only be given when a session starts.
-        left: The reasons why other settings were not changed, by name.
+        left: The reasons why other settings were not changed, by the name of the setting.
     """
 
     settings: dict[str, str] = field(default_factory=dict)
@@ -46,12 +46,12 @@ class LowLatency:
 def low_latency(spark: SparkSession, *, checkpoint: str | os.PathLike[str]) -> LowLatency:
     """Shorten the micro-batches of a session's queries. Call it before queries are started; a second call changes nothing.
 
-    Your own settings are not changed. A setting that would make checkpoints less safe, or gain nothing, is left, with the reason in the
-    result.
+    Your own settings are not changed. A setting that would make checkpoints less safe, or gain nothing, is not changed either; the result
+    has the reason.
 
     Args:
         spark: The session, classic or of Spark Connect.
-        checkpoint: The `checkpointLocation` of the queries: what is fast on a local disk is not safe on an object store.
+        checkpoint: The `checkpointLocation` of the queries, because what is fast on local disks is not safe on an object store.
 
     Returns:
         The changed settings, and those to give to `spark-submit`.
@@ -78,7 +78,7 @@ def low_latency(spark: SparkSession, *, checkpoint: str | os.PathLike[str]) -> L
 
 
 def _set_manager(spark: SparkSession, place: str, done: LowLatency) -> None:
-    """Choose Spark's older writer of checkpoints on local disks: the present one starts a process for each file there."""
+    """If checkpoints are on local disks, choose Spark's older writer: the default one starts a process for each file there."""
     scheme = _scheme(spark, place)
     fast = manager_class(spark.version)
     present = spark.conf.get(MANAGER, None)
@@ -94,14 +94,14 @@ def _set_manager(spark: SparkSession, place: str, done: LowLatency) -> None:
 
 
 def manager_class(version: str) -> str:
-    """The class that writes checkpoints without a process for each file."""
+    """The class of a Spark version that writes checkpoints without starting a process for each file."""
     major, minor = (int(part) for part in re.findall(r"\d+", version)[:2])
     package = _STREAMING if (major, minor) < (4, 1) else f"{_STREAMING}checkpointing."
     return f"{package}FileSystemBasedCheckpointFileManager"
 
 
 def _scheme(spark: SparkSession, place: str) -> str | None:
-    """The kind of file system that a path is on; None if only the server of Spark Connect knows."""
+    """The kind of file system that a path is on; None if only the server of Spark Connect knows that."""
     if scheme := urlsplit(place).scheme:
         return scheme.lower()
     if not isinstance(spark, SparkSession):

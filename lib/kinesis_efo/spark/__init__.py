@@ -1,1 +1,1 @@
-"""The data source for Spark: what Spark asks of its source process, and of tasks."""
+"""The data source for Spark: what Spark calls in the process that it keeps for a source, and in tasks."""

@@ -1,11 +1,11 @@
-"""Spark's daemon for Python workers, with the modules of tasks loaded beforehand: a new worker is a fork and imports nothing.
+"""Runs Spark's daemon for Python workers after loading the modules of tasks, so that a new worker, which is a fork, imports nothing.
 
 It also tunes memory, garbage collection and import caches of all code in these workers (latency.py).
 
-For `--conf spark.python.daemon.module=kinesis_efo.spark.daemon`. Workers share the memory of the loaded modules.
+`--conf spark.python.daemon.module=kinesis_efo.spark.daemon` chooses it. Workers share the memory of the loaded modules.
 
-Forking is safe only if no other thread runs, so threads of Arrow's allocator and of numpy's linear algebra are turned off. If there
-are threads nevertheless, Spark's own daemon runs instead.
+Forking is safe only if no other thread runs, so the threads of Arrow's allocator and of numpy's linear algebra are turned off. If the
+process has several threads nevertheless, it runs Spark's own daemon instead.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PRELOADED: Final = (
     "kinesis_efo.spark.stream_reader",
     "encodings.ascii",
 )
-"""The modules that the first task of a worker imports. Those that a version of Spark does not have are skipped."""
+"""The modules that the first task of a worker imports. Modules that the installed Spark does not have are skipped."""
 _SPARKS_OWN: Final = "pyspark.daemon"
 _NO_THREADS: Final = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OMP_NUM_THREADS": "1"}
 _THREADS: Final = Path("/proc/self/task")
 
 
 def preload() -> bool:
-    """Import the modules that workers need; returns whether this process can be forked afterwards."""
+    """Import the modules that workers need. Returns whether this process can be forked afterwards."""
     for name, value in _NO_THREADS.items():
         os.environ.setdefault(name, value)
     for name in PRELOADED:
@@ -46,7 +46,7 @@ def main() -> None:
     if not preload():
         os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
     import_module("kinesis_efo.tasks.latency").tune()
-    # The present objects are never garbage, and a collection in a worker would copy their pages.
+    # The objects so far are never garbage, and a collection in a worker would copy the shared pages that they are in.
     gc.collect()
     gc.freeze()
     import_module(_SPARKS_OWN).manager()

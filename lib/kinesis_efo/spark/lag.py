@@ -1,7 +1,7 @@
 """Passes the lag of each shard, and the bytes of the micro-batch, from the planner to the listener in the driver.
 
-With Spark 4.2+, the result of `reportLatestOffset` is in the query's progress. Spark 4.0 passes only offsets; there the planner writes
-a small file, named after the end offset that will be in the progress. Both processes are on one host.
+With Spark 4.2+, the result of `reportLatestOffset` is in the query's progress. With Spark 4.0 the progress has only offsets, so the
+planner writes a small file, which is named after the end offset. The planner and the driver are on one host.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from kinesis_efo.positions import Offset, ShardKey
 from kinesis_efo.processes import PrivateDirectory
 
 _KEPT: Final = 4
-"""How many files are kept: Spark reports the progress of a micro-batch after it has planned the next one."""
+"""The number of files that are kept; several, because Spark reports a micro-batch's progress after it has planned the next one."""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The planner's report of a micro-batch. As JSON it is `latestOffset` in the progress.
+    """The planner's report of a micro-batch. In the progress it is `latestOffset`, as JSON.
 
     Attributes:
         lags: Milliseconds by which each shard is behind its tip, by stream and shard, if known.
         bytes: Bytes of the micro-batch, as `maxBytesPerTrigger` counts them; None if unknown.
-        data: Estimated bytes of the records' data in it; None if unknown.
+        data: Estimated bytes of the records' data in the micro-batch; None if unknown.
     """
 
     lags: dict[str, dict[str, int]] = msgspec.field(name="millisBehindLatest", default_factory=dict)
@@ -52,13 +52,13 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Lag:
-    """The lags of a query's shards, and the size of its micro-batch.
+    """The lags of a query's shards, and the size of its last planned micro-batch.
 
     Args:
-        directory: Returns the directory of the files.
+        directory: Returns the directory of the files for Spark 4.0.
 
     Attributes:
-        size: Bytes of the micro-batch and of its data; None if unknown.
+        size: Bytes of the micro-batch, and estimated bytes of its data; None if unknown.
     """
 
     def __init__(self, directory: Callable[[], Path]) -> None:
@@ -74,7 +74,7 @@ class Lag:
 
     @property
     def report(self) -> Report:
-        """What is known."""
+        """What is known, as a report."""
         streams: dict[str, dict[str, int]] = {}
         for key, millis in sorted(self._millis.items()):
             if millis is not None:
@@ -82,17 +82,17 @@ class Lag:
         return Report(streams, *self.size)
 
     def as_data(self) -> dict[str, Any] | None:
-        """The report as plain data; None before any shard is known."""
+        """The report as plain data; None as long as no shard is known."""
         return msgspec.to_builtins(self.report) if self._millis else None
 
     def update(self, changes: Iterable[tuple[ShardKey, int | None]], present: Container[object] | None = None) -> None:
-        """Note changed lags, and forget shards that are not present, if given."""
+        """Note changed lags, in milliseconds. If `present` is given, forget all shards that are not in it."""
         self._millis.update(changes)
         if present is not None:
             self._millis = {key: millis for key, millis in self._millis.items() if key in present}
 
     def write(self, end: Offset) -> None:
-        """Write the report of the micro-batch with this end to a file, and remove old files. Errors are ignored."""
+        """Write the report of the micro-batch that ends at `end` to a file, and remove old files. Errors are ignored."""
         with contextlib.suppress(OSError), PrivateDirectory(self._directory()) as there:
             there.write(name := _name(end), msgspec.json.encode(self.report))
             self._written.append(name)
@@ -100,14 +100,14 @@ class Lag:
                 there.remove(self._written.popleft())
 
     def clear(self) -> None:
-        """Remove the remaining files."""
+        """Remove the files that this object has written and not removed yet."""
         with contextlib.suppress(OSError), PrivateDirectory(self._directory()) as there:
             there.remove(*self._written)
             self._written.clear()
 
 
 def read_note(directory: Path, end: Offset) -> Report:
-    """The report for the end of a micro-batch; empty if there is no file."""
+    """Read the report of the micro-batch that ends at `end`; empty if there is no file."""
     with (
         contextlib.suppress(OSError),
         PrivateDirectory(directory) as there,

@@ -19,19 +19,19 @@ TASK_BYTES: Final = 8 << 20
 """Bytes of events that one task should read."""
 
 UNKNOWN_BYTES: Final = 4 << 20
-"""The assumed size of a range that comes from Spark's offset log, which keeps no sizes."""
+"""The assumed size of a range if its size is unknown, as after a restart: Spark's offset log has no sizes."""
 
 
 class KinesisPartition(InputPartition):
     """The ranges that one task reads, one after the other.
 
     Attributes:
-        address: The address of the shards' fetcher; None if the planner has to be asked.
+        address: The address of the fetcher that has all the shards; None if the task has to ask the planner.
         secret: The secret of the run; never shown.
-        ranges: At most one per shard.
+        ranges: The ranges, at most one per shard.
         deaggregate: Whether the task unpacks KPL aggregates.
-        strict: Streams of which it leaves out aggregates with records of other shards.
-        planner: Where to ask for the fetcher of a shard; None if that never changes.
+        strict: Streams of which the task leaves out aggregates with records of other shards.
+        planner: The address of the planner's service, which says which fetcher has a shard; None if it could not start.
         query: The name of the query in its run.
     """
 
@@ -62,7 +62,7 @@ class KinesisPartition(InputPartition):
 def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set[str]:
     """The streams of which a micro-batch reads parent shards and their children.
 
-    Only a micro-batch that reads everything up to now (`catchUp`) does. Otherwise children follow in a later one.
+    Only a micro-batch that reads everything up to the tips (as with `catchUp`) does so. Else the children follow in a later micro-batch.
     """
     return {wanted.key.stream for wanted in ranges if wanted.key not in begin}
 
@@ -70,7 +70,7 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
 def by_fetcher(
     ranges: Sequence[ShardRange], fetchers: Sequence[FetcherAddress | None], *, together: Collection[str] = ()
 ) -> list[tuple[FetcherAddress | None, list[ShardRange]]]:
-    """Group ranges by the fetchers of their shards. Streams of `together` get one task each; with several fetchers, it asks the planner."""
+    """Group ranges by fetcher. Streams of `together` need one task each: with several fetchers, group them under None (the planner)."""
     found: dict[FetcherAddress | None, list[ShardRange]] = {}
     several = len(set(fetchers)) > 1
     for wanted, fetcher in zip(ranges, fetchers, strict=True):
@@ -88,7 +88,7 @@ def coalesce(
     Args:
         ranges: Ranges of the micro-batch.
         sizes: Bytes by shard, if known.
-        together: Streams that get one task each, parents before children: sorted by shard id, which grows with each reshard.
+        together: Streams that get one task each. It reads in the order of shard ids, so that parents come before their children.
     """
     groups = [sorted(wanted for wanted in ranges if wanted.key.stream == stream) for stream in sorted(together)]
     free = [wanted for wanted in ranges if wanted.key.stream not in together]

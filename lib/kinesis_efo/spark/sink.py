@@ -1,8 +1,8 @@
 """The sink `kinesis-efo`: writes DataFrames to Kinesis, streaming and batch.
 
 It delivers at least once: a task succeeds when Kinesis has acknowledged every record of its partition, and a retried task
-writes its records again. To de-duplicate, put an id into the data that the query computes from its input (for rows of the
-source: `stream`, `shardId`, `sequenceNumber`, `subSequenceNumber`), and drop repeated ids in the consumer.
+writes its records again. To de-duplicate, let the query compute an id from its input (for rows of the source: `stream`, `shardId`,
+`sequenceNumber`, `subSequenceNumber`), put the id into the data, and drop repeated ids in the consumer.
 
 `SINK_OPTIONS` is the table from which the documentation of its options is generated.
 """
@@ -70,13 +70,13 @@ class SinkOptions:
 
 
 def _bounded(setting: str, parse: Callable[[str], float]) -> Callable[[str], float]:
-    """A reader that enforces the bounds of a producer setting."""
+    """Make a parser of an option that enforces the bounds of a producer setting."""
     least, most, _ = BOUNDS[setting]
     return read.bounded(parse, least, most)
 
 
 def _patience(text: str) -> float:
-    # A small number alone was probably meant as seconds: as milliseconds, the first throttle would end the task.
+    # A small number without a unit was probably meant as seconds. As milliseconds, it would let the first throttle end the task.
     return read.seconds(text, guess=999)
 
 
@@ -135,8 +135,8 @@ class Targets:
     """The streams that rows may go to.
 
     Attributes:
-        default: The stream of rows without one; None if every row must have one.
-        arns: ARNs by logical name; None without a manifest, if rows have the streams' own names or ARNs.
+        default: The stream for rows that name no stream; None if every row must name one.
+        arns: ARNs by logical name; None without a manifest: rows then have the streams' own names or ARNs.
         source: Where the names came from, for messages.
     """
 
@@ -146,7 +146,7 @@ class Targets:
 
     @classmethod
     def of(cls, options: SinkOptions, *, named_by_rows: bool) -> Targets:
-        """Find the streams that the options name. Loads the manifest if the options name one."""
+        """Find the streams in the options, and in the manifest if there is one. `named_by_rows`: whether rows have a column `stream`."""
         if options.manifest is None:
             if options.stream is not None:
                 region_of(options.stream, options.aws)
@@ -168,13 +168,13 @@ class Targets:
         return cls(default, arns, f"manifest {manifest.source}")
 
     def target_of(self, name: str | None) -> str:
-        """The producer's name of the stream of some rows.
+        """The name or ARN of the stream to which rows go, for the producer.
 
         Args:
-            name: The stream in the rows; null or empty means the default.
+            name: The value of the column `stream` in the rows; None or empty means the default.
 
         Raises:
-            RecordRefusedError: There is no such stream; the message continues "row 7 of this task".
+            RecordRefusedError: There is no such stream. The message follows words such as "row 7 of this task".
         """
         wanted = name or self.default
         if wanted is None:
@@ -199,7 +199,7 @@ class WriteCounts(WriterCommitMessage):
 
 
 def check_columns(schema: StructType) -> None:
-    """Check that the sink can write a DataFrame's columns."""
+    """Raise ConfigurationError if the sink cannot write a DataFrame's columns."""
     faults = []
     given = {field.name: field.dataType for field in schema}
     if "data" not in given:
@@ -216,7 +216,7 @@ def check_columns(schema: StructType) -> None:
 
 
 class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-    """The writer of one batch or one streaming query. As an Arrow writer it gets Arrow batches from Spark 4.0, too."""
+    """The writer of one batch or one streaming query. Because it is an Arrow writer, Spark 4.0 passes it Arrow batches, too."""
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self.options = options
@@ -224,7 +224,7 @@ class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, overwrite: bool) -> Self:
-        """Check mode, columns and options, and make a writer; on the driver, before anything is sent."""
+        """Check mode, columns and options, and make a writer. Spark calls this on the driver, before anything is sent."""
         if overwrite:
             raise ConfigurationError("kinesis-efo can only append: use mode('append') or outputMode('append')")
         check_columns(schema)
@@ -232,7 +232,7 @@ class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
         return cls(parsed, Targets.of(parsed, named_by_rows="stream" in schema.fieldNames()))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteCounts:
-        """Write one partition, and return when Kinesis has acknowledged all of it."""
+        """Write one partition, and return when Kinesis has acknowledged all of its records."""
         with Producers(self.options, self.targets) as producers:
             for batch in iterator:
                 producers.put(batch)
@@ -268,7 +268,7 @@ def _name(batch: int | None) -> str:
 
 @dataclass
 class OpenProducer:
-    """A producer of this process, when it was opened (monotonic seconds), and what it had written before the present task."""
+    """A producer with its key in the pool, the monotonic time when it was opened, and its metrics before the present task."""
 
     key: Hashable
     producer: BlockingProducer
@@ -290,7 +290,7 @@ class ProducerPool:
         self._kept: dict[Hashable, OpenProducer] = {}
 
     def take(self, target: str, options: SinkOptions) -> OpenProducer:
-        """Get an open producer with nothing outstanding."""
+        """Take a producer without outstanding records out of the pool, or open one."""
         kept = self._kept.pop((target, options), None)
         if kept is not None and time.monotonic() - kept.opened < self._seconds:
             kept.before = kept.producer.metrics
@@ -301,7 +301,7 @@ class ProducerPool:
         return OpenProducer((target, options), made, time.monotonic(), made.metrics)
 
     def keep(self, used: OpenProducer) -> None:
-        """Give a producer with nothing outstanding back."""
+        """Put a producer without outstanding records into the pool."""
         while len(self._kept) >= self._most:
             self._kept.pop(next(iter(self._kept))).producer.abort()
         self._kept[used.key] = used
@@ -311,7 +311,7 @@ _pool = ProducerPool()
 
 
 class Producers:
-    """The producers of one task: one for each stream in its rows, opened when it is first needed."""
+    """The producers of one task: one for each stream in its rows, taken from the pool when it is first needed."""
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self._options = options
@@ -322,20 +322,20 @@ class Producers:
         self._left_out = 0
 
     def put(self, batch: pa.RecordBatch) -> None:
-        """Queue the rows of a batch; waits while too many are outstanding."""
+        """Queue the rows of a batch. Waits while too many records are outstanding."""
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         nothing: Sequence[Any] = [None] * batch.num_rows
         keys, hash_keys, streams = (
             columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
         )
-        # By producer, not by name: rows with null and rows with the default's name go to one stream, and have to keep their order.
+        # Group by producer, not by name: rows with null and rows with the default's name go to one stream, and have to keep their order.
         rows: dict[BlockingProducer, list[Given]] = defaultdict(list)
-        # Positions in the task, for messages: a producer outlives the task, and gets only the rows of its stream.
+        # Positions of rows in the task, for messages. A producer does not know them: it outlives the task and has rows of one stream.
         positions: dict[BlockingProducer, list[int]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
             producer = self._by_name.get(stream) or self._producer(stream)
             if producer is not None:
-                # A record that was put without a key is read with none or an empty one, which cannot be written.
+                # Records that were put without a key are read with null or an empty key, and an empty key cannot be written.
                 rows[producer].append((data, key or None, hash_key or None))
                 positions[producer].append(self._rows)
             self._rows += 1
@@ -360,12 +360,12 @@ class Producers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # There are none after `finish`. A failed task is retried as a whole, so do not wait for its records.
+        # After `finish` none is in use. Else the task has failed, and is retried as a whole, so do not wait for its records.
         for used in self._in_use.values():
             used.producer.abort()
 
     def _producer(self, name: str | None) -> BlockingProducer | None:
-        """The producer for rows with this stream; None if such rows are left out."""
+        """The producer for rows with `name` in column `stream`; None if such rows are left out."""
         try:
             target = self._targets.target_of(name)
         except RecordRefusedError as error:

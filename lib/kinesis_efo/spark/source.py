@@ -1,9 +1,9 @@
 """The data source `kinesis-efo`, as Spark discovers or registers it.
 
 It checks options and manifest in `schema()`, which Spark calls at `load()`, and whose errors the user sees unchanged. Spark imports this
-module in four processes before a query reads its first record, so each part is imported only if it is needed.
+module in four processes before a query reads its first record, so each part is imported only where it is needed.
 
-Spark 4.0 plans a batch read again for each action on a DataFrame, later versions once. Its end does not change: it is set at `load()`.
+Spark 4.0 plans a batch read again for each action on a DataFrame, later versions once. The end is set at `load()` and stays the same.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SCHEMA = StructType(
 
 
 class KinesisEfoSource(DataSource):
-    """Reads Kinesis streams: continuously through their declared consumers, or a part of them without; and writes to streams.
+    """Reads Kinesis streams, continuously through their declared consumers, or a part of them in a batch; and writes to streams.
 
     ```python
     df = spark.readStream.format("kinesis-efo").option("manifest", "ssm:///kinesis-efo/dev/lake").load()
@@ -57,7 +57,7 @@ class KinesisEfoSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Spark makes the source at `load()` and uses this object to plan each action on the DataFrame.
+        # Spark makes this object at `load()` and plans each action on the DataFrame with it, so all actions have the same time.
         self._loaded = time.time()
 
     @classmethod
@@ -72,7 +72,7 @@ class KinesisEfoSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of a part of the streams."""
+        """Make the reader of a batch read."""
         _check_columns(schema)
         options = BatchOptions.parse(self.options)
         manifest, told = _manifest(options.source), options.source.loaded
@@ -81,7 +81,7 @@ class KinesisEfoSource(DataSource):
         return KinesisBatchReader(options, manifest, told / 1000, here=False)
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
-        """Make the reader of one query."""
+        """Make the reader of one streaming query."""
         _check_columns(schema)
         if is_sparks_process():
             from kinesis_efo.planner.run_process import start_ahead
@@ -111,13 +111,13 @@ class StretchPartition(InputPartition):
 
 
 class KinesisBatchReader(DataSourceReader):
-    """Reads a part of the streams of a manifest.
+    """Reads a part of the streams of a manifest in a batch.
 
     Args:
         options: The read's options.
         manifest: The application's manifest, reduced to the streams of the read.
         loaded: When `load()` was called, epoch seconds: the read ends at the tips of that time.
-        here: Whether `loaded` is by this machine's clock. The clock of a client of Spark Connect may be off by an unknown time.
+        here: Whether `loaded` is from this machine's clock. The clock of a client of Spark Connect may be off by an unknown time.
     """
 
     def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float, *, here: bool = True) -> None:
@@ -135,16 +135,16 @@ class KinesisBatchReader(DataSourceReader):
             latency.install()
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks, each with one or several ranges."""
+        """Plan the tasks of the read, each with one or several ranges."""
         import asyncio
 
         from kinesis_efo.batch.planning import plan, tip_at
 
         log_to_stderr()
         planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
-        # Without any task, Spark makes one itself.
+        # If it gets no task, Spark makes one with a partition of its own.
         tasks = max(1, math.ceil(len(planned) / self._options.source.batch_shards_per_task))
-        # Closed shards come first, and each task gets some of them.
+        # `planned` has closed shards first: give each task some of them.
         return [StretchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -162,7 +162,7 @@ class KinesisBatchReader(DataSourceReader):
 
 
 def _check_columns(schema: StructType) -> None:
-    # Spark accepts any schema of the user, and 4.0 then maps columns by position.
+    # Spark accepts any schema from the user, and Spark 4.0 then maps columns by position.
     if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in SCHEMA]:
         raise ConfigurationError(
             f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "
@@ -181,7 +181,7 @@ def _manifest(options: SourceOptions) -> Manifest:
 
 
 class _Session:
-    """Makes clients for a manifest in SSM or S3, and imports the SDK only then."""
+    """Makes clients for a manifest in SSM or S3. It imports the SDK only if a client is needed."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

@@ -35,8 +35,8 @@ from kinesis_efo.tasks.compat import SPARK_VERSION
 logger = logging.getLogger(__name__)
 
 _REPORT_SECONDS = 2.0
-"""How long a stopping query waits for the driver's report of its last micro-batch. It takes milliseconds, or half a second for the first
-micro-batch of a session."""
+"""Maximum seconds for which a stopping query waits for the driver's report of its last micro-batch. The report takes milliseconds, or half
+a second for the first micro-batch of a session."""
 
 
 class StreamPlanner:
@@ -45,11 +45,11 @@ class StreamPlanner:
     Args:
         options: The query's options.
         manifest: The application's manifest, reduced to the streams of the query.
-        join: Makes the run of the query, not started yet.
+        join: Makes the `SharedRun` of the query, without starting it.
 
     Attributes:
-        lag: What `reportLatestOffset` tells.
-        available_now: Whether the query ends at the streams' tips as they are at the first `latest`, or at `endingPosition`.
+        lag: The lags and sizes for `reportLatestOffset`.
+        available_now: Whether the query ends at `endingPosition`, or, without that option, at the tips at the first call of `latest`.
     """
 
     def __init__(self, options: SourceOptions, manifest: Manifest, join: Callable[[], SharedRun]) -> None:
@@ -64,14 +64,14 @@ class StreamPlanner:
         self._step: tuple[Offset, Offset, BatchPlan] | None = None
 
     def initial(self) -> dict[str, Any]:
-        """The start of a new query. Chosen once: Spark asks twice, or after the latest offset."""
+        """The start of a new query. It is chosen once, because Spark may ask twice, or only after it has asked for the latest offset."""
         start = self._run.initial()
         return self._offsets.to_dict(start, start)
 
     def latest(self, start: dict[str, Any] | None, *, once: bool) -> dict[str, Any]:
         """The end of the next micro-batch; `start` itself if there is nothing to read. Spark 4.0 passes no `start`.
 
-        Spark calls this only after it has written the commit log of the micro-batch before, so that is done.
+        Spark calls this only after it has written the commit log of the micro-batch before, so that micro-batch is done.
         """
         self._check_end(once=once)
         hurry = self._triggers.begin()
@@ -80,7 +80,7 @@ class StreamPlanner:
             self._run.done = position
         self._run.begin(position)
         begin = position if position is self._run.start else None
-        # Short calls, to check in between whether this process has to end.
+        # Make short calls, to check between them whether this process has to end.
         while not self._run.ending.is_set():
             step = self._run.shared.ask(
                 Next(position, self._options.poll_timeout, self._run.news, hurry, once, self.available_now)
@@ -95,7 +95,7 @@ class StreamPlanner:
         return self._offsets.to_dict(position, begin)
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
-        """The tasks of a micro-batch. A call with `start == end` only gives the query's position."""
+        """The tasks of a micro-batch. With `start == end` there are none: Spark 4.0 only tells the query's position in that way."""
         planned = self._planned = self._offsets.read(end)
         if start == end:
             return []
@@ -106,7 +106,7 @@ class StreamPlanner:
         begin, run = self._offsets.read(start), self._run.shared
         logged = self._offsets.read_begin(end) if first else None
         if logged is not None and dict(logged) != dict(begin):
-            # Spark does not log where micro-batch 0 begins. To repeat it, it asks for the initial offset again, which is another one now.
+            # Spark does not log where micro-batch 0 begins. To repeat it, Spark asks for the initial offset again, which is another now.
             begin = logged
             self._run.begin(planned, again=True)
         known, self._step = self._step, None
@@ -129,7 +129,7 @@ class StreamPlanner:
             for group in coalesce(theirs, sizes, together=together)
         ]
         if not tasks and self._options.latency_hooks:
-            # Spark ends Python workers after a minute without a task; an empty task keeps them for the next record.
+            # Spark ends Python workers after a minute without a task; an empty task keeps them alive for the next record.
             tasks = [(None, [])]
         return [
             KinesisPartition(
@@ -145,16 +145,16 @@ class StreamPlanner:
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything up to `end` is processed.
+        """Note that everything up to `end` is processed.
 
-        Spark calls this when it has planned the next micro-batch: much later, or never if no more records arrive. So `latest` does the
-        same.
+        Spark calls this when it has planned the next micro-batch: much later, or never if no more records arrive. So `latest` notes
+        it, too.
         """
         self._triggers.planned()
         self._run.done = self._offsets.read(end)
 
     def stop(self) -> None:
-        """Leave the run. The last query ends it and releases the leases."""
+        """Leave the run. If this was its last query, the run releases its leases and ends."""
         self.lag.clear()
         self._run.leave()
 
@@ -166,7 +166,7 @@ class StreamPlanner:
             )
 
     def _note(self, position: Offset, step: Step) -> None:
-        """Note the parts of a step other than its end."""
+        """Note what a step says besides the end: the plan, the sizes, the lags, and whether the ends of the query are known."""
         self._step = (position, step.end, step.plan) if step.end is not None and step.plan is not None else None
         self.lag.size = step.bytes, step.data
         self.lag.update(step.behind, step.end if position.has_ends else None)
@@ -174,7 +174,7 @@ class StreamPlanner:
             self._triggers.ends_known = step.ending.complete
 
     def _commit_last(self, at_most: float = _REPORT_SECONDS) -> None:
-        """Commit the last micro-batch, if the driver reports it as done in time."""
+        """Commit the last micro-batch if the driver reports it as done in time, and warn if the query may have left records unread."""
         options, finished = self._options, self._run.commit_last(self._running, at_most)
         limited = options.max_bytes_per_trigger or options.max_records_per_trigger
         self._triggers.warn_of_rest(
@@ -185,18 +185,18 @@ class StreamPlanner:
 
 
 class QueryRun:
-    """A query in its run, which it joins with its first call.
+    """Joins the run of a query with the first call, makes the query's calls, and leaves the run.
 
     Args:
         options: The query's options.
-        join: Makes the run, not started yet.
+        join: Makes the `SharedRun` of the query, without starting it.
         before_leaving: Called before the query leaves.
 
     Attributes:
         ending: Set when this process has to end; long calls should return then.
-        start: The start of a new query, once it is chosen.
-        done: The end of what is processed.
-        committed: The same, as far as the run knows it.
+        start: The start of a new query; None until it is chosen.
+        done: The offset up to which everything is processed; None if unknown.
+        committed: The last `done` of which the run knows.
     """
 
     def __init__(
@@ -209,14 +209,14 @@ class QueryRun:
         self._options = options
         self._join = join
         self._before_leaving = before_leaving
-        # For a checkpoint without a mark. It never changes, because Spark compares offsets as text.
+        # The mark for a checkpoint without one. It must not change, because Spark compares offsets as text.
         self._mark = Mark(secrets.token_hex(4))
         self._begun = False
         self._shared: SharedRun | None = None
 
     @property
     def shared(self) -> SharedRun:
-        """The run, joined."""
+        """The run. The first use joins it."""
         if self._shared is None:
             try:
                 # Handle signals before `start`, which may wait for AWS.
@@ -232,11 +232,11 @@ class QueryRun:
 
     @property
     def news(self) -> Offset | None:
-        """The end of what is processed, if the run does not know it yet."""
+        """`done`, if the run does not know it yet; else None."""
         return self.done if self.done != self.committed else None
 
     def initial(self) -> Offset:
-        """Choose the start of a new query, once."""
+        """The start of a new query, which the first call chooses."""
         while self.start is None:
             self.start = self.shared.ask(Begin(new=True, mark=self._mark, wait=self._options.poll_timeout))
             if self.start is None and self.ending.is_set():
@@ -245,13 +245,13 @@ class QueryRun:
         return self.start
 
     def begin(self, planned: Offset, *, again: bool = False) -> None:
-        """Tell the run, once, the last planned offset in Spark's log when this query started, unless it is new."""
+        """Tell the run that Spark's log ends with `planned`. Only the first call does so, or `again`; for a new query, none does."""
         if again or not self._begun:
             self.shared.ask(Begin(mark=self._mark, resumed=planned))
         self._begun = True
 
     def commit_last(self, last: Offset | None, at_most: float) -> bool:
-        """Commit a micro-batch, and return whether the driver has reported it as done, within some seconds. Errors are ignored."""
+        """Commit the micro-batch that ends at `last`. Returns whether the driver reports it as done within `at_most` seconds."""
         waits = self._options.listens and last is not None and last != self.committed
         if self._shared is not None and (waits or self.news is not None):
             mark = None if last is None else last.mark
@@ -262,18 +262,18 @@ class QueryRun:
         return False
 
     def leave(self) -> None:
-        """Leave the run."""
+        """Leave the run, after calling `before_leaving`."""
         self._before_leaving()
         if self._shared is not None:
             self._shared.stop()
             self._shared = None
 
     def _leave_when_quiet(self) -> None:
-        """Leave the run when no task has read for `leaseTimeout`.
+        """After a signal, leave the run when no task has read for `leaseTimeout`.
 
-        If Spark closes the connection, as it does when a query stops, the reader is stopped at once; but Spark does not always close it.
-        If all processes got the signal, the driver may still finish its micro-batch, and tasks may read again after a pause, as with a
-        second action in `foreachBatch`.
+        When a query stops, Spark mostly closes its connection to this process, and the reader is stopped at once. But Spark does not always
+        do so. If all processes got the signal, the driver may still finish its micro-batch, and tasks may read again after a pause, as
+        with a second action in `foreachBatch`.
         """
         read_at = time.monotonic()
         while time.monotonic() - read_at < self._options.lease_timeout and (run := self._shared) is not None:
@@ -287,7 +287,7 @@ class QueryRun:
 
 
 class SparkOffsets(StreamSet):
-    """Keeps the last few offsets: Spark passes them repeatedly, and parsing thousands of shards takes time."""
+    """A `StreamSet` that keeps the last few offsets: Spark passes them repeatedly, and parsing thousands of shards takes time."""
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:
         super().__init__(manifest, drop=drop)
@@ -311,11 +311,11 @@ class SparkOffsets(StreamSet):
 
 
 class Triggers:
-    """Notes what Spark has asked this source and others, and warns if it ends a query after one trigger that need not have read everything.
+    """Notes the triggers of a query, and warns if Spark has ended the query after one trigger, which need not have read everything.
 
     Attributes:
         had_nothing: Whether the last trigger found nothing to read.
-        ends_known: Whether all ends of an `AvailableNow` are known.
+        ends_known: Whether the query has an end, and the positions at which it ends are known in all shards.
     """
 
     def __init__(self) -> None:
@@ -325,19 +325,19 @@ class Triggers:
         self._others_have_rows = False
 
     def begin(self) -> bool:
-        """Note a trigger. Returns whether waiting for data would delay rows of another source, in every trigger."""
+        """Note that a trigger begins. Returns whether not to wait for data, because the last one had rows of other sources only."""
         self._asked += 1
         hurry = self._others_have_rows
         self._others_have_rows = self.had_nothing = False
         return hurry
 
     def planned(self) -> None:
-        """Note that Spark has planned a micro-batch: if this source had nothing, it has rows of other sources only."""
+        """Note that Spark has planned a micro-batch. If this source had nothing to read, all of its rows are from other sources."""
         self._others_have_rows = self.had_nothing
 
     def warn_of_rest(self, *, finished: bool, known: bool, at_tips: bool) -> None:
-        """Warn if Spark ended the query after one trigger that need not have read everything, as `Trigger.Once` does."""
-        asked, self._asked = self._asked, 2  # this may be called twice
+        """Warn if Spark ended the query after one trigger, as `Trigger.Once` does, and the trigger need not have read everything."""
+        asked, self._asked = self._asked, 2  # so that a second call does not warn again
         if self.ends_known or asked > 1:
             return
         if asked == 0 and finished:

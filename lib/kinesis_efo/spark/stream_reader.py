@@ -1,6 +1,6 @@
 """The stream reader: reads partitions in tasks. In the process that Spark keeps for a query, its planner plans micro-batches.
 
-Spark builds and pickles it more than once, so the constructor starts nothing.
+Spark makes and pickles the reader more than once, so its constructor starts nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     @cached_property
     def _planner(self) -> StreamPlanner:
-        # Tasks import this module, too, and do not need these.
+        # Import these here, because tasks import this module, too, and do not need them.
         with latency.without_collections():
             from kinesis_efo.planner.run_process import run_of_program
             from kinesis_efo.spark.stream_planner import StreamPlanner
@@ -66,7 +66,7 @@ class KinesisStreamReader(StreamReaderBase):
         return self._planner.tasks(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything up to `end` is processed."""
+        """Note that everything up to `end` is processed."""
         self._planner.commit(end)
 
     def stop(self) -> None:
@@ -78,7 +78,7 @@ class KinesisStreamReader(StreamReaderBase):
         return read_limit(self._options.max_bytes_per_trigger or _NO_LIMIT, self._options.max_records_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end at the streams' present tips, or at `endingPosition`. The first `latestOffset` asks for them."""
+        """Let the query end at the streams' present tips, or at `endingPosition`. The first `latestOffset` asks for the tips."""
         self._planner.available_now = True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -90,7 +90,7 @@ class KinesisStreamReader(StreamReaderBase):
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Read the rows of a partition as Arrow batches."""
         left_out = partial(LEFT_OUT.note, settings=self._options.metrics)
-        # A call must not end before a range is given up: the next call would begin to wait again.
+        # Let a call last as long as the reader's patience. If it ended earlier, the next call would begin to wait again.
         patience, query = self._options.patience, partition.query
         fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)
         reader = RangeReader(partition.secret, partition.planner, patience, query=query, fetcher_at=fetcher_at)

@@ -1,1 +1,1 @@
-"""Reads a range in a task: which fetcher has it, and what the task counts."""
+"""Reads ranges in a task: finds and calls the fetchers that have them, and counts what is left out."""

@@ -20,20 +20,20 @@ from kinesis_efo.fetcher.work import GET, GetTicket, RangeLabel
 from kinesis_efo.positions import ShardRange
 
 SILENT_SECONDS: Final = 20.0
-"""Longest time without a message. A fetcher that has nothing to send says so every few seconds."""
+"""Maximum seconds without a message from a fetcher. A fetcher that has nothing to send says so every few seconds."""
 
 CALL_SECONDS: Final = 300.0
-"""Longest time for one call. This frees what a fetcher holds for a frozen task; a live task calls again."""
+"""Maximum seconds for one call. After that, a fetcher frees what it holds for a frozen task; a live task calls again."""
 
 
 class CallEndedError(FetcherUnreachableError):
-    """A call ended before its ranges did. The fetcher may be well; a new call can read the rest."""
+    """A call ended before all of its ranges were read. The fetcher may be well; a new call can read the rest."""
 
 
 class RangePayloads(NamedTuple):
     """The raw events that cover one range, in order.
 
-    `hash_range` has the first and last hash key of its shard, if the fetcher knows them.
+    `hash_range` has the first and last hash key of the range's shard; None if the fetcher does not know them.
     """
 
     wanted: ShardRange
@@ -42,7 +42,7 @@ class RangePayloads(NamedTuple):
 
 
 class FetcherClient(Connection):
-    """One connection to one fetcher for the tasks of a query, by its name in its run; see `Connection`.
+    """A connection to one fetcher, for tasks of the query that has the name `query` in its run; see `Connection`.
 
     It waits at most `silent_seconds` for a message of the fetcher, and at most `call_seconds` for the end of a call.
     """
@@ -58,16 +58,16 @@ class FetcherClient(Connection):
         query: str = "",
         **options: Any,
     ) -> None:
-        # Arrow does not clear memory before it is written to.
+        # Arrow's memory is cheaper than a `bytearray`, because Arrow does not clear it first.
         super().__init__(address, secret, kept=kept, allocate=pa.allocate_buffer, **options)
         self._silent_seconds = silent_seconds
         self._call_seconds = call_seconds
         self._query = query
 
     def get(self, ranges: Sequence[ShardRange]) -> Generator[RangePayloads, None, None]:
-        """The raw event payloads that cover some ranges, range by range, in order. A range without any may be left out.
+        """Read the raw event payloads that cover some ranges, range by range, in order. Ranges without payloads may be missing.
 
-        Payloads of a range that are not taken before the next range is asked for are dropped.
+        Take all payloads of a range before you ask for the next range: those that are left are dropped.
 
         Raises:
             CallEndedError: The fetcher is silent, or the call has lasted too long; call again for the rest.
@@ -87,7 +87,7 @@ class FetcherClient(Connection):
                 raise
 
     def _parts(self, wire: Wire, frame: Frame, give_up_at: float) -> Iterator[tuple[RangeLabel, list[memoryview]]]:
-        """The received parts of each range, cut into payloads."""
+        """Receive the parts of each range, and cut them into payloads."""
         while frame.kind is Kind.EVENTS:
             at = 0
             for label, sizes in _HEADS.decode(frame.head):
@@ -108,7 +108,7 @@ class FetcherClient(Connection):
 
     @contextmanager
     def _limited(self, give_up_at: float | None = None) -> Iterator[float]:
-        """Translate errors of a call, and recognize those by a time limit. Yields the time when the call has to end."""
+        """Translate errors of a call; raise CallEndedError if a time limit is over. Yields the monotonic time when the call has to end."""
         give_up_at = time.monotonic() + self._call_seconds if give_up_at is None else give_up_at
         with self.translated():
             try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING or SPARK_VERSION < (4, 2):
     StreamReaderBase = DataSourceStreamReader
 
     class ReadAllAvailable:
-        """A stand-in: Spark 4.0 has no read limits."""
+        """Stands in for Spark's class, because Spark 4.0 has no read limits."""
 
 else:
     from pyspark.sql.streaming.datasource import ReadAllAvailable as ReadAllAvailable
@@ -30,7 +30,7 @@ else:
 
 
 def read_limit(max_bytes: int, max_records: int | None) -> Any:
-    """The read limit that Spark 4.2+ passes back to `latestOffset`: in records if given, else in bytes, as Spark cannot combine them.
+    """The read limit that Spark 4.2+ passes back to `latestOffset`: `max_records` if given, else `max_bytes`. Spark cannot combine them.
 
     It is never `ReadAllAvailable`, which Spark passes with `Trigger.Once`.
     """
@@ -40,11 +40,11 @@ def read_limit(max_bytes: int, max_records: int | None) -> Any:
 
 
 def in_pipeline() -> bool:
-    """Whether the code of a Declarative Pipeline (Spark 4.1+) is running, which may only describe reads.
+    """Whether code of a Declarative Pipeline (Spark 4.1+) is running. Such code may only describe reads.
 
-    If it registers a source, the functions of the pipeline fail, or, at import, the pipeline fails after its rows are written.
+    If a function of a pipeline registers a source, it fails. If an import does so, the pipeline fails after its rows are written.
     """
-    # A process that runs a pipeline has imported this module.
+    # A process that runs a pipeline has imported this module of PySpark.
     registry = sys.modules.get("pyspark.pipelines.graph_element_registry")
     if (active := getattr(registry, "get_active_graph_element_registry", None)) is None:
         return False

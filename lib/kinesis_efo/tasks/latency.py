@@ -1,15 +1,15 @@
-"""Removes delays and needless work in Spark's Python workers. A measure that cannot help does nothing.
+"""Removes delays and needless work in Spark's Python workers. A measure that cannot help on a system does nothing there.
 
 1. The JVM sends a task's command and then its partition; Nagle's algorithm holds the second back until the worker's kernel
-   acknowledges the first, 40 ms later. `TCP_QUICKACK`, set between the two, makes it acknowledge at once (Linux).
+   acknowledges the first, 40 ms later. `TCP_QUICKACK`, set between the two, makes the kernel acknowledge at once (Linux).
 2. Spark 4.0 invalidates import caches for every task, which makes Python (3.10+) read the directory of pyspark.zip again:
    30 ms. `keep_zip_directories` skips this while the zip has not changed, as Spark 4.2+ does.
-3. Spark collects garbage after every task, which visits all imported objects: 20 ms of CPU. `gc.freeze` excludes them.
-4. glibc gives memory back to the system as soon as a batch is done, and each page of the next one is a fault: under full load a tenth
-   of a worker's CPU. `mallopt` keeps some (https://man7.org/linux/man-pages/man3/mallopt.3.html).
+3. Spark collects garbage after every task, and visits all imported objects for it: 20 ms of CPU. `gc.freeze` excludes these objects.
+4. glibc gives memory back to the system as soon as a batch is done, and each page of the next batch costs a page fault: a tenth of a
+   worker's CPU under full load. With `mallopt`, glibc keeps some (https://man7.org/linux/man-pages/man3/mallopt.3.html).
 
-Only the first is done in every worker, in `__setstate__` of the stream reader: a worker unpickles it right between the two messages.
-The rest affects all code of a worker, including the user's: it is only for workers of `kinesis_efo.spark.daemon`, which users choose.
+Only the first is done in every worker, in `__setstate__` of the readers, because a worker unpickles a reader between the two messages.
+The others affect all code of a worker, including the user's, so they are only for workers of `kinesis_efo.spark.daemon`: users choose it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 32 << 20
 """The largest value that glibc accepts for `_MMAP_THRESHOLD`."""
 _frozen_in = 0
-"""The process in which `leave_imports_alone` was called. Asking the collector takes longer than a small task: it counts each object."""
+"""The process in which `leave_imports_alone` was called. `gc.get_freeze_count` is no substitute: it takes longer than a small task."""
 _tuned = False
 """Whether this process is a worker of `kinesis_efo.spark.daemon`."""
 
@@ -47,7 +47,7 @@ def install() -> None:
 
 
 def tune() -> None:
-    """Apply the measures for all code of this process and its forks; for a daemon of Python workers."""
+    """Apply the measures that affect all code of this process and its forks. Call it in the daemon of Python workers."""
     global _tuned  # noqa: PLW0603 - what workers inherit
     _tuned = True
     keep_freed_memory()
@@ -56,7 +56,7 @@ def tune() -> None:
 
 
 def acknowledge_quickly() -> int:
-    """Set `TCP_QUICKACK` on this process's loopback connections; the kernel clears it again by itself.
+    """Set `TCP_QUICKACK` on this process's loopback connections; the kernel clears the option again by itself.
 
     Returns:
         The number of these connections; 0 if the system has no such option.
@@ -84,7 +84,7 @@ def _acknowledge_quickly(descriptor: int, option: int) -> int:
 
 
 def leave_imports_alone() -> None:
-    """Exclude the objects of the process at its first task from garbage collection; later calls do nothing."""
+    """Exclude the present objects of this process from garbage collection. Only the first call in a process does so."""
     global _frozen_in  # noqa: PLW0603 - what the process's own collector is told
     if _frozen_in != os.getpid():
         gc.freeze()
@@ -109,12 +109,12 @@ def keep_freed_memory(libc: Any = None) -> bool:
     set_option = getattr(libc or ctypes.CDLL(None), "mallopt", None)
     if set_option is None:
         return False
-    # Set both: setting one ends glibc's dynamic choice of the other.
+    # Set both, because setting one ends glibc's dynamic choice of the other.
     return bool(set_option(_MMAP_THRESHOLD, _KEPT_BYTES)) and bool(set_option(_TRIM_THRESHOLD, _KEPT_BYTES))
 
 
 def keep_zip_directories() -> None:
-    """Let zip importers keep the directory they have read until the file on disk changes."""
+    """Let zip importers keep the directory of a zip file that they have read until the file on disk changes."""
     importer: Any = zipimport.zipimporter
     original = importer.invalidate_caches
     if getattr(original, "keeps_directory", False):

@@ -1,6 +1,6 @@
-"""Counts the KPL aggregates that this process's tasks leave out, as the KCL does: a metric, and at most one warning a minute.
+"""Counts the KPL aggregates that tasks of this process leave out: in a metric, and in a warning a minute at most for each stream.
 
-The KPL sends such an aggregate again, split up, to the shards of its records. Other producers may not.
+Tasks leave out aggregates with records of other shards, as the KCL does. The KPL sends these records again; other producers may not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAY_SECONDS: Final = 60.0
 
 
 class LeftOut:
-    """Counts by stream."""
+    """Counts the aggregates that are left out, by stream."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LeftOut:
         self._said_at: dict[str, float] = {}
 
     def note(self, key: ShardKey, aggregates: int, settings: MetricsSettings) -> None:
-        """Count aggregates that a task has left out of a shard. The settings of the first call are used."""
+        """Count aggregates of a shard that a task has left out. The first call starts the metric, with its `settings`."""
         stream, now = key.stream, self._now()
         with self._lock:
             first = not self._counts

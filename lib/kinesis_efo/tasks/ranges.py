@@ -19,17 +19,17 @@ from kinesis_efo.tasks.client import CallEndedError, FetcherClient, RangePayload
 logger = logging.getLogger(__name__)
 
 NOBODY_SECONDS: Final = 20.0
-"""A task that waits this long while there is no fetcher ends: a fetcher may need its core."""
+"""A task fails if the run has had no fetcher at all for this many seconds, because a fetcher may need the task's core."""
 
 _WAIT_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.5
 
 
 class RangeReader:
-    """Reads the ranges of one task, as long as it makes progress once in `patience` seconds.
+    """Reads the ranges of one task, and gives up after `patience` seconds without progress.
 
-    `planner` is where to ask for the fetcher of a shard; None if there is only one fetcher, which cannot be replaced. `query` is the name
-    of the query in its run.
+    `planner` is the address of the service that says which fetcher has a shard now. If it is None, only the fetcher that is given to
+    `read` is used. `query` is the name of the query in its run.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class RangeReader:
         self._tried: FetcherAddress | None = None
 
     def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
-        """The raw event payloads that cover some ranges, in order. A range may come in several parts, each with its own bounds.
+        """Read the raw event payloads that cover some ranges, in order. A range may come in several parts, each with its own bounds.
 
-        `fetcher` had their shards when they were planned; None: ask the planner.
+        `fetcher` is the fetcher that had the shards when the ranges were planned; None: ask the planner for it.
 
         Raises:
-            FetcherUnreachableError: No fetcher of a shard could be reached in time.
+            FetcherUnreachableError, FetcherRefusedError: A range could not be read from any fetcher in time.
         """
         self._left = list(ranges)
         progress_at = self._now()
@@ -91,7 +91,7 @@ class RangeReader:
             fetcher = None
 
     def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
-        """The fetcher of the next range, the leading ranges that it reads, and the rest."""
+        """Ask the planner for the fetcher of the first range. Yields it with the leading ranges that it has, and the rest; or nothing."""
         assert self._planner is not None
         with self._planner_at(self._planner, self._secret) as planner:
             reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, self._tried))
@@ -121,15 +121,15 @@ class RangeReader:
                     if self._error is not None:
                         return
                     self._tried = None
-                    del self._left[0]  # the caller asks for the next range, so it has all of this one
+                    del self._left[0]  # the caller asks for the next range, so it has read all of this one
             self._left = list(rest)
         except (FetcherUnreachableError, FetcherRefusedError) as error:
-            # After the last record of the last range, the end of the call may still be an error.
+            # If nothing is left, the call has failed only after the last record of the last range.
             if self._left:
                 self._note(error)
 
     def _tracked(self, wanted: ShardRange, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
-        """The payloads up to an error, which is noted and not raised: the payloads before it count."""
+        """Yield payloads up to an error. The error is noted and not raised, so that reading continues after the payloads before it."""
         last: memoryview | None = None
         try:
             for payload in payloads:

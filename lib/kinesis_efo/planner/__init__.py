@@ -1,1 +1,1 @@
-"""What runs in the process that Spark keeps for a source: it finds its program's run, or starts it, and asks it."""
+"""What runs in the process that Spark keeps for a source: it finds the run of its Spark program or starts one, and calls it."""

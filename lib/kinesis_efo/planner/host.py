@@ -1,10 +1,10 @@
 """Chooses where the fetcher listens, and its addresses for tasks: only loopback in local mode, else all addresses of the host.
 
-This works for any deployment of Spark. In doubt, tasks count as remote: connections then use TLS, and tasks in the fetcher's network
+This works for any deployment of Spark. If in doubt, tasks count as remote: connections then use TLS, and tasks in the fetcher's network
 namespace still use loopback.
 
-The process that Spark keeps for a stream reader gets no Spark configuration. The command line of Spark's JVM may be outdated, as the
-program may have chosen another master since; so the threads of the JVM show whether it runs tasks.
+The process that Spark keeps for a stream reader gets no Spark configuration. The command line of Spark's JVM may be outdated, because the
+program may have chosen another master later. So this module looks at the threads of the JVM to learn whether the JVM runs tasks.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from kinesis_efo.processes import read_stat
 
 _PROC: Final = Path("/proc")
 _BRIDGES: Final = ("br-", "cni", "docker", "veth", "virbr")
-"""Prefixes of interfaces to containers of the same host, which have the same addresses on every host."""
+"""Prefixes of the names of interfaces to containers of the same host. The addresses of such interfaces are the same on every host."""
 _RUNS_TASKS: Final = "executor-heartb"
-"""The start of the name, cut by Linux, of a thread in every JVM that runs tasks. A driver runs tasks in local mode only."""
+"""The name, as Linux cuts it, of a thread that every JVM has if it runs tasks. A driver runs tasks only in local mode."""
 _EXECUTOR: Final = re.compile(r"org\.apache\.spark\..*ExecutorBackend")
 _DRIVER_HOST: Final = "spark.driver.host"
 _DRIVER_HOST_LINE: Final = re.compile(r"^\s*spark\.driver\.host(?:\s*[=:]\s*|\s+)(\S+)\s*$", re.MULTILINE)
 
 
 class SparkJvm(NamedTuple):
-    """What is known of a JVM; the default if no JVM is visible.
+    """What is known of Spark's JVM; the defaults if no JVM is visible.
 
     Attributes:
-        local: Whether it is a driver that runs tasks itself, so that no task is on another host.
-        hosts: Its configured host names or addresses.
+        local: Whether the JVM is a driver that runs tasks itself, so that no task is on another host.
+        hosts: The configured host names or addresses of the JVM.
     """
 
     local: bool = False
@@ -49,11 +49,11 @@ class SparkJvm(NamedTuple):
 def where_to_listen(
     options: SourceOptions, spark: SparkJvm | None = None, own: Callable[[], Iterable[str]] | None = None
 ) -> Listening:
-    """Where the fetcher of this process listens. The options `fetcherHost` and `fetcherBindHost` come before everything else."""
+    """Choose where the fetcher of this process listens. The options `fetcherHost` and `fetcherBindHost` come before everything else."""
     spark = spark_jvm(os.getpid()) if spark is None else spark
     bind, ports = options.fetcher_bind_host, options.fetcher_ports
     told = (options.driver_host,) if options.driver_host else spark.hosts
-    # Executors share the network namespace of a driver with a loopback address.
+    # If the driver's address is a loopback address, all executors are in its network namespace.
     local = spark.local or (options.driver_host is not None and is_loopback(options.driver_host))
     hosts: tuple[str, ...]
     if options.fetcher_host:
@@ -65,13 +65,13 @@ def where_to_listen(
     else:
         hosts = (*told, *(own or own_addresses)())
     if bind in (None, LOOPBACK) or is_every_address(bind):
-        # A client tries loopback first if it leads here; for other clients it leads elsewhere.
+        # Leave out loopback: a client in this network namespace tries it anyway, and for other clients it leads elsewhere.
         hosts = tuple(dict.fromkeys(host for host in hosts if not is_loopback(host)))
     return Listening(bind or (EVERY_ADDRESS if hosts else LOOPBACK), ports, hosts)
 
 
 def own_addresses() -> list[str]:
-    """The addresses of this host for other hosts, IPv4 before IPv6."""
+    """The addresses at which other hosts can reach this host, IPv4 before IPv6."""
     # Imported here, because it is not needed in local mode and in tasks.
     import psutil
 
@@ -89,7 +89,7 @@ def own_addresses() -> list[str]:
 
 
 def spark_jvm(pid: int, environment: Mapping[str, str] = os.environ, proc: Path = _PROC) -> SparkJvm:
-    """Inspect the nearest JVM above a process."""
+    """Inspect the nearest JVM among the ancestors of a process."""
     for above in _ancestors(pid, proc):
         arguments = _arguments(above)
         if Path(arguments[0]).name == "java":
@@ -125,7 +125,7 @@ def _runs_tasks(process: Path) -> bool:
 
 
 def _advertised(arguments: Sequence[str], directory: Path, environment: Mapping[str, str], *, executor: bool) -> str:
-    """The configured host of the JVM, in Spark's order of precedence."""
+    """The host that is configured for a JVM, in Spark's order of precedence; empty if there is none."""
     if executor:
         return _after("--hostname", arguments)
     for argument in arguments:

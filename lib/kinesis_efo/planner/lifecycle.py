@@ -26,13 +26,13 @@ def end_with_spark(asked: threading.Event, when_asked: Callable[[], None]) -> No
 
     Args:
         asked: Set at the first SIGTERM.
-        when_asked: Runs once, in a new thread, after that.
+        when_asked: Called once, in a thread of its own, after `asked` is set.
     """
     if is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()
 
-        # Python's handler runs in the main thread, which waits for Spark, and a signal to another thread does not wake it. The wakeup
-        # descriptor is written to at once.
+        # Python's handler runs in the main thread, which waits for Spark, and a signal to another thread does not wake the main thread.
+        # But Python writes to the wakeup descriptor at once, so read from that.
         told, tells = socket.socketpair()
         tells.setblocking(False)
         signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)
@@ -59,6 +59,6 @@ def log_to_stderr() -> None:
 
 
 def is_sparks_process() -> bool:
-    """Whether Spark keeps this process for a stream reader."""
+    """Whether this is a process that Spark keeps for a stream reader."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == _SPARKS_PROCESS

@@ -1,8 +1,8 @@
-"""Finds the runs of this Spark program: the process of a run writes a small file, and locks it for as long as it lives.
+"""Finds the runs of this Spark program: the process of a run writes a small file, and holds a lock on the file until the process ends.
 
-A program is a JVM: Spark starts one process for each source of a query, as a child of the driver's JVM. The kernel frees the lock of
-a process that has ended, so a file without a lock is left from a run that is gone. With another lock, one process at a time decides
-whether to join a run or to start one; its file has the secret of all runs of the program.
+The driver's JVM identifies a program: Spark starts one process for each source of a query, as a child of this JVM. The kernel frees the
+locks of a process that has ended, so a file without a lock is that of a run that has ended. Under a second lock, one process at a time
+decides whether to join a run or to start one; the file of this lock has the secret of all runs of the program.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class RunEntry(msgspec.Struct, frozen=True):
     """The content of a run's file.
 
     Attributes:
-        address: The address of its service.
+        address: The address of the run's service.
         secret: The secret of the run.
-        streams: The ARNs of its streams, by logical name.
+        streams: The ARNs of the run's streams, by logical name.
     """
 
     address: FetcherAddress
@@ -49,28 +49,28 @@ class RunEntry(msgspec.Struct, frozen=True):
     streams: dict[str, str]
 
     def overlaps(self, streams: dict[str, str]) -> bool:
-        """Whether it reads one of these streams."""
+        """Whether the run reads at least one of some streams, given like its own: ARNs by logical name."""
         return not self.streams.items().isdisjoint(streams.items())
 
 
 class RunFile:
-    """The file of a run, opened by a client. It stays open, so that removing it does not end the run.
+    """The file of a run, opened by a client. It stays open, so the client sees whether the run lives even if the file is removed.
 
     Args:
         path: The file.
 
     Attributes:
-        entry: Its content when it was opened.
+        entry: The content of the file when it was opened.
 
     Raises:
         OSError: There is no such file.
-        msgspec.MsgspecError: It is not fully written yet.
+        msgspec.MsgspecError: The file is not fully written yet.
     """
 
     def __init__(self, path: Path) -> None:
         with PrivateDirectory(path.parent) as there:
             self._file = there.open(path.name, os.O_RDWR)
-        # A thread may close the file while another one looks; its number may then be that of another file.
+        # One thread may close the file while another one uses the descriptor, whose number may then be that of another file.
         self._guard = threading.Lock()
         try:
             self.entry = self._read()
@@ -79,7 +79,7 @@ class RunFile:
             raise
 
     def again(self) -> RunEntry:
-        """Its present content, or the first if that cannot be read."""
+        """Read the present content of the file; returns `entry` if it cannot be read."""
         with self._guard, contextlib.suppress(msgspec.MsgspecError):
             if self._file >= 0:
                 return self._read()
@@ -103,7 +103,7 @@ class RunFile:
 
 
 class OwnFile:
-    """The file of the run of this process. Clients find it until it is closed.
+    """The file of the run of this process. Clients find the run until the file is closed.
 
     Args:
         path: The path of the new file.
@@ -133,7 +133,7 @@ class OwnFile:
         os.ftruncate(self._file, len(data))
 
     def touch(self) -> None:
-        """Update its time, so that a cleaner of temporary files does not remove it."""
+        """Update the time of the file, so that a cleaner of temporary files does not remove the file."""
         if self._file >= 0:
             os.utime(self._file)
 
@@ -152,10 +152,10 @@ class Program:
     Args:
         directory: The directory of the runs' files.
         jvm: The JVM that has started this process.
-        about: What runs must have in common to be shared.
+        about: A text that is the same for all queries that may share a run.
 
     Attributes:
-        jvm: The same JVM.
+        jvm: The JVM that has started this process.
     """
 
     def __init__(self, directory: Path, jvm: Process, about: str) -> None:
@@ -167,15 +167,15 @@ class Program:
 
     @classmethod
     def found(cls, directory: Path, jvm: Process, about: str) -> Self:
-        """The program of this process, after checking that files and locks work.
+        """Return the program of this process, after checking that files and locks work.
 
         Args:
             directory: The directory of the runs' files.
             jvm: The JVM that has started this process.
-            about: What runs must have in common to be shared.
+            about: A text that is the same for all queries that may share a run.
 
         Raises:
-            FetcherError: They do not work.
+            FetcherError: Files or locks do not work.
         """
         program = cls(directory, jvm, about)
         try:
@@ -216,7 +216,7 @@ class Program:
                 there.remove(f"{self._name}.lock")
 
     def runs(self) -> list[RunFile]:
-        """The runs whose processes live. Only within `deciding`. Files of dead runs are removed."""
+        """Return the files of the runs whose processes live, and remove those of dead runs. Call this only within `deciding`."""
         found: list[RunFile] = []
         with PrivateDirectory(self._directory) as there:
             for name in there.names(f"{self._name}.*.json"):
@@ -230,7 +230,7 @@ class Program:
         return found
 
     def secret(self, known: str) -> str:
-        """The secret of all runs of the program. Tasks keep it when a run is replaced. Only within `deciding`.
+        """Return the secret of all runs of the program, which tasks keep when a run is replaced. Call this only within `deciding`.
 
         Args:
             known: The secret of this process's last run; empty if it has had none.
@@ -245,7 +245,7 @@ class Program:
             return secret
 
     def begin(self, entry: RunEntry) -> OwnFile:
-        """Write the file of a run of this process. Only within `deciding`.
+        """Write the file of the run of this process, while the planner that has started this process is within `deciding`.
 
         Raises:
             OSError: The file cannot be written.
@@ -271,10 +271,10 @@ class Program:
 
 
 def files_of(directory: Path, jvm: Process) -> list[Path]:
-    """The files of all runs of one JVM.
+    """The paths of the files of all runs of one JVM.
 
     Raises:
-        OSError: There is no private directory.
+        OSError: The directory cannot be used; see `PrivateDirectory`.
     """
     with PrivateDirectory(directory) as there:
         names = there.names(f"{_PREFIX}.{_pid_namespace()}.{jvm.pid}.{jvm.started}.*.json")
@@ -282,7 +282,7 @@ def files_of(directory: Path, jvm: Process) -> list[Path]:
 
 
 def _locked(file: int) -> bool:
-    """Lock a file, if no other process holds its lock."""
+    """Lock a file. Returns False if another process holds its lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -291,9 +291,9 @@ def _locked(file: int) -> bool:
 
 
 def _is_free(file: int) -> bool:
-    """Whether a file has no lock: the process that wrote it has ended."""
+    """Whether the lock of a file is free, because the process that wrote the file has ended."""
     try:
-        # A shared lock, so that two processes that look at once do not take each other for the run.
+        # Use a shared lock, so that two processes that look at the same time do not take each other for the run.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

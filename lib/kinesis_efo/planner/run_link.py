@@ -36,7 +36,7 @@ T = TypeVar("T")
 _TRANSPORT_SECONDS: Final = 10.0
 _LEAVE_SECONDS: Final = 2.0
 _ENDING_SECONDS: Final = 10.0
-"""A run without queries releases its leases in this time; `query.stop()` waits for that."""
+"""Maximum seconds for which `query.stop()` waits until a run without queries has released its leases and ended."""
 _LOOK_SECONDS: Final = 0.02
 _AGAIN_SECONDS: Final = 0.1
 
@@ -46,12 +46,12 @@ class RunLostError(Exception):
 
 
 class RunConnection(Connection):
-    """One connection to a run; see `Connection`."""
+    """A connection to a run; see `Connection`."""
 
     service = "run"
 
     def join(self, request: Join) -> JoinReply:
-        """Become a client."""
+        """Ask to become a client of the run."""
         return self.action(JOIN, request, JoinReply, _TRANSPORT_SECONDS)
 
     def ask(self, request: QueryCall) -> CallReply:
@@ -59,16 +59,16 @@ class RunConnection(Connection):
         return self.action(CALL, request, CallReply, ANSWER_SECONDS + _TRANSPORT_SECONDS)
 
     def leave(self, request: Leave) -> CallReply:
-        """The query has ended."""
+        """Report that the query of a client has ended."""
         return self.action(LEAVE, request, CallReply, _LEAVE_SECONDS)
 
     def finished(self, told: FinishedBatches) -> None:
-        """Report finished micro-batches; for the driver."""
+        """Report finished micro-batches. Only the driver calls this."""
         self.action(FINISHED, told, CallReply, _LEAVE_SECONDS)
 
 
 class RunLink:
-    """Makes the calls of one client, one after the other. Thread-safe.
+    """Makes the calls of one client to its run, one after the other. Thread-safe.
 
     Args:
         file: The run's file.
@@ -95,17 +95,17 @@ class RunLink:
 
     @property
     def place(self) -> HostPlace:
-        """Where tasks read, or ask for the fetcher of a shard."""
+        """The place of the run, where tasks read or ask for the fetcher of a shard."""
         assert self.joined.address is not None
         return HostPlace(self.joined.address, self.joined.by_planner)
 
     def join(
         self, reader: str, process: Process, streams: Mapping[str, StreamRef], options: SourceOptions
     ) -> JoinReply:
-        """Become a client. If the reply has no client name, the run refuses.
+        """Ask to become a client of the run. If the reply has no client name, the run refuses.
 
         Args:
-            reader: The name of the query. A second request with it replaces the first, whose reply may have been lost.
+            reader: The name of the query. A second request with the same name replaces the first, whose reply may have been lost.
             process: This process.
             streams: The query's streams, by logical name.
             options: The options of the query.
@@ -147,7 +147,7 @@ class RunLink:
                 self._check()
 
     def leave(self) -> None:
-        """Tell the run that the query has ended. Gives up after a while: the run also notices the end of this process."""
+        """Tell the run that the query has ended, and wait if the run ends then. Gives up soon: the run notices the end of the process."""
         if not self._lock.acquire(timeout=_LEAVE_SECONDS):
             return
         try:

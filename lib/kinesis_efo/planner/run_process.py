@@ -1,6 +1,6 @@
 """The process of a run: a planner starts it, and it ends with its last query, or with the JVM.
 
-It imports no PySpark. It gets its settings by standard input only, as they have secrets.
+It imports no PySpark. It gets its settings only through standard input, because they contain secrets.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _LOOK_SECONDS: Final = 0.1
 _REAPED_SECONDS: Final = 1.0
 _JVM_SECONDS: Final = 0.5
 _FIRST_SECONDS: Final = 30.0
-"""A run without a client ends after this time: the planner that started it has died."""
+"""Seconds after which a run that has no client ends, because the planner that started it has died."""
 _TOUCH_SECONDS: Final = 3600.0
-"""How often the run's file is touched: cleaners of temporary files spare those that are younger than some days."""
+"""Seconds between updates of the time of the run's file: cleaners of temporary files remove files that are older than some days."""
 
 
 @dataclass(frozen=True)
 class RunOrder:
-    """The settings of a run's process."""
+    """The settings that the process of a run gets from the planner that starts it."""
 
     manifest: Manifest
     options: SourceOptions
@@ -69,11 +69,11 @@ class RunOrder:
 
 
 def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
-    """The run of a reader, not started yet."""
+    """Make the `SharedRun` of a stream reader, without starting it."""
     listening = where_to_listen(options)
-    # In any other process, the reader is a program of its own.
+    # A reader in any other process counts as a program of its own.
     jvm = Process.of(os.getppid() if is_sparks_process() else os.getpid())
-    # Without the application's name: queries of one stream and lease table need the same lease.
+    # Leave out the application's name, because queries of one stream and lease table need the same lease.
     about = (options.program, manifest.region, manifest.lease_table, options.aws.endpoint_url or "")
     program = Program.found(notes_directory(), jvm, "\n".join(about))
 
@@ -86,13 +86,13 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
 
 
 _ahead: Final[list[subprocess.Popen[bytes]]] = []
-"""A process that was started before it is known whether a run is needed."""
+"""The process that was started before it is known whether a run is needed; empty if there is none."""
 
 
 def start_ahead() -> None:
-    """Start a process for a run, unless this program has a run, so that both processes import their modules at the same time."""
+    """Unless this program has a run, start a process for one early, so that it imports its modules while this process does the same."""
     if not _ahead and not any(notes_directory().glob(f"run.*.{os.getppid()}.*.json")):
-        with contextlib.suppress(FetcherError):  # the query needs one later, and fails then
+        with contextlib.suppress(FetcherError):  # the query starts one later, and fails then
             _ahead.append(_started())
 
 
@@ -105,7 +105,7 @@ def end_ahead() -> None:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    # Until it has its order, it writes to this process's stderr.
+    # Until the new process has its order, it writes to this process's stderr.
     try:
         process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:
@@ -121,7 +121,7 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 class RunProcess:
-    """Starts a run's process."""
+    """Starts the process of a run, and notes how it ends."""
 
     def __init__(self, order: RunOrder) -> None:
         self._process = _ahead.pop() if _ahead else _started()
@@ -137,7 +137,7 @@ class RunProcess:
         """Wait until queries can join the run, or its process has ended. `check` is called repeatedly meanwhile, and raises to give up.
 
         Raises:
-            KinesisEfoError: The run could not start; or as `check`.
+            KinesisEfoError: The run could not start, or `check` gave up.
         """
         self._thread.start()
         try:
@@ -156,7 +156,7 @@ class RunProcess:
         return self._ended
 
     def _watch(self, order: bytes) -> None:
-        """Give the process its order, hear whether the run has begun, and wait for the end of the process."""
+        """Send the process its order, receive whether the run has begun, and wait for the end of the process."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -182,9 +182,9 @@ class RunProcess:
 
 
 def main(order_from: BinaryIO) -> None:
-    """Start the run, and end when it ends."""
+    """Read the order, start the run, and return when it has ended."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Signals may go to the whole process group, while the driver still finishes a micro-batch.
+        # Ignore signals, which may go to the whole process group while the driver still finishes a micro-batch.
         signal.signal(number, signal.SIG_IGN)
     _lift_memory_limit()
     gc.disable()
@@ -237,7 +237,7 @@ def main(order_from: BinaryIO) -> None:
 class FetcherJob:
     """Asks the supervisor in the driver's program for a Spark job of fetchers.
 
-    The job runs as long as the connection is open, so it ends with this process, however that ends.
+    The job runs as long as the connection is open, so it ends when this process ends for any reason.
     """
 
     def __init__(self, path: str, plan: FetcherPlan) -> None:
@@ -255,7 +255,7 @@ class FetcherJob:
         threading.Thread(target=self._listen, name="kinesis-efo supervisor", daemon=True).start()
 
     def problem(self) -> str:
-        """The supervisor's last message."""
+        """The supervisor's last message; empty if there is none."""
         return self._problem
 
     def stop(self) -> None:
@@ -274,7 +274,7 @@ class FetcherJob:
 
 
 def _end_with(jvm: Process, begun: threading.Event) -> None:
-    """End this process if its program ends before the run has begun, which may wait for AWS for minutes."""
+    """End this process if its program ends before the run has begun: the start may wait minutes for AWS."""
     while not begun.wait(_JVM_SECONDS):
         if not jvm.lives():
             os._exit(1)
@@ -296,13 +296,13 @@ def _stay(runtime: RunThread, jvm: Process, touch: Callable[[], None]) -> None:
 
 
 def _lift_memory_limit() -> None:
-    """Lift Spark's limit for the memory of its Python processes, which is inherited; buffers have their own limit."""
+    """Lift the memory limit of Spark's Python processes, which this process has inherited, because buffers have their own limit."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _hand_over_output(say: Callable[[str], None]) -> None:
-    """Let the clients write the output of this process: Spark closes the pipes of the planner that started it when its query ends."""
+    """Pass the output of this process to `say`, because Spark closes the inherited pipes when the query of the first planner ends."""
     ours, theirs = os.pipe()
     for stream in (1, 2):
         os.dup2(theirs, stream)

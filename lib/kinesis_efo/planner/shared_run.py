@@ -1,6 +1,6 @@
-"""The run of one query: joins a run of the Spark program or starts one, and does so again if the run's process dies.
+"""Keeps one query in a run: joins a run of the Spark program or starts one, and does so again if the run's process dies.
 
-Tasks see only a pause: they ask again where to read.
+Tasks see only a pause, because they ask again where to read.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 0.1
 _MOST_DEATHS: Final = 3
-"""The query fails if its run ends more often than this in a row."""
+"""The query fails if its run ends more often than this before anything is read."""
 
 StartProcess = Callable[[str, Callable[[], None]], Callable[[], str]]
 
 
 class SharedRun:
-    """The run of one stream reader's query. Thread-safe.
+    """The run of one query, whichever process it is in. Thread-safe.
 
     Args:
         program: Finds the runs of this Spark program.
@@ -107,12 +107,12 @@ class SharedRun:
         threading.Thread(target=self._watch, name="kinesis-efo run", daemon=True).start()
 
     def planned(self, mark: Mark) -> None:
-        """Note that a micro-batch is in Spark's log. The run is told within half a second; tasks do not wait for that."""
+        """Note that the micro-batch with `mark` is in Spark's log. A thread tells the run within half a second; no task waits for that."""
         self._known = replace(self._known, planned=mark)
         self._untold = mark
 
     def ask(self, call: Call[T]) -> T:
-        """Make a call, and wait for its result. If the run's process has died, the next one is called.
+        """Make a call, and wait for its result. If the run's process has died, the call goes to the next process.
 
         Raises:
             KinesisEfoError: Reading failed for good, or the query has ended.
@@ -128,7 +128,7 @@ class SharedRun:
                 )
         answer = self._asked(call)
         if isinstance(answer, Step):
-            # From now on, the query itself moves the rows with which `resumed` would be compared.
+            # From now on, the query itself changes the rows of the lease table with which a next run would compare `resumed`.
             self._deaths = self._deaths if answer.end is None else 0
             resumed = self._known.resumed if answer.again else None
             known = self._known
@@ -139,11 +139,11 @@ class SharedRun:
 
     @property
     def planner_address(self) -> FetcherAddress | None:
-        """Where tasks ask for the fetcher of a shard; None if that service could not start."""
+        """The address of the service that tells tasks which fetcher has a shard; None if it could not start."""
         return None if self._where is None else self._where.address
 
     def stop(self) -> None:
-        """End the query. The run ends with the last one. May be called again."""
+        """End the query. If it was the last query of the run, the run ends, too. May be called again."""
         self._left.set()
         with self._stopping:
             with self._attaching:  # wait for a run that is being started
@@ -151,7 +151,7 @@ class SharedRun:
             if link is not None:
                 link.leave()
             if self._where is not None:
-                # A running call must not block the end.
+                # A task's call that takes long must not block the end.
                 closing = threading.Thread(target=self._where.shutdown, daemon=True)
                 closing.start()
                 closing.join(_CLOSING_SECONDS)
@@ -161,14 +161,14 @@ class SharedRun:
     # -- find the run, or start it
 
     def _joined(self, streams: dict[str, str]) -> RunLink:
-        """Join the run that reads one of these streams, or start one."""
+        """Join the run that reads one or more of `streams`, or start one."""
         give_up_at = time.monotonic() + self._options.patience
         while True:
             self._check()
             with self._program.deciding(self._check):
                 if (link := self._decided(streams)) is not None:
                     return link
-            # The run is ending or suspended.
+            # No run could be joined: it is ending or suspended.
             if time.monotonic() >= give_up_at:
                 raise FetcherError(
                     f"another source of this Spark program has had the run of {', '.join(self._streams)} for {self._options.patience:.0f} s, "
@@ -177,7 +177,7 @@ class SharedRun:
             time.sleep(_AGAIN_SECONDS)
 
     def _decided(self, streams: dict[str, str]) -> RunLink | None:
-        """Join a run, or start one; None if a run exists but cannot be joined."""
+        """Join a run, or start one. Returns None if the run cannot be joined, or has ended already: try again."""
         runs = self._runs(streams)
         try:
             if len(runs) > 1:
@@ -199,7 +199,7 @@ class SharedRun:
         return found
 
     def _begun(self) -> list[RunFile]:
-        """Start the process of a run; empty if it has ended already."""
+        """Start the process of a run, and find the file of the run; empty if the process has ended already."""
         try:
             secret = self._program.secret(self.secret)
         except OSError as error:
@@ -241,7 +241,7 @@ class SharedRun:
 
     @property
     def _last_end(self) -> str:
-        """How the process ended that this one started last; empty if unknown."""
+        """How the last process that this one has started ended, for messages; empty if unknown."""
         return f" ({end})" if (end := self._ended()) else ""
 
     def _asked(self, call: Call[T]) -> T:
@@ -263,7 +263,7 @@ class SharedRun:
     def _attach_again(self, lost: RunLink) -> None:
         with self._attaching:
             if self._link is not lost:
-                return  # another thread has done it
+                return  # another thread has joined another run already
             self._deaths += 1
             if self._deaths > _MOST_DEATHS:
                 raise FetcherError(
@@ -272,15 +272,15 @@ class SharedRun:
                     "option 'bufferBytes' lower. Nothing was lost: start the query again"
                 )
             logger.warning("the process that fetched for this query has ended: another one goes on")
-            # The next run must have all streams of the lost one: a query that reads several could not join two runs.
+            # The next run must have all streams of the lost one, because a query that reads several streams could not join two runs.
             streams = self._streams | lost.file.again().streams
             lost.close()
             link = self._link = self._joined(streams)
-            with contextlib.suppress(RunLostError):  # then the next run gets this call
+            with contextlib.suppress(RunLostError):  # if this run is lost, too, the next one gets the call
                 link.ask(self._known)
 
     def _watch(self) -> None:
-        """Replace a dead run even if Spark makes no call, because tasks may read from it; send pending marks."""
+        """Replace a dead run even if Spark makes no call, because tasks may need it; and send the mark that `planned` has noted."""
         while not self._left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:
                 return
@@ -307,7 +307,7 @@ class SharedRun:
         """Start the service that tasks of this query ask for the fetchers of shards."""
         listening = self._listening
         if listening.loopback_only:
-            # The configured ports are for firewalls, which do not matter here.
+            # The configured ports are for firewalls, which do not matter on the loopback address.
             listening = dataclasses.replace(listening, ports=range(1))
         try:
             self._where = WhereService(self._place, self.secret, listening, link.joined.certificate)
@@ -318,7 +318,7 @@ class SharedRun:
             )
 
     def _place(self) -> HostPlace | None:
-        """Where the run is now; None if there is none."""
+        """Where the run is now; None if there is none. Raises the error that has ended the query."""
         if self._error is not None:
             raise self._error
         link = self._link

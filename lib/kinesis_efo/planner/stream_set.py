@@ -1,6 +1,6 @@
-"""Compares the streams of a query with those of its checkpoint, which may be new, gone or replaced.
+"""Compares the streams of a query with those of its checkpoint: streams may be new, gone or replaced.
 
-Pure but for the log. A checkpoint has the logical names of streams, and since version 0.2 their ARNs.
+It does no more than compare and log. A checkpoint has the logical names of streams, and since version 0.2 their ARNs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StreamSet:
 
     Args:
         manifest: The manifest with these streams only.
-        drop: Whether to continue without the streams that only the checkpoint has, unless none is left.
+        drop: Whether to continue without streams that only the checkpoint has. It fails anyway if it reads no stream of the checkpoint.
     """
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:
@@ -39,7 +39,7 @@ class StreamSet:
 
         Args:
             offset: The offset.
-            begin: Where its micro-batch begins, if that is the query's first one: see `OffsetDocument`.
+            begin: Where the micro-batch that ends at `offset` begins, if it is the query's first one; see `OffsetDocument`.
         """
         data = offset.to_dict({name: _read_from(ref) for name, ref in self._streams.items()})
         if begin is None:
@@ -47,17 +47,17 @@ class StreamSet:
         return {"begin": {} if begin is offset else begin.to_dict()["streams"], **data}
 
     def read_begin(self, data: Mapping[str, Any]) -> Offset | None:
-        """Where the micro-batch begins that an offset is the end of, if the offset says so.
+        """Where the micro-batch that ends at an offset begins; None if the offset does not say so.
 
         Args:
-            data: Plain data that `read` has read.
+            data: The offset as plain data, which `read` has accepted.
         """
         if (begin := data.get("begin")) is None:
             return None
         return self.read({**data, "lasts": {}, "mark": "", "streams": begin or data["streams"]})
 
     def read(self, data: Mapping[str, Any]) -> Offset:
-        """The offset from plain data, without the streams that are gone.
+        """Parse an offset from plain data, and leave out the streams that are gone.
 
         Raises:
             ConfigurationError: A stream is gone without `drop`, or has another logical name now, or the data is not an offset.

@@ -1,4 +1,4 @@
-"""Tells the tasks of a query where to read. It stays when the process of their run dies and another one follows."""
+"""Tells the tasks of a query where to read. The service is in the planner, so it stays if the process of the run is replaced."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class HostPlace(NamedTuple):
     """Where a run is.
 
     Attributes:
-        address: Its address.
-        by_planner: Whether other processes read the shards, so that the run has to be asked which.
+        address: The address of the run, where tasks read or ask.
+        by_planner: Whether fetchers in other processes have the shards, so that the run has to be asked which fetcher has a shard.
     """
 
     address: FetcherAddress
@@ -31,7 +31,7 @@ class HostPlace(NamedTuple):
 
 
 class WhereService(Service):
-    """Answers tasks of one query; see `Service`.
+    """Tells tasks of one query which fetcher has a shard; see `Service`.
 
     Args:
         place: Returns where the run is now, None if there is none. Raises the error that has ended the query.
@@ -49,7 +49,7 @@ class WhereService(Service):
         return self._answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
 
     def _answer_where(self, call: Call, request: WhereRequest) -> WhereReply:
-        """Ask the run. Without one, reply that the shards have no fetcher yet, so that the task asks again."""
+        """Reply with the fetchers of the shards. If there is no run, reply that they have none yet, so that the task asks again."""
         give_up_at = time.monotonic() + request.wait
         while True:
             left = max(0.0, give_up_at - time.monotonic())

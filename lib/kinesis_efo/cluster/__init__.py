@@ -1,1 +1,1 @@
-"""The fetchers of `fetchers=N`: which there are, which shards each has, and what the run knows of their buffers."""
+"""Fetches in other processes, with `fetchers=N`: which fetchers there are, which shards each has, and what their buffers contain."""

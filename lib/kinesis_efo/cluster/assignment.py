@@ -1,7 +1,7 @@
-"""The shards that a run has assigned to a fetcher of another process, and until when it may read them.
+"""The shards that the run has assigned to a fetcher in another process, and until when the fetcher may read them.
 
-Time counts from before the fetcher asked, by its own clock. So it stops before another run can take the lease, however long the
-reply took, and also after its process was suspended.
+The time counts from before the fetcher sent its request, on the fetcher's own clock. So the fetcher stops before another run can take
+the lease, however long the reply took, and even if the fetcher's process was suspended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Assignment:
         self._heard = Signal()
 
     def follow(self, work: Work, asked_at: float) -> tuple[dict[ShardKey, Position], frozenset[ShardKey]]:
-        """Apply the reply to a request for work, which was sent after `asked_at`, monotonic seconds.
+        """Apply the run's reply to a request for work that was sent after `asked_at`, monotonic seconds.
 
         Returns the start positions of the shards that begin, and the shards that end.
         """
@@ -47,18 +47,18 @@ class Assignment:
         return begin, frozenset(before.keys() - self._shards.keys())
 
     def heard(self, asked_at: float) -> None:
-        """The run still knew this fetcher at some time after `asked_at`, and its shards are up to date."""
+        """Record that at some time after `asked_at` the run still knew this fetcher, and the fetcher had the newest list of its shards."""
         self._heard_at = max(self._heard_at, asked_at)
         self._heard.notify()
 
     def forget(self) -> frozenset[ShardKey]:
-        """Start over: other fetchers may have the shards. Returns the shards to close."""
+        """Give up all shards, because other fetchers may have them now; returns the shards to close."""
         shards = frozenset(self._shards)
         self._shards, self._until, self.revision = {}, {}, 0
         return shards
 
     def expired(self) -> frozenset[ShardKey]:
-        """The shards that may not be read any more, for lack of replies of the run."""
+        """The shards that may no longer be read, because the run has not replied for too long."""
         return frozenset(key for key in self._shards if not self.may_read(key))
 
     @property
@@ -72,14 +72,14 @@ class Assignment:
         return shard in self._shards and self._clock.monotonic() < self._until.get(shard.stream, -inf)
 
     async def may_open(self, shard: ShardKey) -> None:
-        """See `Coordinator`. Waits for a reply to a request of now: a fetcher that was cut off or suspended may have lost the shard."""
+        """Wait for the reply to a request that is sent from now on: a fetcher that was cut off or suspended may have lost the shard."""
         now = self._clock.monotonic()
         while self._heard_at < now or not self.may_read(shard):
             self._ask()
             await self._heard.wait()
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
-        """See `Coordinator`. The task then asks the run which fetcher has the shard."""
+        """The error for a task whose shard may not be read here. The task then asks the run which fetcher has the shard."""
         known = "nothing was heard of the planner lately" if shard in self._shards else "another fetcher reads it"
         return FetcherUnreachableError(f"shard {shard} is not read here for {seconds:.0f} s now: {known}")
 

@@ -25,16 +25,16 @@ class Assignments:
     """Assigns the shards that are read to the present fetchers.
 
     Args:
-        snapshots: The fetchers' reports of the shards. A shard's report is dropped when the shard is taken from its fetcher.
+        snapshots: What fetchers have reported of the shards. The snapshot of a shard is dropped when the shard is taken from its fetcher.
         missing: Told when the last fetcher is gone.
-        timeout: Seconds without a request after which a fetcher counts as dead; it has stopped reading by then.
+        timeout: Seconds without a request after which a fetcher counts as dead. By then, the fetcher has stopped reading.
         clock: Time.
 
     Attributes:
         changed: Notified when the fetcher of a shard changes, or a fetcher has closed a shard.
         reached: The shards to read, with the position up to which each is processed.
-        stopping: Whether the run ends.
-        shared: Whether there are several queries; a fetcher then restarts no subscription for a task.
+        stopping: Whether the run is ending.
+        shared: Whether the run has several queries. Fetchers then restart no subscription for a task.
     """
 
     def __init__(self, snapshots: ShardSnapshots, missing: MissingFetchers, timeout: float, clock: Clock) -> None:
@@ -55,7 +55,7 @@ class Assignments:
 
     @property
     def withholds(self) -> bool:
-        """Whether `let_go` closed shards that were not opened again."""
+        """Whether shards that `let_go` closed have not been opened again."""
         return bool(self._withheld)
 
     def want(self, positions: Mapping[ShardKey, Position]) -> None:
@@ -63,7 +63,7 @@ class Assignments:
         new = {key: position for key, position in positions.items() if key not in self.reached and not position.is_end}
         if not (new or self._withheld):
             return
-        # A fetcher may not know yet that such a shard was ended, and would continue at its old position.
+        # A fetcher may still read a shard that `end` has removed, and would continue at its old position.
         still_read = frozenset(key for key in new if self._members.owner(key) is not None)
         self.reached |= new
         self._snapshots.begin(new)
@@ -73,13 +73,13 @@ class Assignments:
         self.share()
 
     def restart(self, key: ShardKey, position: Position) -> None:
-        """Read a shard again from a position on. Its fetcher closes it first."""
+        """Read a shard again from a position on. Its present fetcher closes it first."""
         self.reached[key] = position
         self._close(frozenset((key,)))
         self.share()
 
     def end(self, key: ShardKey) -> None:
-        """Stop reading a shard. Its fetcher is told with the next change of its shards."""
+        """Stop reading a shard. Its fetcher learns that when the shards of the fetcher change the next time."""
         del self.reached[key]
         self._snapshots.end(key)
 
@@ -94,7 +94,7 @@ class Assignments:
         self.share()
 
     async def let_go(self, shards: Collection[ShardKey]) -> None:
-        """Close the subscriptions of shards until the next `want`. Waits at most 10 seconds for the fetchers."""
+        """Close the subscriptions of shards until the next `want`. Waits at most 10 seconds for the fetchers to do so."""
         self._withheld = frozenset(shards)
         self.share()
         give_up_at = self._clock.monotonic() + _WITHDRAW_SECONDS
@@ -104,10 +104,10 @@ class Assignments:
     # -- the fetchers
 
     def ask(self, request: WorkRequest) -> tuple[MemberState, FetcherSession | None]:
-        """Handle a fetcher's request for work. A new fetcher gets its part of the shards.
+        """Handle a fetcher's request for work. If the fetcher is new, it gets its part of the shards.
 
         Returns:
-            Its state, and its session if it is `WORKING`.
+            The state of the fetcher, and its session if the state is `WORKING`.
         """
         known = self._members.get(request.name) is not None
         standing = self._members.ask(
@@ -129,21 +129,21 @@ class Assignments:
         return standing, session
 
     def working(self, name: str) -> tuple[Member[FetcherAddress], FetcherSession] | None:
-        """A fetcher and its session by its name; None if it is not present."""
+        """The fetcher with this name, and its session; None if it is not present."""
         member, session = self._members.get(name), self._sessions.get(name)
         return None if member is None or session is None else (member, session)
 
     def owner(self, key: ShardKey) -> Member[FetcherAddress] | None:
-        """The fetcher of a shard; None if it has none."""
+        """The fetcher of a shard; None if the shard has none."""
         return self._members.owner(key)
 
     def address(self, key: ShardKey) -> FetcherAddress | None:
-        """The address of a shard's fetcher; None if it has none."""
+        """The address of a shard's fetcher; None if the shard has none."""
         member = self._members.owner(key)
         return member.address if member is not None else None
 
     def fetcher_of(self, key: ShardKey) -> str | None:
-        """The name of a shard's fetcher for tools; None if it has none."""
+        """The name of a shard's fetcher for tools; None if the shard has none."""
         member = self._members.owner(key)
         return f"{member.place} on {member.host}" if member is not None else None
 
@@ -162,17 +162,17 @@ class Assignments:
 
     @property
     def reading(self) -> bool:
-        """Whether a task is reading a range, by the fetchers' last requests. Thread-safe."""
+        """Whether a task is reading a range, as the fetchers' last requests say. Thread-safe."""
         return any(session.reading for session in list(self._sessions.values()))
 
     def silent(self, seconds: float | None = None) -> list[Member[FetcherAddress]]:
-        """The fetchers without a request for this many seconds; by default those that count as dead."""
+        """The fetchers that have sent no request for `seconds`; by default, those that count as dead."""
         return self._members.silent(self._clock.monotonic(), seconds)
 
     # -- changes
 
     def share(self) -> None:
-        """Distribute the shards by their rates."""
+        """Distribute the shards to the fetchers according to the shards' rates."""
         before = {key: self._members.owner(key) for key in self.reached}
         self._members.share(self._rates.weights(self.reached), withheld=self._not_read())
         for key, owner in before.items():
@@ -198,7 +198,7 @@ class Assignments:
         return self._rates.tick(self._clock.monotonic())
 
     def lose(self, name: str) -> None:
-        """Remove a fetcher that is dead or has ended. `share` gives its shards to other fetchers."""
+        """Remove a fetcher that is dead or has ended. Call `share` afterwards to give its shards to other fetchers."""
         member = self._members.lose(name)
         self._sessions.pop(name, None)
         if member is None:
@@ -211,7 +211,7 @@ class Assignments:
             logger.warning("fetcher %d on %s is gone; it read %d shards", member.place, member.host, len(member.shards))
 
     def tell_all(self) -> None:
-        """Answer all waiting fetchers."""
+        """Answer the waiting requests of all fetchers now."""
         for session in self._sessions.values():
             session.changed.notify()
 

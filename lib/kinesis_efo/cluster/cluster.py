@@ -1,6 +1,6 @@
 """Fetches the shards of a run in other processes: `fetchers=N`.
 
-The fetchers ask for work and report what has arrived. The run plans from their reports and waits for no fetcher.
+The fetchers ask the run for work, and report what has arrived. The run plans from these reports and waits for no fetcher.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from kinesis_efo.sharing.sharing import Sharing
 
 _GOODBYE_SECONDS: Final = 3.0
 _FULL: Final = 0.9
-"""Buffers that are fuller than this may have no room for the next event."""
+"""If a fetcher's buffers use more than this part of its budget, there may be no room for the next event."""
 _PATIENCE: Final = 6
 """Multiple of `leaseTimeout` after which a query without a fetcher fails."""
 
 _PROBE_SECONDS: Final = 1.5
-"""A fetcher asks at least every second. A late one is paused, cut off, or dead; if it is dead, its port is closed."""
+"""A fetcher asks at least once a second. If one has not asked for this long, its port is probed: that of a dead process is closed."""
 
 
 class FetcherWatch:
-    """Removes dead fetchers, and distributes their shards.
+    """Removes dead fetchers, and gives their shards to other fetchers.
 
     Args:
-        assignments: The fetchers.
-        missing: Measures for how long there has been none.
-        gone: Whether a port is certainly closed.
+        assignments: The fetchers and their shards.
+        missing: Measures for how long there has been no fetcher.
+        gone: Returns whether a fetcher's port is certainly closed.
         clock: Time.
     """
 
@@ -76,7 +76,7 @@ class FetcherWatch:
         while True:
             await self._clock.sleep(TICK_SECONDS)
             ended = await self._ended()
-            # Probing takes time: look again which fetchers are late.
+            # Probing takes time, so check again which fetchers are late.
             late = {member.name for member in assignments.silent(_PROBE_SECONDS)}
             dead = {member.name for member in assignments.silent()} | (ended & late)
             for name in dead:
@@ -87,7 +87,7 @@ class FetcherWatch:
                 failure.set(error)
 
     async def _ended(self) -> set[str]:
-        """The late fetchers whose process has ended. All are probed at once, as each probe may take a second."""
+        """The names of the late fetchers whose process has ended. All are probed at once, because each probe may take a second."""
         late = self._assignments.silent(_PROBE_SECONDS)
         gone = await all_of(*(self._gone(member.address) for member in late))
         return {member.name for member, is_gone in zip(late, gone, strict=True) if is_gone}
@@ -98,8 +98,8 @@ class Apart:
     """How queries catch up in the run's process.
 
     Attributes:
-        room: `bufferBytes`.
-        fetcher: Makes a fetcher.
+        room: The option `bufferBytes`. Queries that catch up get a part of it.
+        fetcher: Makes a fetcher with the given budget.
     """
 
     room: int
@@ -111,18 +111,18 @@ class Cluster:
 
     Args:
         streams: The streams to read.
-        seconds: Seconds for which a stream may still be read: until the run's lease ends.
-        timeout: Seconds without a request after which a fetcher counts as dead; it has stopped reading by then.
+        seconds: Returns for how many seconds a stream may still be read, until the run's lease ends.
+        timeout: Seconds without a request after which a fetcher counts as dead. By then, the fetcher has stopped reading.
         clock: Time.
-        gone: Whether a port is certainly closed.
-        problem: What keeps fetchers from starting; empty if unknown.
-        apart: How queries catch up; None: they cannot.
-        together: See `Sharing`.
+        gone: Returns whether a fetcher's port is certainly closed.
+        problem: Returns what keeps fetchers from starting; empty if unknown.
+        apart: How queries catch up; None if they cannot.
+        together: Whether queries stay together even if one starves; see `Sharing`.
 
     Attributes:
         assignments: Which fetcher reads which shard.
         sessions: Answers fetchers and tasks.
-        sharing: The queries for which they fetch.
+        sharing: The queries for which the fetchers fetch.
         home: The address of this process for tasks.
     """
 
@@ -167,7 +167,7 @@ class Cluster:
         ]
 
     async def stop(self) -> None:
-        """See `Fetching`. Waits at most 3 seconds for the fetchers to close their subscriptions."""
+        """Stop fetching. Waits at most 3 seconds for the fetchers to close their subscriptions."""
         await self.sharing.stop()
         self.assignments.stopping = True
         self.assignments.tell_all()
@@ -179,7 +179,7 @@ class Cluster:
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
         self._joined += 1
         if self._joined > 1:
-            # The first query may be further than this one.
+            # The present queries may be further than the new one.
             self._snapshots.shared_by_several()
             self.assignments.shared = True
         return self.sharing.join(name, max_skew)
@@ -196,7 +196,7 @@ class Cluster:
         return self.assignments.fetcher_of(key)
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
-        """See `Fetching`. By the fetchers' last reports."""
+        """The status of each shard of one stream, as the fetchers' last reports say; None: of all streams."""
         return self._snapshots.statuses(stream, self.assignments.fetcher_of)
 
     @property
@@ -206,11 +206,11 @@ class Cluster:
 
     @property
     def reading(self) -> bool:
-        """See `Fetching`. By the fetchers' last requests."""
+        """Whether a task is reading a range, as the fetchers' last requests say. Thread-safe."""
         return self.assignments.reading or self.sharing.reading
 
     async def where(self, request: WhereRequest) -> WhereReply:
-        """The address from which a task reads each range: its fetcher's, or this process's if the query catches up there."""
+        """The address from which a task reads each range: that of its fetcher, or of this process if the query catches up in the shard."""
         reply = await self.sessions.where(request)
         if not self.assignments.shared:
             return reply
@@ -222,12 +222,12 @@ class Cluster:
         begins = zip(request.shards, request.after, reply.fetchers, strict=True)
         found = [self.home if self._is_apart(tasks, key, at) else there for key, at, there in begins]
         if request.tried is not None and found[0] == request.tried and not tasks.may_restart():
-            # Its reports do not say what its buffer has dropped for want of room.
+            # The fetcher's reports do not say what its buffer has dropped for lack of room.
             found[0] = self.home
         return WhereReply(found, reply.there)
 
     def _is_apart(self, tasks: QueryTasks, key: ShardKey, position: Position) -> bool:
-        """Whether a task reads from the query's own fetcher: also if the shared buffer is not there yet."""
+        """Whether a task reads with the query's own fetcher. It does so, too, if the shared buffer has not reached the position yet."""
         if tasks.are_apart(key, position):
             return True
         if (buffer := self.found(key)) is None:
@@ -238,7 +238,7 @@ class Cluster:
         return buffer.ends_before(position)
 
     def of(self, query: str) -> RangeSource:
-        """Serves the tasks of a query that catches up."""
+        """What the tasks of a query read from in the shards in which the query catches up."""
         return self.sharing.named(query).tasks
 
     # -- what the queries share
@@ -274,11 +274,11 @@ class Cluster:
             reached[key] = position
             if (record := self._snapshots.commit(key, position)) is not None:
                 records[key] = record
-        # Shards that a query reads beyond these positions, as children of ended ones, are kept.
+        # Keep shards that are not in `positions` but that a query reads, such as children of ended shards.
         if left := reached.keys() - positions.keys() - self.sharing.positions().keys():
             for key in left:
                 self.assignments.end(key)
-            # A query has left before their end: close them now.
+            # A query has left before the end of these shards: close them now.
             self.assignments.share()
         if moved:
             self.assignments.tell_all()
@@ -288,11 +288,11 @@ class Cluster:
         return self._snapshots.last_record(wanted)
 
     def is_read(self, key: ShardKey) -> bool:  # noqa: ARG002
-        """See `SharedBuffers`. The fetchers report only whether any shard is being read."""
+        """Whether a task reads any shard, because the fetchers do not report which shards are being read."""
         return self.assignments.reading
 
     def wants_room(self, seconds: float) -> bool:  # noqa: ARG002
-        """See `SharedBuffers`. The fetchers do not report it: a nearly full buffer counts."""
+        """Whether the buffers of a fetcher are nearly full, because fetchers do not report how long a shard has waited for room."""
         return self._snapshots.fullest >= _FULL
 
     def tip(self, key: ShardKey) -> Position | None:
@@ -309,7 +309,7 @@ class Cluster:
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         found = self._snapshots.buffered(key, position)
         if found is None and (told := self.found(key)) is not None and told.covers(position) is False:
-            # Queries that have left may have read further.
+            # The buffer starts after the position, because queries that have left had read further.
             return self.begin_at(key, position)
         return found
 
@@ -337,7 +337,7 @@ class PlannerService(FetcherService):
 
     Args:
         cluster: Answers the fetchers and the tasks.
-        arguments, options: Passed to `Service`.
+        arguments, options: Passed on to `FetcherService`.
     """
 
     what = "planner"

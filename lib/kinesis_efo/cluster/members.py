@@ -1,6 +1,6 @@
-"""The fetchers of a run, and which of them reads which shard. Pure: time is passed in.
+"""Decides which fetcher of a run reads which shard. Pure: time is passed in.
 
-A shard gets another fetcher only after its last one has confirmed that it closed the subscription, or is gone.
+A shard gets another fetcher only after its previous one is gone, or has confirmed that it closed the subscription.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Address = TypeVar("Address")
 
 
 class MemberState(Enum):
-    """The reply to a fetcher that asks for work.
+    """The state of a fetcher that asks for work.
 
-    `STANDBY`: another attempt of its place is alive; ask again. `UNKNOWN`: it counted as dead, and other fetchers may have its shards:
-    close everything, and ask as a new fetcher.
+    `STANDBY`: another attempt of its Spark task is alive; the fetcher asks again. `UNKNOWN`: the fetcher counted as dead, and others may
+    have its shards; it has to close everything, and ask as a new fetcher.
     """
 
     WORKING = "working"
@@ -38,10 +38,10 @@ class Member(Generic[Address]):
     """A fetcher that has asked for work.
 
     Attributes:
-        name: Unique, chosen by the fetcher.
-        place: Its number among the run's fetchers; another attempt has the same.
+        name: A unique name, which the fetcher has chosen.
+        place: Its number among the run's fetchers. Another attempt of the same Spark task has the same number.
         host: The name of its host, for messages.
-        address: Its address.
+        address: Its address for tasks.
         heard_at: The time of its last request, monotonic seconds.
         shards: The shards that it may read.
         revision: Grows whenever `shards` changes.
@@ -106,14 +106,14 @@ class Members(Generic[Address]):
         return MemberState.WORKING
 
     def lose(self, name: str) -> Member[Address] | None:
-        """Remove a fetcher. Its shards are free."""
+        """Remove a fetcher and return it; None if it is not present. Call `share` afterwards to give its shards to other fetchers."""
         member = self._members.pop(name, None)
         if member is not None:
             self._free(shard for shard, (who, _) in self._leaving.items() if who == name)
         return member
 
     def silent(self, now: float, seconds: float | None = None) -> list[Member[Address]]:
-        """The fetchers without a request for this many seconds; by default those that count as dead."""
+        """The fetchers that have sent no request for `seconds`; by default, those that count as dead."""
         limit = self._timeout if seconds is None else seconds
         return [member for member in self._members.values() if now - member.heard_at >= limit]
 
@@ -137,7 +137,7 @@ class Members(Generic[Address]):
 
     @property
     def closing(self) -> frozenset[ShardKey]:
-        """Shards that were taken from a fetcher which has not confirmed yet that it closed them."""
+        """Shards that were taken from a fetcher that has not confirmed yet that it closed them."""
         return frozenset(self._leaving)
 
     def _free(self, closed: Iterable[ShardKey]) -> None:
@@ -169,7 +169,7 @@ class MissingFetchers:
     Args:
         patience: Seconds after which the query fails.
         now: Monotonic time, seconds.
-        problem: What keeps fetchers from starting, for the message; empty if unknown.
+        problem: Returns what keeps fetchers from starting, for the message; empty if unknown.
     """
 
     def __init__(self, patience: float, now: float, problem: Callable[[], str]) -> None:
@@ -178,11 +178,11 @@ class MissingFetchers:
         self._problem = problem
 
     def begin(self, now: float) -> None:
-        """The last fetcher is gone."""
+        """Start measuring, because the last fetcher is gone."""
         self._since = now
 
     def look(self, now: float) -> FetcherError | None:
-        """The error that ends the query once there has been no fetcher for long enough."""
+        """The error that ends the query, if there has been no fetcher for `patience`; else None."""
         seconds = now - self._since
         if seconds >= self._patience:
             return FetcherError(
@@ -199,10 +199,10 @@ class FetcherSession:
         budget: The fetcher's `bufferBytes`.
 
     Attributes:
-        budget: The same.
+        budget: The fetcher's `bufferBytes`.
         changed: Notified when there is something new for the fetcher.
-        number: Number of the last reply to it; 0 before the first.
-        reading: Whether a task is reading from it, by its last request.
+        number: The number of the last reply to the fetcher; 0 before the first.
+        reading: Whether a task is reading from the fetcher, as its last request says.
     """
 
     def __init__(self, budget: int) -> None:
@@ -214,12 +214,12 @@ class FetcherSession:
         self._reports = 0
 
     def heard(self, number: int) -> None:
-        """Note the number of the last reply that the fetcher has. If it missed one, all positions are sent again."""
+        """Note the number of the last reply that the fetcher has received. If it missed a later one, all positions are sent again."""
         if number != self.number:
             self._told.clear()
 
     def untold(self, shards: Iterable[ShardKey], done: Mapping[ShardKey, Position]) -> dict[ShardKey, Position]:
-        """The positions that the fetcher was not told yet.
+        """The positions that have not been in a reply to the fetcher yet.
 
         Args:
             shards: The fetcher's shards.
@@ -238,7 +238,7 @@ class FetcherSession:
         return done
 
     def follows(self, number: int) -> bool:
-        """Accept a report if it is the next one, or the first after a restart of the fetcher; returns whether it was."""
+        """Accept a report if its number is the next one, or 1 because the fetcher starts over; returns whether it was accepted."""
         if number not in (1, self._reports + 1):
             return False
         self._reports = number

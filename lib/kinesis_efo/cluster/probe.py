@@ -1,4 +1,4 @@
-"""Finds out whether a fetcher's process has ended, by whether its port is closed."""
+"""Finds out whether a fetcher's process has ended, by trying to connect to its port."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class _Answer(Enum):
 
 
 async def nobody_listens(address: FetcherAddress) -> bool:
-    """Whether a fetcher's port is certainly closed. Takes at most a second: all of its addresses are tried at once.
+    """Whether a fetcher's port is certainly closed. Takes at most a second, because all addresses are tried at once.
 
-    A paused process keeps its port, and one that is cut off does not answer: both may be alive. A single refusal is not enough, because
-    an address may lead to another host, as those of container bridges do: no other address may accept or be silent.
+    A paused process keeps its port, and a process that is cut off does not answer: both may be alive. A single refusal is not enough,
+    because the address of a container bridge, for example, may lead to another host. So no other address may accept or be silent.
     """
     hosts = address.hosts_from(network_namespace())
     answers = await all_of(*(_answer(host, address.port) for host in hosts))

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TASK_PATIENCE: Final = 2.0
-"""Seconds for which a task waits at a fetcher that may not read its shard, before it asks for the present fetcher."""
+"""Seconds for which a task waits at a fetcher that may not read its shard. Then the task asks which fetcher has the shard."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class FetcherPlan:
 
 
 async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Limits = KINESIS_LIMITS) -> None:
-    """Fetch until the run has ended, as the fetcher with the number `place`. Tests shorten Kinesis' time limits.
+    """Run the fetcher with the number `place` until the run has ended. Tests shorten Kinesis' time limits with `limits`.
 
     Raises:
         KinesisEfoError: The streams cannot be listed, or the run has not answered for long.
@@ -92,7 +92,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
 
 
 class PlannerLink:
-    """Calls the run from an event loop: a thread and a connection for each of the two calls that may run at once."""
+    """Calls the run from an event loop, with a thread and a connection for each of the two calls that may be made at once."""
 
     def __init__(self, address: FetcherAddress, secret: str) -> None:
         self._clients = PlannerClient(address, secret), PlannerClient(address, secret)

@@ -30,7 +30,7 @@ _RETRY_SECONDS: Final = 0.5
 
 
 class Planner(Protocol):
-    """The run, as its fetchers call it. Calls raise `FetcherUnreachableError` if it does not answer."""
+    """The run, as its fetchers call it. Calls raise `FetcherUnreachableError` if the run does not answer."""
 
     async def work(self, request: WorkRequest) -> Work:
         """Ask for work."""
@@ -51,7 +51,7 @@ class FetcherIdentity:
 class RemoteFetcher:
     """Fetches the shards that the run assigns to it, until the run has ended, or has not replied for `give_up` seconds.
 
-    `open_stream` opens a stream that a client has added to the run; it lists no shards. `ends` is the option `endingPosition`.
+    `open_stream` opens a stream that a client has added to the run, without listing its shards. `ends` is the option `endingPosition`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RemoteFetcher:
         self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]
         try:
-            # The first task that ends ends the fetcher: without reports, for example, it would hold its shards for nothing.
+            # End the fetcher when one of the tasks ends. Without reports, for example, it would hold its shards for nothing.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -101,7 +101,7 @@ class RemoteFetcher:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._fetcher.stop()
-        # The run releases its lease when all fetchers have stopped.
+        # Tell the run that this fetcher has stopped, because the run releases its leases when all fetchers have.
         await self._planner.work(self._request(revision=0, done=0, wait=0.0))
 
     def _request(self, *, revision: int, done: int, wait: float) -> WorkRequest:
@@ -154,7 +154,7 @@ class RemoteFetcher:
         begin, end = self._assignment.follow(work, asked_at)
         self._fetcher.shared = work.shared
         self._following.notify()
-        # The next request reports these shards as closed, so wait until their connections are.
+        # The next request reports these shards as closed, so wait until their connections are closed.
         await asyncio.gather(*self._fetcher.feeds.close(end), return_exceptions=True)
         known = {key: position for key, position in begin.items() if key.stream in self._streams.streams}
         self._begin(known)
@@ -170,7 +170,7 @@ class RemoteFetcher:
         self._reporter.touch(shards)
 
     async def _open(self) -> None:
-        """Begin to read shards of added streams when these are listed. Other shards are read meanwhile."""
+        """Open streams that were added to the run, and then read their shards. Meanwhile, other shards are read."""
         while True:
             work, shards = await self._further.get()
             for name in {key.stream for key in shards} - self._streams.streams.keys():
@@ -207,7 +207,7 @@ class RemoteFetcher:
                 await self._clock.sleep(early)
             asked = self._reporter.waits
             shards = self._reporter.collect()
-            # Every report has the error, until one arrives.
+            # Every report has the error, because an earlier report may not have arrived.
             failure = pack_error(error) if (error := self._assignment.failure.error) is not None else b""
             if not (shards or asked or failure):
                 continue

@@ -1,4 +1,4 @@
-"""Makes the reports of a fetcher to a run in another process, with as little as is needed to plan micro-batches."""
+"""Makes the reports that a fetcher sends to a run in another process, with as little as is needed to plan micro-batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kinesis_efo.options import Bounds
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 MOST_ENTRIES: Final = 5_000
-"""Approximate number of events in one report, half a megabyte."""
+"""Approximate maximum number of events in one report. So many events take half a megabyte."""
 
 
 @dataclass(slots=True)
@@ -29,9 +29,9 @@ class _PlannerView:
 
 
 class Reporter:
-    """Collects what has happened in a fetcher since the last report; `news` is notified when one should be sent at once.
+    """Collects what has happened in a fetcher since the last report; `news` is notified when a report should be sent at once.
 
-    Only the fetcher can find the last record before an end, of the option `endingPosition`, within an event.
+    `ends` is the option `endingPosition`: if an end lies within an event, only the fetcher can find the last record before it.
     """
 
     def __init__(self, fetcher: Fetcher, streams: Streams, ends: Bounds | None = None) -> None:

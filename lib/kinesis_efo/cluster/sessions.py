@@ -1,4 +1,4 @@
-"""Answers fetchers of other processes and tasks. It lives in the run's event loop."""
+"""Answers tasks, and the fetchers in other processes. It lives in the run's event loop."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import ShardKey
 
 _REPORTS: Final = 200
-"""Most reports a second of all fetchers together. Without a limit, each event of a busy shard would cause one."""
+"""Maximum number of reports a second from all fetchers. Without a limit, each event of a busy shard would cause a report."""
 
 
 class FetcherSessions:
-    """Answers the fetchers of a run, and the tasks that look for them.
+    """Answers the fetchers of a run, and the tasks that ask for the fetchers of shards.
 
     Args:
         streams: The streams to read.
-        seconds: Seconds for which a stream may still be read: until the run's lease ends.
+        seconds: Returns for how many seconds a stream may still be read, until the run's lease ends.
         assignments: Which fetcher reads which shard.
-        snapshots: The fetchers' reports of the shards.
+        snapshots: What the fetchers have reported of the shards.
         shard_listener: Told in which shards something happens.
         clock: Time.
     """
@@ -60,7 +60,7 @@ class FetcherSessions:
         self._coordinator: Coordinator
 
     def start(self, coordinator: Coordinator) -> None:
-        """Begin to answer.
+        """Set the run, before the first call is answered.
 
         Args:
             coordinator: The run.
@@ -68,7 +68,7 @@ class FetcherSessions:
         self._coordinator = coordinator
 
     async def work(self, request: WorkRequest) -> Work:
-        """Reply to a fetcher's request for work, when there is something new."""
+        """Reply to a fetcher's request for work, as soon as there is something new or the time of the request is over."""
         name = request.name
         if self._assignments.stopping:
             if not request.revision:
@@ -127,7 +127,7 @@ class FetcherSessions:
             return ReportReply(known=True, again=True, revision=member.revision)
         if report.number == 1:
             self._snapshots.forget_all_of(member.name)
-        # Ignore late reports about a shard that has moved to another fetcher.
+        # Ignore late news of a shard that has moved to another fetcher.
         known = [
             self._note(member.name, session.budget, news) for news in report.shards if self._owns(member, news.key)
         ]
@@ -142,12 +142,12 @@ class FetcherSessions:
         return key in self._assignments.reached and self._assignments.owner(key) is member
 
     def _note(self, name: str, budget: int, news: ShardNews) -> bool:
-        """Handle the news of one shard; False if earlier news is missing."""
+        """Handle the news of one shard; returns False if earlier news is missing."""
         key, size = news.key, self._snapshots.note(name, budget, news)
         if size is None:
             return False
         if self._assignments.shared:
-            # The fetcher drops this as soon as it is told, so a query that is further behind must not plan from it.
+            # The fetcher will drop the events before this position, so a query that is further behind must not plan from them.
             self._snapshots.commit(key, self._assignments.reached[key])
         self._assignments.count(key, size)
         if news.children:
@@ -158,7 +158,7 @@ class FetcherSessions:
         return True
 
     async def where(self, request: WhereRequest) -> WhereReply:
-        """Reply to a task with the fetchers of its shards, once all shards have one."""
+        """Reply to a task with the fetchers of its shards, once all shards have one or the time of the request is over."""
         give_up_at = self._clock.monotonic() + request.wait
         while True:
             self._coordinator.failure.raise_if_set()
@@ -169,7 +169,7 @@ class FetcherSessions:
             await within(self._clock, min(left, TICK_SECONDS), self._assignments.changed.wait())
 
     def dropped(self, name: str) -> None:
-        """Remove a fetcher whose connection broke while it waited for work: its process has ended, or is cut off."""
+        """Remove a fetcher whose connection broke while it waited for work, because its process has ended or is cut off."""
         if not self._assignments.stopping and self._assignments.working(name) is not None:
             self._assignments.lose(name)
             self._assignments.share()

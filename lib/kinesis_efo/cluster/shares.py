@@ -1,4 +1,4 @@
-"""Distributes the shards to the fetchers: evenly by measured bytes a second, with few moves. Pure."""
+"""Distributes the shards evenly to the fetchers, according to measured bytes a second, with few moves. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from kinesis_efo.positions import ShardKey
 M = TypeVar("M", bound=str)
 
 UNEVEN: Final = 1.25
-"""Shards are moved once a fetcher has this many times the mean. Each move reads some records again."""
+"""Shards are moved once the load of a fetcher is more than this many times the mean, because each move reads some records again."""
 
 EVEN: Final = 1.1
-"""Once shards are moved, they are moved until no fetcher has more than this many times the mean, if possible."""
+"""Once shards are moved, they are moved until no fetcher's load is more than this many times the mean, if possible."""
 
 WORTH: Final = 1.4
-"""A shard moves only if the loads of the two fetchers differ by at least this many times its rate: noise must not move it back."""
+"""A shard moves only if the loads of the two fetchers differ by this many times its rate, so that noise does not move it back."""
 
 INTERVAL: Final = 10.0
-"""Seconds over which bytes are counted."""
+"""Seconds over which bytes are counted for a rate."""
 
 _NEW: Final = 0.3
 _FLOOR: Final = 0.1
@@ -38,7 +38,7 @@ def share_out(
     Args:
         weights: Every shard, with its bytes a second or another measure of its cost; above 0.
         fetchers: Names of the present fetchers.
-        now: The present assignment; may name fetchers that are gone.
+        now: The present assignment. It may name fetchers that are gone.
 
     Returns:
         The fetcher of every shard; empty if there is no fetcher.
@@ -143,7 +143,7 @@ class Rates:
         return True
 
     def weights(self, shards: Iterable[ShardKey]) -> dict[ShardKey, float]:
-        """The cost of each shard: its rate plus a part of the mean, because idle shards have a cost, too. Forgets other shards."""
+        """The cost of each shard: its rate, plus a part of the mean because idle shards have a cost, too. Forgets all other shards."""
         self._rates = {shard: self._rates[shard] for shard in shards if shard in self._rates}
         found = {shard: self._rates.get(shard, 0.0) for shard in shards}
         floor = max(1.0, _FLOOR * sum(found.values()) / max(1, len(found)))

@@ -1,4 +1,4 @@
-"""A shard's buffer in another process, by the reports of its fetcher. Pure."""
+"""What the run knows of a shard's buffer in another process, from the reports of the shard's fetcher. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class ShardSnapshot:
         owner: The name of the fetcher.
         start: The start of its buffer.
         budget: Bytes that the fetcher may buffer.
-        begun: Whether the run's first query began at `start`, so that it has no position before it.
+        begun: Whether the run's first query began at `start`, so that this query has no position before it.
 
     Attributes:
         index: The events.
         behind: Milliseconds by which reading lags; None if unknown.
-        read_until: All that arrived before this time is before the end of the last event, epoch seconds; None if unknown.
-        tip: The tip of the shard when the fetcher began; None if unknown.
-        begun: The same, as long as nothing was dropped.
+        read_until: A time, epoch seconds: all records that arrived before it are before the end of the last event. None if unknown.
+        tip: The tip that the shard had when the fetcher began to read it; None if unknown.
+        begun: Like the argument, but False once an event was dropped.
     """
 
     def __init__(self, owner: str, start: Position, budget: int, *, begun: bool = False) -> None:
@@ -48,7 +48,7 @@ class ShardSnapshot:
         self._before_end: tuple[Position, int] | None = None
 
     def note(self, news: ShardNews, now: float) -> None:
-        """Note all of a report but the events.
+        """Note everything in a report except its events.
 
         Args:
             news: The report.
@@ -65,7 +65,7 @@ class ShardSnapshot:
             self.index.vouch(news.lowest)
 
     def quiet(self, now: float) -> float:
-        """Seconds since which the shard seems to have no more records, by the last report.
+        """Seconds for which the shard seems to have had no more records, from the last report; 0 if it may have some.
 
         Args:
             now: Monotonic time, seconds.
@@ -73,11 +73,11 @@ class ShardSnapshot:
         return 0.0 if self._quiet_since is None else now - self._quiet_since
 
     def has_all_since(self, since: float) -> bool:
-        """Whether the reports have everything that arrived before `since`, monotonic seconds."""
+        """Whether the reported events include everything that arrived before `since`, monotonic seconds."""
         return self.index.ended or (self._seen_until is not None and self._seen_until >= since)
 
     def status(self, key: ShardKey, fetcher: str | None, now: float) -> ShardStatus:
-        """The status of the shard, by the last report.
+        """The status of the shard, from the last report.
 
         Args:
             key: The shard.
@@ -118,7 +118,7 @@ class ShardSnapshot:
         return size
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """The number of the last record of a range; None if the range has none or it is unknown."""
+        """The sequence number of the last record of a range; None if the range has none, or it is unknown."""
         if self._before_end is not None and wanted.through == self._before_end[0]:
             return self._before_end[1] if wanted.after.precedes(self._before_end[1]) else None
         return self.index.last_up_to(wanted.through, wanted.after)

@@ -1,4 +1,4 @@
-"""The shards' buffers in other processes, by the reports of their fetchers. Micro-batches are planned from this.
+"""What the run knows of the buffers in other processes, from the reports of the fetchers. Micro-batches are planned from it.
 
 It lives in the run's event loop.
 """
@@ -16,7 +16,7 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class ShardSnapshots:
-    """A snapshot of each reported shard; implements `Buffers`.
+    """Has a snapshot of each reported shard; implements `Buffers`.
 
     Args:
         clock: Time.
@@ -56,26 +56,26 @@ class ShardSnapshots:
         return self._snapshots[key].index.idle
 
     def forget(self, key: ShardKey) -> None:
-        """Drop a shard that its fetcher does not read any more."""
+        """Drop the snapshot of a shard that its fetcher no longer reads."""
         self._snapshots.pop(key, None)
 
     def forget_all_of(self, fetcher: str) -> None:
-        """Drop all shards of a fetcher."""
+        """Drop the snapshots of all shards of a fetcher."""
         for key in [key for key, snapshot in self._snapshots.items() if snapshot.owner == fetcher]:
             del self._snapshots[key]
 
     # -- what queries need
 
     def begin(self, positions: Mapping[ShardKey, Position]) -> None:
-        """Note where the query begins to read shards."""
+        """Note the positions at which the run begins to read new shards."""
         self._begun |= positions
 
     def shared_by_several(self) -> None:
-        """There are several queries: a shard's start does not mean that no query has a position before it."""
+        """Note that there are several queries, so that one may have a position before the start of a shard's buffer."""
         self._several = True
 
     def end(self, key: ShardKey) -> None:
-        """Drop a shard that the query does not read any more."""
+        """Drop a shard that no query reads any more."""
         self._begun.pop(key, None)
         self.forget(key)
 
@@ -98,7 +98,7 @@ class ShardSnapshots:
 
     @property
     def fullest(self) -> float:
-        """The used part of the budget of the fullest fetcher."""
+        """The part of its budget that the fullest fetcher uses; 1 means all of it."""
         held: dict[str, int] = {}
         budgets: dict[str, int] = {}
         for snapshot in self._snapshots.values():
@@ -107,7 +107,7 @@ class ShardSnapshots:
         return max((held[owner] / max(1, budgets[owner]) for owner in held), default=0.0)
 
     def statuses(self, stream: str | None, fetcher_of: Callable[[ShardKey], str | None]) -> list[ShardStatus]:
-        """The status of each shard, by the last reports.
+        """The status of each shard, from the last reports.
 
         Args:
             stream: Only the shards of this stream; None: all.
@@ -147,10 +147,10 @@ class ShardSnapshots:
         return snapshot.read_until if snapshot is not None and snapshot.index.end == position else None
 
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
-        """See `Buffers`. The shards of a fetcher share its budget."""
+        """Group shards by fetcher, because the shards of a fetcher share its budget."""
         groups: dict[str, list[ShardKey]] = {}
         for key in keys:
-            # A shard may just have gone to another fetcher, because the subscription of one planned with it was moved.
+            # A shard has no snapshot if it has just gone to another fetcher, because another shard was restarted.
             if (snapshot := self._snapshots.get(key)) is not None:
                 groups.setdefault(snapshot.owner, []).append(key)
         return [(group, self._snapshots[group[0]].budget) for group in groups.values()]

@@ -46,7 +46,7 @@ async def stream_opener(
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # Entered now, so that clients opened later are closed only after the run has ended.
+    # This stack is entered before the run starts, so that clients that are opened later are closed only after the run has ended.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_apart, later, clients, options, clock))
     apart_limits = polling_limits(limits, options.apart_rate)
@@ -87,15 +87,15 @@ async def _open_transport(
 async def _open_apart(
     stack: AsyncExitStack, clients: AsyncClients, options: SourceOptions, clock: KinesisClock
 ) -> Transport:
-    """The transport of queries that catch up; see `Stream.apart`."""
+    """Open the transport for queries that catch up; see `Stream.apart`."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
-    # The clock need not watch this client, because it watches the one that lists shards every minute.
+    # The clock need not watch this client, because it watches the client that lists the shards every minute.
     client = await stack.enter_async_context(await clients.open("kinesis", config))
     return PollingTransport(client, clock, options.polling_interval, partial(apart_pace, options.apart_rate))
 
 
 def certificate_for(options: SourceOptions, listening: Listening, clock: Clock) -> Certificate | None:
-    """The TLS certificate of a service; None if it does not use TLS. The clock gives the date."""
+    """Make the TLS certificate of a service, dated by `clock`; None if the service does not use TLS."""
     if not options.fetcher_tls:
         logger.warning(
             "kinesis-efo option 'fetcherTls' is false: records pass between tasks and fetcher in the clear, where other hosts on the "

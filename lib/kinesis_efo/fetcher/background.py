@@ -1,4 +1,4 @@
-"""Concurrent tasks: an error of a background task is kept, and if one of several fails, the rest is cancelled."""
+"""Runs concurrent tasks: keeps the error of a background task, and cancels the rest of several tasks if one of them fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 def in_background(work: Coroutine[Any, Any, None], what: str, failure: Failure) -> asyncio.Task[None]:
     """Start a task that runs until it is cancelled.
 
-    The error that ends it is set as the failure. Errors other than this library's are wrapped, so that they reach the query, too.
+    An error that ends the task is set as the failure. Errors of other libraries are wrapped, so that they reach the query, too.
     """
 
     async def guarded() -> None:

@@ -18,11 +18,11 @@ EVENT_OVERHEAD: Final = 512
 """Bytes charged for an event in addition to its payload, for its objects."""
 
 SHARE_BYTES: Final = 256 << 10
-"""Most bytes that a shard may hold without waiting, however full the budget is; see `Budget.share`."""
+"""The maximum of `Budget.share`: the bytes that a shard may hold without waiting in line."""
 
 
 class Signal:
-    """Wakes all waiters on a change. They check what has changed."""
+    """Wakes all waiters when something changes. The waiters check what has changed."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -37,7 +37,7 @@ class Signal:
         return self._event.wait()
 
     async def within(self, seconds: float) -> bool:
-        """Sleep until the next `notify`, at most for some seconds; returns whether it came."""
+        """Sleep until the next `notify`, but for at most `seconds`; returns whether it was called."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.wait()
@@ -51,8 +51,8 @@ class Budget:
     A shard that finds no room waits in line. Each shard asks for one event at a time, so a busy shard goes behind all that wait. Up to
     a quarter of the limit is reserved for shards that hold little (`share`): they do not wait in line behind busy ones.
 
-    The sum stays within `limit`, with two exceptions that keep a query from blocking for ever: one event at a time that is larger
-    than all the room for the line, and one event for each shard whose reader waits for it while the budget is full.
+    The bytes in use stay within `limit`, with two exceptions that keep a query from blocking for ever: one event at a time that is larger
+    than all the room for the line, and one event for each shard whose reader waits for that event while the budget is full.
 
     Args:
         limit: Bytes for all shards together.
@@ -80,7 +80,7 @@ class Budget:
         return min(SHARE_BYTES, self.limit // (4 * max(1, self._shards)))
 
     def join(self, key: ShardKey) -> Account:
-        """Add a shard. A shard that is started again must leave first."""
+        """Add a shard, and return its account. The earlier account of a shard that is started again must leave first."""
         self._shards += 1
         return Account(self, key)
 
@@ -120,14 +120,14 @@ class Budget:
 
 @dataclass(slots=True)
 class _Request:
-    """A shard's wait for some bytes. `granted` is done when the shard has them."""
+    """A shard's wait for `size` bytes. `granted` is done when the shard has got them."""
 
     size: int
     granted: asyncio.Future[None]
 
 
 class Account:
-    """One shard's part of a budget, for one buffer. It holds `held` bytes until it has `left`."""
+    """One shard's part of a budget, for one buffer of the shard. It holds `held` bytes until it has `left` the budget."""
 
     __slots__ = ("_budget", "held", "key", "left")
 
@@ -143,7 +143,7 @@ class Account:
         return self._budget.share
 
     def take(self, size: int) -> bool:
-        """Take bytes, if there is room and no other shard waits for it; returns whether they were taken."""
+        """Take bytes, if there is room and no other shard waits for room; returns whether they were taken."""
         budget = self._budget
         if not self.left and (self._is_small(size) or (not budget._line and budget._fits(size))):
             self._charge(size)
@@ -187,7 +187,7 @@ class Account:
         return self in self._budget._line
 
     def exceed(self) -> None:
-        """Take the room that the shard waits for even if the budget is full, because a task waits for the event."""
+        """Take the room that the shard waits for, even if the budget is full, because a task waits for the event."""
         if self.waits:
             self._budget._grant(self)
 
@@ -206,7 +206,7 @@ class Account:
         budget._serve()
 
     def leave(self) -> None:
-        """Free everything, for good, and cancel a wait for room."""
+        """Free all bytes and leave the budget for good. Cancels a wait for room."""
         budget = self._budget
         if self.left:
             return
@@ -230,7 +230,7 @@ class ShardRoom:
 
     Args:
         account: The shard's part of the budget.
-        waits: Called when it has begun to wait in line.
+        waits: Called when the shard has begun to wait in line.
     """
 
     def __init__(self, account: Account, waits: Callable[[], None]) -> None:
@@ -256,9 +256,9 @@ class ShardRoom:
     async def wait(self, size: int) -> None:
         """Wait in line for the room that `take` did not find.
 
-        If all readers of this shard wait for this event, everything before it is dropped, and it gets room whatever its size. If a reader is
-        behind, and another one has waited for `STARVING_SECONDS`, the event gets room and earlier ones are kept, for one event at a time. A
-        reader that is behind and does not move for `CLAIM_SECONDS` does not count.
+        If all readers of this shard wait for this event, everything before the event is dropped, and it gets room whatever its size. If one
+        reader is behind and another one has waited for `STARVING_SECONDS`, the event gets room and earlier events are kept, for one event at a
+        time. A reader that is behind and does not move for `CLAIM_SECONDS` does not count.
         """
         # Hold nothing while waiting: two shards that wait for each other's room would wait for ever.
         self.release()
@@ -280,7 +280,7 @@ class ShardRoom:
         self._waits = None
 
     async def occupy(self, size: int) -> None:
-        """Use the room for an event of `size` bytes with `EVENT_OVERHEAD`, and give back the rest. A small event waits for room here."""
+        """Use the room for an event of `size` bytes, including `EVENT_OVERHEAD`, and give back the rest. Waits if there is no room yet."""
         payload = size - EVENT_OVERHEAD
         if size > self._reserved and not self.take(payload):
             await self.wait(payload)

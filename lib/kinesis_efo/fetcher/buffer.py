@@ -23,17 +23,17 @@ from kinesis_efo.records.events import Event, first_number, has_record, last_rec
 logger = logging.getLogger(__name__)
 
 STARVING_SECONDS: Final = 2.0
-"""After a reader has waited this long for an event without room, the event exceeds the budget, even if another reader is behind."""
+"""After a reader has waited this long for an event that gets no room, the event exceeds the budget, even if another reader is behind."""
 
 CLAIM_SECONDS: Final = 30.0
-"""After a reader has taken nothing for this long while another one waits, no events are kept for it any more."""
+"""If a reader has taken nothing for this long while another one waits, no more events are kept for that reader."""
 
 AHEAD_SECONDS: Final = 5.0
-"""For this long, a query or a task waits ahead of a buffer that other queries use."""
+"""How long a query or a task waits if it is ahead of a buffer that other queries use."""
 
 
 class NotBufferedError(Exception):
-    """A buffer that several queries use does not have the rest of a range: the query has to fetch it for itself.
+    """A buffer that several queries use does not have the rest of a range, so the query has to fetch the rest for itself.
 
     Attributes:
         left: The rest of the range.
@@ -51,11 +51,11 @@ class BufferedEvent(NamedTuple):
     """The description of a buffered event.
 
     Attributes:
-        through: The position after it.
+        through: The position at the end of the event.
         size: Its bytes in the buffer.
         records: Kinesis records in it.
-        last: Its last record, if it has one and the payload is still buffered; of number 0 if it is at `through`, as that of most events:
-            reports of 8,000 busy shards are a tenth shorter so.
+        last: Its last record, if it has one and its payload is still buffered. The number 0 stands for a last record at `through`, as most
+            events have: this makes reports a tenth shorter.
         marks: When its records arrived in the stream, if that is noted.
     """
 
@@ -82,12 +82,12 @@ class BufferedEvent(NamedTuple):
 class ShardBuffer(EventIndex):
     """The events of one shard between `start` and `end`: an index of them, and their payloads.
 
-    Arrival times are noted with a resolution of `arrival_step` milliseconds; None: they are not.
+    Arrival times are noted with a resolution of `arrival_step` milliseconds; if that is None, they are not noted.
 
     Attributes:
         room: Room for the next events.
         last_record: The last record before `start` that this buffer has held; None if there was none.
-        quiet: The newest events, if they have no records.
+        quiet: Decides from the newest events whether the shard has no more records for now.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ShardBuffer(EventIndex):
 
     @property
     def held(self) -> int:
-        """Bytes of the budget that it holds, including those reserved for the next event."""
+        """Bytes of the budget that the buffer holds, including those reserved for the next event."""
         return self._account.held
 
     # -- filling
@@ -157,13 +157,13 @@ class ShardBuffer(EventIndex):
 
     def covers(self, position: Position) -> bool | None:
         covered = not self._closed and super().covers(position)
-        # While nothing comes, there is no first event to wait for.
+        # If the shard seems to have no more records, do not wait for a first event, which may never come.
         return False if covered is None and self.quiet.believed() else covered
 
     def entries_since(self, told: int) -> tuple[list[BufferedEvent], int]:
-        """The events since the last call, and the number of events so far.
+        """The events since the last call, and the number of all events so far.
 
-        The last one is repeated if it is idle, because its position may have grown. `told` is the number that the last call returned; 0 at first.
+        If the last event is idle, it is returned again, because its position may have grown. `told` is the number from the last call, or 0.
         """
         first = max(0, min(told - self.compacted, len(self) - int(self.idle)))
         entries = []
@@ -179,10 +179,10 @@ class ShardBuffer(EventIndex):
     def reading(
         self, after: Position, through: Position, last: int | None = None, asked_at: float = -inf
     ) -> Iterator[Cursor]:
-        """Open a cursor for the range `(after, through]`. Events after the cursor are kept while it is open.
+        """Open a cursor for the range `(after, through]`. While the cursor is open, the events after it are kept.
 
         Args:
-            last: The number of its last record, if known.
+            last: The sequence number of the range's last record, if known.
             asked_at: When the range was requested, monotonic seconds.
         """
         cursor = Cursor(self, after, through, last, asked_at)
@@ -195,12 +195,12 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def commit(self, position: Position) -> None:
-        """Drop the events before a position, which no query needs any more."""
+        """Drop the events before a position, because no query needs them any more."""
         if self.covers(position):
             self._evict(self.index_after(position))
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """The number of the last record of a range; None if the range has none or it is unknown."""
+        """The sequence number of the last record of a range; None if the range has none, or it is unknown."""
         index = self.index_after(through)
         payload = self._payloads[index] if index < len(self._payloads) and not through.is_end else None
         if payload is None or (first := first_number(payload)) is None:
@@ -210,9 +210,9 @@ class ShardBuffer(EventIndex):
         return last if last is not None and after.precedes(last) else None
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:
-        """The last record up to a committed position; None if there was none or it is unknown.
+        """The last record up to a committed position; None if there was none, or it is unknown.
 
-        The position is the end of an event, or within one, as the end of a query may be.
+        The position is the end of an event, or lies within an event, as the end of a query may.
         """
         if position == self.start:
             return self.last_record
@@ -231,7 +231,7 @@ class ShardBuffer(EventIndex):
     def _exceed_if_starving(self) -> None:
         if not self._account.waits:
             return
-        # A reader that is done does not count, although it may still be open.
+        # A reader that is done does not count, although its cursor may still be open.
         unfinished = [cursor for cursor in self._cursors if not cursor.done]
         waiting = [cursor for cursor in unfinished if self._is_at_end(cursor.position)]
         if not waiting:
@@ -254,7 +254,7 @@ class ShardBuffer(EventIndex):
         return self.gone <= self._extra - self.compacted < len(self)
 
     def _drop_what_exceeds(self, read: Position) -> None:
-        # Events that exceeded the budget are dropped when they are read: they may block the next reader.
+        # Events that exceeded the budget are dropped as soon as they are read, because they may block the next reader.
         if self._exceeded and all(cursor.given_up for cursor in self._cursors):
             self._exceeded = False
             self._evict(self.index_after(read))
@@ -277,8 +277,8 @@ class Cursor:
 
     Attributes:
         position: The end of the last event that the reader took.
-        settled: The end of the last event with records that it took.
-        beyond: The payload of the next event, if that reaches beyond the last record of the range without having it. None if it does not.
+        settled: The end of the last event with records that the reader took.
+        beyond: If the next event goes beyond the last record of the range without having it: its payload, or [] if it has none. Else None.
         given_up: Whether no events are kept for the reader, because it did not move while another one waited.
     """
 
@@ -315,7 +315,7 @@ class Cursor:
         return 0.0 if self._waits_since is None else now - self._waits_since
 
     def lags(self, now: float) -> bool:
-        """Whether the reader has taken nothing for `CLAIM_SECONDS` while another one waits. Called only while one waits."""
+        """Whether the reader has taken nothing for `CLAIM_SECONDS` while another one waits. Called only while another one waits."""
         if self._holds_up_since is None:
             self._holds_up_since = now
         if not self.given_up and now - self._holds_up_since >= CLAIM_SECONDS:
@@ -333,9 +333,9 @@ class Cursor:
     def done(self) -> bool:
         """Whether the reader has all of its range.
 
-        A range that was planned up to a record is complete when that was read; any other, when its end position was reached. But no event
-        need ever have that position: GetRecords returns no positions without records, and SubscribeToShard may choose others. As the end
-        is in the past, such a range is also complete if the shard seems to have no more records now.
+        A range with a known last record is complete when that record was read. Any other range is complete when its end position was reached.
+        But there may be no event with that position: GetRecords returns no positions without records, and SubscribeToShard may choose others.
+        As the end is in the past, such a range is also complete if the shard seems to have no more records now.
         """
         if self._last is not None:
             return self._found
@@ -352,7 +352,7 @@ class Cursor:
         Stops after the event that exceeds `max_bytes`.
 
         Raises:
-            FetcherError: The buffer does not cover the cursor (any more).
+            FetcherError: The buffer does not cover the position of the cursor.
         """
         buffer = self._buffer
         if buffer.covers(self.position) is False:

@@ -21,10 +21,10 @@ from kinesis_efo.positions import ShardKey
 
 
 class FetcherCollector:
-    """Gives the samples of one fetcher, with the attributes `about`; at most `shards` shards have samples of their own.
+    """Gives the samples of one process, with the attributes `about`; at most `shards` shards have samples of their own.
 
-    There is no fetcher if fetchers are in other processes. There are no leases, and no counts of the run's queries and of those that are
-    catching up, if the run is in another process. `now` returns the monotonic time, seconds.
+    `fetcher` is None if the fetchers are in other processes. `leases` and `queries` are None if the run is in another process. `queries`
+    returns the numbers of the run's queries and of those that are catching up. `now` returns the monotonic time, seconds.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class FetcherCollector:
         self._queries = queries
 
     def __call__(self) -> Iterator[Sample]:
-        """All present values. A stream's counts are one sample per shard, to be added up."""
+        """The samples of all present values. Each count of a stream comes as one sample per shard; these have to be added up."""
         if self._fetcher is not None:
             yield from self._of_fetcher(self._fetcher)
         if self._leases is not None:

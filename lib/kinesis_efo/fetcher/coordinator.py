@@ -1,4 +1,4 @@
-"""The interface of a fetcher to the run that gives it shards to read."""
+"""What a fetcher needs of the run that gives it shards to read."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class Coordinator(Protocol):
     failure: Failure
 
     def may_read(self, shard: ShardKey) -> bool:
-        """Whether the fetcher may read a shard now, by the clock: right even after the process was suspended."""
+        """Whether the fetcher may read a shard now. This depends on the clock, so it is right even after the process was suspended."""
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait until a subscription to a shard may be opened: another fetcher or run may have it by now."""
+        """Wait until a subscription to a shard may be opened, because another fetcher or run may have the shard by now."""
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """The error of a read that has waited `seconds` in vain for permission to read its shard."""
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """The time up to which all records that arrived are at or before a position, epoch seconds of Kinesis' clock; None if unknown."""
+        """A time, epoch seconds by Kinesis' clock: all records that arrived before it are at or before `position`. None if unknown."""
 
 
 class ShardListener(Protocol):
     """Is told in which shards something happens, in the fetcher's event loop."""
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
-        """Something has happened in these shards: look at them next time."""
+        """Note that something has happened in these shards, so that they are looked at next time."""
 
     def wake(self) -> None:
         """Look at the touched shards now."""

@@ -27,18 +27,18 @@ from kinesis_efo.records.events import ChildShard, Event, EventHead
 logger = logging.getLogger(__name__)
 
 _CLOCK_SECONDS: Final = 2.0
-"""Margin for the error of Kinesis' clock as known here: a record that arrived this long after a feed's start certainly did so."""
+"""Margin for errors of the clock. A record with an arrival time this long after the start of a feed certainly arrived after the start."""
 
 _STUCK_EVENTS: Final = 3
 _STUCK_SECONDS: Final = 2.0
-"""If the lag does not shrink over this many events without records and this time, the server's lag is wrong."""
+"""If the lag does not shrink over this many events without records and this many seconds, the lag that the server reports is wrong."""
 
 _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 
 
 @dataclass(slots=True)
 class FetchCounts:
-    """The number of events, or of responses of GetRecords, that a fetcher has received, and the bytes of their payloads."""
+    """The number of events, or of GetRecords responses, that a fetcher has received, and the bytes of their payloads."""
 
     events: int = 0
     bytes: int = 0
@@ -50,14 +50,14 @@ class ShardFeed:
     Args:
         subscribe: Makes a subscription that delivers into a sink, from a position on.
         listener: Told when the buffer has changed.
-        ended: Called with the children when the last event of the shard has arrived.
+        ended: Called with the shard's children when the last event of the shard has arrived.
         failed: Called with the error if the shard cannot be read any more.
         counts: Counts what is received.
         fail_on_data_loss: Whether a shard that is gone fails the query; else it counts as read to its end.
         arrival_step: Resolution of the noted arrival times, milliseconds; None: they are not noted.
 
     Attributes:
-        tip: The tip when fetching began: all records that had arrived by then are at or before it. None if unknown.
+        tip: The tip when fetching began: all records that had arrived by then are at or before this position. None if unknown.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ShardFeed:
     def from_position(self, position: Position) -> ShardBuffer:
         """The buffer that has or will receive everything after `position`. Restarts the subscription there if necessary.
 
-        A buffer that will only know with its first event is taken to cover the position; readers wait for that event.
+        If only the first event will show whether a buffer covers the position, the buffer is kept, and readers wait for that event.
         """
         if self.buffer is None or self.buffer.covers(position) is False:
             return self.begin(position)
@@ -117,7 +117,7 @@ class ShardFeed:
         return self._clock.monotonic() - self.buffer.quiet.since
 
     def read_until(self, position: Position) -> float | None:
-        """The time up to which all records that arrived are at or before a position, epoch seconds; None if unknown."""
+        """A time, epoch seconds: all records that arrived before it are at or before `position`. None if unknown."""
         subscription = self._subscription
         if subscription is None or self.buffer is None or self.buffer.end != position:
             return None
@@ -126,8 +126,8 @@ class ShardFeed:
     def _note_tip(self, event: Event, began: float) -> bool:
         """Set `tip` if the last event of the buffer reveals it; returns whether it did.
 
-        A single event without lag is enough: a tip that is too early loses nothing, as a query that ends there continues there the next time.
-        Fetching began at `began`, epoch seconds by Kinesis' clock.
+        A single event without lag is enough, because a tip that is too early loses nothing: a query that ends there continues there the next
+        time. `began` is when fetching began, epoch seconds by Kinesis' clock.
         """
         if self.tip is not None or self.buffer is None:
             return False
@@ -144,7 +144,7 @@ class ShardFeed:
 
     @property
     def unseen(self) -> float | None:
-        """Age in seconds after which every record of the stream is before the end of the buffer; None if unknown."""
+        """Seconds: all records that arrived in the stream longer ago than this are before the end of the buffer. None if unknown."""
         if self.millis_behind is None:
             return None
         return self._clock.monotonic() - self._heard_at + self.millis_behind / 1000
@@ -153,7 +153,7 @@ class ShardFeed:
         """Stop fetching and drop the buffer; returns a task that is done when the connection is closed."""
         task, self._task = self._task, None
         buffer, self.buffer = self.buffer, None
-        # The subscription would keep the buffer with its payloads for as long as the feed lives.
+        # Drop the subscription, because it would keep the buffer with its payloads for as long as the feed lives.
         self._subscription = None
         self.millis_behind = self.tip = None
         if task is not None:
@@ -163,14 +163,14 @@ class ShardFeed:
         return task
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
-        """ListShards has the shard as closed: it ends when `last` has been read."""
+        """Note that the shard is closed, as ListShards says: it ends when everything up to the sequence number `last` has been read."""
         self._closing = (last, children)
         if self._subscription is not None:
             self._subscription.close_at(last, children)
 
     async def _fill(self, buffer: ShardBuffer, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            # A shard has one subscription, so close the old connection before the next is opened.
+            # A shard can have one subscription only, so close the old connection before the next is opened.
             await asyncio.gather(before, return_exceptions=True)
         try:
             subscription = self._subscription = self._subscribe(buffer.end, _Filling(self, buffer))
@@ -191,14 +191,14 @@ class ShardFeed:
 
     def _announce(self) -> None:
         self.news.notify()
-        # Readers have to see that nothing arrived up to this position. It must not wake a poll: 256 idle shards do this 50 times a second.
+        # Readers have to see a new position without records, too. It must not wake a poll, because 256 idle shards do this 50 times a second.
         self._listener.touch((self.key,))
         if self.buffer is None or not self.buffer.idle:
             self._listener.wake()
 
 
 def _tells_tip(event: Event, began: float) -> bool:
-    """Whether the buffer reaches the tip as of `began` (epoch seconds) with an event that was sent since."""
+    """Whether this event shows that the buffer has reached the tip as of `began`, epoch seconds."""
     head = event.head
     if head.continuation is None or not head.millis_behind:
         return True
@@ -212,7 +212,7 @@ def _is_stuck(quiet: Quiet) -> bool:
 
 
 class _Filling:
-    """The sink of one subscription. What an earlier subscription still delivers goes into a closed buffer."""
+    """The sink of one subscription. Events that an earlier subscription still delivers go into the closed buffer of that subscription."""
 
     def __init__(self, feed: ShardFeed, buffer: ShardBuffer) -> None:
         self._feed = feed
@@ -230,7 +230,7 @@ class _Filling:
         await self._buffer.admit(event, came)
         if feed.buffer is not self._buffer:
             return
-        # The time of arrival, not the time when there was room for it.
+        # Use the time when the event came, not the time when there was room for it.
         feed.millis_behind, feed._heard_at = event.head.millis_behind, came
         tells_tip = feed._note_tip(event, self._began)
         turns_quiet = not believed and self._buffer.quiet.believed()

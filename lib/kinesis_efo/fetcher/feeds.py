@@ -15,7 +15,7 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class Feeds:
-    """One feed per shard, made when it is needed and the shard may be read; implements `SharedBuffers`."""
+    """The feeds of one fetcher: one per shard, made when it is needed and the shard may be read. Implements `SharedBuffers`."""
 
     withholds: Final = False
 
@@ -89,7 +89,7 @@ class Feeds:
         return feed.begin(position) if feed is not None else None
 
     def follow(self, positions: Mapping[ShardKey, Position]) -> None:
-        """Close the feeds of shards that are not read."""
+        """Set which shards are read, and close the feeds of all others."""
         self._offset = positions
         for key in self._feeds.keys() - positions.keys():
             self._close_unneeded(key)
@@ -104,10 +104,10 @@ class Feeds:
                 feed.close()
                 del self._feeds[key]
             elif feed.buffer is not None:
-                # Even if the position has not changed: this drops events that were fetched again for a task.
+                # Commit a position that has not changed, too, because this drops events that were fetched again for a task.
                 feed.buffer.commit(position)
                 if self._committed.get(key) != position:
-                    # There is none if the feed began after that position.
+                    # The last record is unknown if the feed began after the position.
                     record = feed.buffer.last_record_up_to(position)
                     if record is not None:
                         records[key] = record
@@ -154,7 +154,7 @@ class Feeds:
     # -- inside
 
     def _close_unneeded(self, key: ShardKey) -> None:
-        """Close the feed of a shard that no query reads any more: it was opened for a repeated read of a range."""
+        """Close the feed of a shard that no query and no task reads any more."""
         if self._offset is None or self._readers[key] > 0:
             return
         position = self._offset.get(key)

@@ -1,4 +1,4 @@
-"""The fetcher: has a feed for each shard that it may read, and serves ranges from them.
+"""The fetcher: has a feed for each shard that it may read, and serves ranges of the shards to tasks from these feeds.
 
 It lives in one event loop and is not thread-safe. Positions from Spark's offsets decide what is read.
 """
@@ -37,7 +37,7 @@ READ_CHUNK_BYTES: Final = 1 << 20
 _LOOK_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 1.0
 _PAST_SECONDS: Final = 10.0
-"""How long a range waits for a record older than the retention."""
+"""How long a range waits at most, if its last record is older than the retention and `failOnDataLoss` is false."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,16 @@ class FetcherSettings:
 
 
 class Fetcher:
-    """Fetches shards.
+    """Fetches shards, and serves ranges of them.
 
-    If it is `apart`, it lets one query catch up, with GetRecords, and leaves the watch over the streams to the run's fetcher.
+    If it is `apart`, it reads with GetRecords for one query that catches up; the run's fetcher then watches the streams.
 
     Attributes:
         budget: The bytes that all shards share.
         feeds: The feeds of the shards.
         counts: What it has received.
-        shared: Whether several queries share it, and the run in another process decides which of them catch up.
-        refused: Called if Kinesis refuses access; None: that ends reading.
+        shared: Whether several queries share this fetcher, and the run in another process decides which of them catch up.
+        refused: Called if Kinesis refuses access; None: such an error ends all reading.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Fetcher:
         self._allowed = Signal()
 
     def start(self, coordinator: Coordinator, shard_listener: ShardListener) -> None:
-        """Watch the streams, and read the shards that the coordinator allows; the listener is told in which something happens."""
+        """Watch the streams, and read the shards that the coordinator allows. The listener is told in which shards something happens."""
         self._coordinator, self._shard_listener = coordinator, shard_listener
         coordinator.failure.on_set(self._wake_all)
         if not self._apart:
@@ -104,10 +104,7 @@ class Fetcher:
 
     @property
     def new_apart(self) -> Callable[[Budget], Fetcher] | None:
-        """Makes a fetcher with GetRecords for a query that catches up in the same streams, not started, given the bytes that it may buffer.
-
-        None if a stream has no transport with GetRecords.
-        """
+        """Makes a fetcher with its own budget for a query that catches up; None if a stream cannot be read with GetRecords."""
         if any(stream.apart is None for stream in self._streams.streams.values()):
             return None
         return lambda budget: Fetcher(self._streams, budget, self._settings, self._clock, apart=True)
@@ -122,7 +119,7 @@ class Fetcher:
         await asyncio.gather(*closing, return_exceptions=True)
 
     def allowed(self) -> None:
-        """Wake the waiting reads: more shards may be read now."""
+        """Wake the waiting reads, because more shards may be read now."""
         self._allowed.notify()
 
     # -- how it is doing
@@ -135,7 +132,7 @@ class Fetcher:
         return any(at is None or at >= long_ago for at in handed)
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
-        """The status of each shard of one stream, or of all."""
+        """The status of each shard of one stream; None: of all streams."""
         now = self._clock.monotonic()
         return [
             self._status(feed.key, feed.buffer, now)
@@ -174,7 +171,7 @@ class Fetcher:
         return self._streams.stream(key.stream).hash_range(key.shard)
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
-        """Open the feeds of ranges without a known last record: one after the other, each would wait for an event for some seconds.
+        """Open the feeds of all ranges without a known last record, so that they wait for events together and not one after the other.
 
         Returns the time of this call, monotonic seconds.
         """
@@ -197,9 +194,9 @@ class Fetcher:
         Args:
             wanted: The range.
             asked_at: When the range was requested, monotonic seconds; None: now.
-            may_restart: Whether the subscription may restart if the buffer does not have the range; None: as `alone`. It raises if the
-                query has failed.
-            alone: Whether the loss of the range fails the fetcher, and not only this task; None: unless several queries share it.
+            may_restart: Returns whether the subscription may restart if the buffer does not have the range; raises if the query has failed.
+                None: it may if the fetcher is not `shared`.
+            alone: Returns whether a failed read of the range fails the fetcher, and not only this task; None: if the fetcher is not `shared`.
 
         Raises:
             DataLossError: The last record of the range is lost, and losses fail the query.
@@ -212,7 +209,7 @@ class Fetcher:
         """Seconds without progress after which a range fails."""
         settings, stream, last = self._settings, self._streams.stream(wanted.key.stream), wanted.last
         if last is not None and not settings.fail_on_data_loss and await stream.is_past(wanted.key.shard, last):
-            # Continue soon without that record: else each range would wait for long, while more records expire.
+            # Continue soon without that record. Otherwise each range would wait for long, while more records expire.
             return min(settings.timeout, _PAST_SECONDS)
         return settings.timeout
 
@@ -258,7 +255,7 @@ class Fetcher:
         return not self.shared
 
     def _listed(self, name: str) -> None:
-        """Note the ends of closed shards, after a listing."""
+        """Note the ends of closed shards after a listing of the stream."""
         stream = self._streams.stream(name)
         for feed in self.feeds:
             key = feed.key
@@ -274,7 +271,7 @@ class Fetcher:
 
 
 class _RangeReading:
-    """Reads one range for a task: from the buffer of its shard, which begins again at Kinesis for what it does not have.
+    """Reads one range for a task from the buffer of its shard. What the buffer does not have is read from Kinesis again.
 
     Attributes:
         handed_at: When the task got the payloads that it is working on, monotonic seconds; None while it waits for some.
@@ -317,10 +314,10 @@ class _RangeReading:
                             self.handed_at = self._clock.monotonic()
                             yield payloads
                             self.handed_at = None
-                            # After the yield, because a task may take its time.
+                            # Note this after the yield, because a task may take its time.
                             self._shortfall.progressed(self._clock.monotonic())
         except (DataLossError, RetriesExhaustedError) as error:
-            # Another attempt would wait as long again. With other queries on the shard, only this task fails.
+            # Fail the fetcher, because another attempt would wait as long. If other queries use the shard, only this task fails.
             if self._alone():
                 fetcher._failed(error)
             raise
@@ -328,7 +325,7 @@ class _RangeReading:
             fetcher._readings.remove(self)
 
     async def _feed(self) -> ShardFeed:
-        """Wait for the permission to read the shard, and return its feed. After a crash, the old lease has to expire first."""
+        """Wait for the permission to read the shard, and return its feed. After a crash, the lease of the earlier run has to expire first."""
         fetcher, key = self._fetcher, self._left.key
         patience = fetcher._settings.patience
         give_up_at = self._clock.monotonic() + patience
@@ -342,12 +339,12 @@ class _RangeReading:
         return feed
 
     def _may_read_here(self) -> bool:
-        """Whether the buffer has the rest of the range, or may begin again there. A query's own fetcher may not once it is refused."""
+        """Whether the buffer has the rest of the range, or may restart there. False if GetRecords is refused to a query's own fetcher."""
         fetcher, left = self._fetcher, self._left
         return self._may_restart() or not (fetcher._apart or not fetcher.feeds.covers(left.key, left.after))
 
     async def _buffered(self, feed: ShardFeed) -> AsyncGenerator[list[bytes], None]:
-        """The payloads from the present buffer of a feed. Ends with the range, or if its rest does not come from this buffer."""
+        """The payloads of the range from the present buffer of a feed. Ends with the range, or if the rest does not come from this buffer."""
         key, after, through, last = self._left
         buffer = _buffer_for(feed, self._left)
         with buffer.reading(after, through, last, self._asked_at) as cursor:
@@ -381,7 +378,7 @@ class _RangeReading:
         self._over = self._shortfall.heard(cursor.position, buffer.quiet)
         is_ahead = not self._may_restart() and buffer.ends_before(cursor.position)
         if is_ahead and self._clock.monotonic() - self._began_at >= AHEAD_SECONDS:
-            # Another query reads before the range.
+            # Other queries use the buffer at a position before this range.
             raise NotBufferedError(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))
         return not self._over
 

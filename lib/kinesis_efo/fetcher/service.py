@@ -19,7 +19,7 @@ from kinesis_efo.fetcher.work import GET, TOGETHER_BYTES, GetTicket, RangeLabel
 from kinesis_efo.positions import ShardKey, ShardRange
 
 WORD_SECONDS: Final = 5.0
-"""While a call has nothing to send, it sends an empty part this often, so that its caller knows that the fetcher lives."""
+"""A call that has nothing to send sends an empty part this often, so that its caller knows that the fetcher lives."""
 
 Chunks = list[tuple[RangeLabel, list[bytes]]]
 
@@ -31,7 +31,7 @@ class RangeSource(Protocol):
         """First and last hash key of a shard; None if unknown."""
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
-        """Prepare for the reading of ranges; returns the time of this call, monotonic seconds."""
+        """Prepare for reading these ranges; returns the time of this call, monotonic seconds."""
 
     def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover a range, some at a time; `asked_at` is the result of `expect`."""
@@ -40,8 +40,8 @@ class RangeSource(Protocol):
 class FetcherService(Service):
     """Serves tasks; see `Service`.
 
-    `source` returns from what the tasks of a query read, by the query's name, or raises `FetcherUnreachableError`. A call that has nothing
-    to send says so after `word_seconds`.
+    `source` takes the name of a query and returns what its tasks read from, or raises `FetcherUnreachableError`. A call that has nothing
+    to send sends an empty part after `word_seconds`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class FetcherService(Service):
         return None
 
     def _get(self, call: Call, ticket: GetTicket) -> None:
-        """Send the payloads of some ranges, with the labels of their ranges."""
+        """Send the payloads of the ticket's ranges, each with the label of its range."""
         getting = _Getting(self.run(call, self._served(ticket.query)), ticket.ranges)
         coming: concurrent.futures.Future[Chunks] | None = None
         try:
@@ -73,7 +73,7 @@ class FetcherService(Service):
                         return
                     coming = None
                 else:
-                    # Tell the waiting client that the fetcher lives. This goes through the event loop, so it has to live, too.
+                    # Tell the waiting client that the fetcher lives. As this goes through the event loop, it also shows that the loop runs.
                     some = self.run(call, getting.so_far())
                 if some:
                     head = [(label, [len(payload) for payload in payloads]) for label, payloads in some]
@@ -108,7 +108,7 @@ class _Getting:
         return self._taken()
 
     async def so_far(self) -> Chunks:
-        """What a running `some` has found, or an empty part for the range that it waits for. Keeps the order."""
+        """What a running `some` has found so far, or an empty part for the range that it waits for. Keeps the order of the payloads."""
         if self._reading is None or self._reading.done():
             return []
         return self._taken() or [(self._label, [])]
@@ -118,7 +118,7 @@ class _Getting:
         return ready
 
     async def close(self) -> None:
-        """Release the buffers."""
+        """Stop reading, and release the buffers."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -130,7 +130,7 @@ class _Getting:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
-                fetcher.expect(ranges)  # after a restart, the first call may have come before reading was allowed
+                fetcher.expect(ranges)  # after a restart, the first `expect` may have come before reading was allowed
             self._label = RangeLabel(index, await fetcher.hash_range(wanted.key))
             try:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:

@@ -1,4 +1,4 @@
-"""Watches that a range is read to its end: warns while it waits, and fails it in the end. No range waits for ever or ends early."""
+"""Makes sure that no range waits for ever or ends early: warns while a range waits for records, and gives it up in the end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kinesis_efo.positions import Position, ShardRange
 logger = logging.getLogger(__name__)
 
 WARN_SECONDS: Final = 30.0
-"""Time without progress of a range until a warning, and between warnings."""
+"""Time until there is a warning that a range makes no progress, and between two such warnings."""
 
 
 class Shortfall:
-    """Watches one range, and gives it up after `timeout` seconds without progress, `subscribe.retryTimeout`.
+    """Watches one range, and gives it up after `timeout` seconds without progress, the option `subscribe.retryTimeout`.
 
-    `waits_for` describes what the range waits for. `fail`: a lost record fails the query. Times are monotonic seconds.
+    `waits_for` describes what the range waits for. `fail` is whether a lost record fails the query. Times are monotonic seconds.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Shortfall:
         self._moved_at = self._warned_at = now
 
     def progressed(self, now: float) -> None:
-        """Records of the range have arrived."""
+        """Note that records of the range have arrived."""
         self._progress_at, self._beyond_since = now, None
 
     def look(self, position: Position, now: float) -> None:
@@ -56,7 +56,7 @@ class Shortfall:
     def went_beyond(self, position: Position, now: float) -> bool:
         """Note that an event has reached beyond the last record of the range without having it.
 
-        Returns whether the range ends here, as `failOnDataLoss=false` asks. If not, read again.
+        Returns whether the range ends here, as `failOnDataLoss=false` asks. If not, the caller reads from Kinesis again.
 
         Raises:
             DataLossError: This has happened for too long.
@@ -66,7 +66,7 @@ class Shortfall:
         return seconds >= self._timeout and self._gone(position, seconds, "later records came without it, each time")
 
     def heard(self, position: Position, quiet: Quiet) -> bool:
-        """Check the newest events, which have no records.
+        """Check for how long the newest events have had no records.
 
         Returns whether the range ends here, as `failOnDataLoss=false` asks.
 

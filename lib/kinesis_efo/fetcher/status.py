@@ -1,4 +1,4 @@
-"""The status of shards and queries, as fetchers report it to the run, and the run to tools. Pure."""
+"""The status of shards and queries, as fetchers report it to the run, and as the run reports it to tools. Pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
     """The counts of a shard's subscriptions.
 
     Attributes:
-        state: The state of the present one, a `kinesis.stats.State`.
-        opened: How many were opened.
-        failures: How many failed.
+        state: The state of the present subscription, a `kinesis.stats.State`.
+        opened: The number of subscriptions that were opened.
+        failures: The number of subscriptions that failed.
         arrived: Bytes received.
         age: Seconds since the last event, at the time of the report; None before the first.
         records: Kinesis records received; None if the run's version does not report them.
@@ -42,7 +42,7 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, stats: SubscriptionStats, now: float) -> Subscription:
-        """The message for a shard's counts, at a monotonic time in seconds."""
+        """Make the message from a shard's counts, at the monotonic time `now`, seconds."""
         failures = sum(stats.failures.values())
         return cls(stats.state.value, stats.opened, failures, stats.bytes, stats.silence(now), stats.records)
 
@@ -59,10 +59,10 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
         waiting: Seconds for which the oldest of these records has waited to be processed; None if none waits.
         behind: Milliseconds by which the last event was behind the tip, plus the silence since if that is longer than usual; None before
             the first event.
-        fetcher: Its fetcher, as `<number> on <host>`; None if there is only one.
+        fetcher: Its fetcher, as `<number> on <host>`; None if the run has only one.
         subscription: The counts of its subscriptions; None if unknown.
-        done: The position up to which it is processed, by the slowest query; None if unknown.
-        query: The number of that query; None if there is only one.
+        done: The position up to which the slowest query has processed it; None if unknown.
+        query: The number of that query; None if the run has only one.
     """
 
     stream: str
@@ -96,14 +96,14 @@ class QueryShard(msgspec.Struct, frozen=True, array_like=True):
     """The status of one query in one shard.
 
     Attributes:
-        stream: Logical name of its stream.
+        stream: Logical name of the shard's stream.
         shard: Shard id.
-        done: The position up to which the query has processed it.
+        done: The position up to which the query has processed the shard.
         records: Kinesis records fetched after this position. If the query catches up, more may be unread.
         bytes: Bytes of their events.
         millis: Milliseconds by which the query is behind the tip; None if unknown.
-        held: Bytes that its claim keeps in the shared buffer.
-        apart: Whether it catches up in the shard.
+        held: Bytes that the query's claim keeps in the shared buffer.
+        apart: Whether the query catches up in the shard.
     """
 
     stream: str
@@ -122,8 +122,8 @@ class QueryStatus(msgspec.Struct, frozen=True):
     Attributes:
         number: Its number in the run, in the order of joining.
         streams: Logical names of its streams.
-        checkpoint: The id in the marks of its offsets, as in Spark's checkpoint; None before it has begun.
-        millis: Milliseconds by which its worst shard is behind the tip; None if unknown for all shards.
+        checkpoint: The id of Spark's checkpoint, from the marks of the query's offsets; None before the query has begun.
+        millis: Milliseconds by which it is behind the tip in its worst shard; None if unknown for all shards.
         stream: That shard's stream.
         shard: That shard's id.
         records: Kinesis records fetched for it and not yet processed.
@@ -132,7 +132,7 @@ class QueryStatus(msgspec.Struct, frozen=True):
         bytes_done: Bytes of their events.
         held: Bytes that its claims keep in the shared buffers.
         apart: The number of shards in which it catches up, with GetRecords.
-        calls: Responses to these calls.
+        calls: The number of responses to its GetRecords calls.
         arrived: Bytes of these responses.
         shards: Its shards, if requested.
         name: Its name in Spark; None if it has none or it is unknown.
@@ -157,7 +157,7 @@ class QueryStatus(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Its name in texts.
+        """The query's name in log lines and messages.
 
         >>> QueryStatus(2, ["orders"], "7c1f09ab").label
         'query 2 (checkpoint 7c1f09ab)'
@@ -203,7 +203,7 @@ class StatusAccess(msgspec.Struct, frozen=True):
     token: str
 
     def to_text(self) -> str:
-        """The text for the row, compressed: a row of over 1 KB costs twice as much to renew."""
+        """The text for the row. It is compressed, because a row of over 1 KB costs twice as much to renew."""
         address, pem = self.address, self.address.certificate
         der = None if pem is None else ssl.PEM_cert_to_DER_cert(pem)
         packed = (address.namespace, address.port, address.hosts, der, self.token)

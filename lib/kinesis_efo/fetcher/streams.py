@@ -1,4 +1,4 @@
-"""All streams of a run: answers by `ShardKey` and offset what `Stream` answers by shard id, and lists their shards now and then."""
+"""All streams of a run. Like `Stream`, but with `ShardKey` in place of shard ids; also lists the shards now and then."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LIST_SHARDS_SECONDS: Final = 60.0
 """Time between two listings of a stream's shards. A parent's last event usually announces its children earlier."""
 
 LIST_AGAIN_SECONDS: Final = 2.0
-"""The same, while an announced child has an unknown parent."""
+"""Time between two listings while an announced child has an unknown parent."""
 
 
 class Streams:
-    """The streams of a run, by logical name. If it `may_grow`, a missing stream may be added later."""
+    """The streams of a run, by logical name. With `may_grow`, a missing stream may be added later."""
 
     def __init__(self, streams: dict[str, Stream], *, may_grow: bool = False) -> None:
         self.streams: Final = streams
@@ -39,7 +39,7 @@ class Streams:
 
         Raises:
             FetcherError: The checkpoint has the stream, but the query does not read it.
-            FetcherUnreachableError: It is not listed yet.
+            FetcherUnreachableError: The stream has not been listed yet.
         """
         try:
             return self.streams[name]
@@ -96,7 +96,7 @@ class Streams:
         await all_of(*(stream.identify() for stream in self.streams.values()))
 
     def identity(self, name: str) -> StreamIdentity:
-        """The identity of the stream that has a logical name now."""
+        """The identity of the stream that now has this logical name."""
         return self.stream(name).identity
 
     def starting(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
@@ -120,8 +120,8 @@ class Streams:
         return [ShardKey(key.stream, shard) for shard in self.stream(key.stream).lineage.ancestors((key.shard,))]
 
     def lease_info(self, key: ShardKey, position: Position) -> LeaseInfo:
-        """The content of a shard's row when it is created."""
-        # The lineage has children that a last event has announced before ListShards does.
+        """The content of a new row of a shard in the lease table."""
+        # Ask the lineage, because it knows the children that a parent's last event has announced before ListShards does.
         lineage = self.stream(key.stream).lineage
         if key.shard not in lineage:
             return LeaseInfo(position)
@@ -136,7 +136,7 @@ class Streams:
     def _of_lineage(
         self, choose: Callable[[Lineage, Mapping[str, Position]], Iterable[str]], reached: Mapping[ShardKey, Position]
     ) -> list[ShardKey]:
-        """Shards that a lineage chooses by their positions. Without an end, nothing changes in a stream."""
+        """The shards that `choose` returns for the streams with an ended shard. In other streams, nothing can start or be dropped."""
         return [
             ShardKey(name, shard)
             for name, positions in by_stream(reached).items()

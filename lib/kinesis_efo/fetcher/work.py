@@ -1,6 +1,6 @@
-"""The messages of calls to fetchers and to a run with fetchers in other processes, and the client of the latter.
+"""The messages of calls to fetchers, and of calls to a run that has fetchers in other processes; and the client of such a run.
 
-Tasks call both. A fetcher of another process has up to two calls to the run at a time: `work` waits for work, `report` sends what has
+Tasks call both. A fetcher in another process makes up to two calls to the run at a time: `work` waits for work, `report` sends what has
 arrived.
 """
 
@@ -20,7 +20,7 @@ from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.records.events import ChildShard
 
 TOGETHER_BYTES: Final = 1 << 20
-"""Approximate bytes of payloads that are sent together. What fits into the processor's cache is fastest."""
+"""Approximate bytes of payloads that are sent together. A size that fits into the processor's cache is fastest."""
 
 GET: Final = "get"
 WORK: Final = "work"
@@ -37,7 +37,7 @@ class GetTicket(msgspec.Struct, frozen=True):
 
 
 class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
-    """The range of some payloads, by its index in the ticket; and the first and last hash key of its shard, if the fetcher knows them."""
+    """Which range some payloads belong to, by its index in the ticket; and the first and last hash key of its shard, if known."""
 
     index: int
     hash_range: tuple[int, int] | None
@@ -47,8 +47,8 @@ class WorkRequest(msgspec.Struct, frozen=True):
     """A fetcher asks for work.
 
     Attributes:
-        name: Unique, chosen by the fetcher.
-        place: Its number in the run; another attempt has the same.
+        name: A unique name, which the fetcher has chosen.
+        place: Its number in the run. Another attempt of the same Spark task has the same number.
         host: The name of its host, for messages.
         address: Its address for tasks.
         budget: Bytes that it may buffer.
@@ -70,7 +70,7 @@ class WorkRequest(msgspec.Struct, frozen=True):
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
-    """A shard that a fetcher may read, from `start` on. All that arrived before `read_until`, epoch seconds, is at or before it; None: unknown."""
+    """A shard that a fetcher may read from `start` on. All records that arrived before `read_until` (epoch seconds) are at or before that."""
 
     key: ShardKey
     start: Position
@@ -81,14 +81,14 @@ class Work(msgspec.Struct, frozen=True):
     """The reply to a request for work.
 
     Attributes:
-        standing: `working`; `standby`: another attempt has its place, ask again; `unknown`: it counted as dead, so close everything
-            and ask as a new fetcher; `over`: the run has ended.
-        revision: Revision of `shards`.
-        shards: All shards of the fetcher; None if it has the newest revision.
+        standing: `working`; `standby`: another attempt of its Spark task is alive, ask again; `unknown`: the fetcher counted as dead, so
+            close everything and ask as a new fetcher; `over`: the run has ended.
+        revision: The revision of `shards`.
+        shards: All shards of the fetcher; None if the fetcher has the newest revision.
         seconds: Seconds for which each stream may be read, counted from before the request was sent.
-        number: Number of this reply.
+        number: The number of this reply.
         done: The positions up to which shards are processed, if they have changed since the reply that the request names.
-        shared: Whether several queries share the shards; no subscription is then restarted for a task.
+        shared: Whether several queries share the shards. No subscription is then restarted for a task.
         streams: The streams of `shards`, by logical name; a client may have added some.
     """
 
@@ -107,17 +107,17 @@ class ShardNews(msgspec.Struct, frozen=True):
 
     Attributes:
         key: The shard.
-        start: The start of its buffer, if that is new; earlier reports of the shard are then void.
-        events: The events since.
-        behind: Milliseconds by which reading lags.
-        unseen: Age in seconds after which every record of the stream is before the end of the last event; None if unknown.
-        read_until: All that arrived before this time is before the end of the last event, epoch seconds; None if unknown.
-        children: Its children, if it has ended.
-        subscription: The counts of its subscriptions.
-        tip: Its tip when fetching began; None if unknown.
-        quiet: Seconds for which the shard seems to have no more records; 0 if it may have some.
-        lowest: The lowest number that its buffer is known to cover, if it starts at a time.
-        before_end: The query's end in the shard, and the number of the last record up to it; None if unknown.
+        start: The start of the shard's buffer, if the buffer is new; earlier reports of the shard are then void.
+        events: The events since the last report.
+        behind: Milliseconds by which the last event was behind the tip; None before the first event.
+        unseen: Seconds: all records that arrived longer ago than this are before the end of the last event. None if unknown.
+        read_until: A time, epoch seconds: all records that arrived before it are before the end of the last event. None if unknown.
+        children: The shard's children, if the shard has ended.
+        subscription: The counts of the shard's subscriptions.
+        tip: The shard's tip when fetching began; None if unknown.
+        quiet: Seconds for which the shard seems to have had no more records; 0 if it may have some.
+        lowest: The lowest sequence number that the buffer is known to cover, if the buffer starts at a time.
+        before_end: The query's end in the shard, and the sequence number of the last record up to that end; None if unknown.
     """
 
     key: ShardKey
@@ -137,7 +137,7 @@ class ShardNews(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """A fetcher reports what has arrived.
 
-    The number is one more than in the report before; 1 if the report has everything. `failure` is the error that has ended reading,
+    `number` is one more than in the report before; 1 if the report has everything. `failure` is the error that has ended reading,
     packed by `pack_error`; empty if there is none.
     """
 
@@ -152,7 +152,7 @@ class ReportReply(msgspec.Struct, frozen=True):
 
     Attributes:
         known: Whether the run counts the fetcher as alive.
-        again: Whether a report is missing: report everything.
+        again: Whether the fetcher has to report everything, because a report is missing.
         revision: The newest revision of the fetcher's shards.
         pause: Seconds between two reports, to limit the reports of all fetchers.
     """
@@ -167,7 +167,7 @@ class WhereRequest(msgspec.Struct, frozen=True):
     """A task asks for the fetchers of some shards, and waits at most some seconds until all of them have one.
 
     `after` are the starts of its ranges, in the order of the shards; `query` is the name of the query in its run. `tried` is the fetcher
-    that it has just tried in vain for the first range: with several queries, its buffer may have lost that.
+    that it has just tried in vain for the first range: if several queries share a buffer, the buffer may have lost the range.
     """
 
     shards: list[ShardKey]
@@ -185,14 +185,14 @@ class WhereRequest(msgspec.Struct, frozen=True):
 
 
 class WhereReply(msgspec.Struct, frozen=True):
-    """The fetchers of some shards, in their order, None if there is none yet; and the number of all fetchers of the run."""
+    """The addresses of the shards' fetchers, in the order of the shards (None: no fetcher yet), and the number of the run's fetchers."""
 
     fetchers: list[FetcherAddress | None]
     there: int
 
 
 class PlannerClient(Connection):
-    """One connection to a run with fetchers in other processes; see `Connection`."""
+    """A connection to a run that has fetchers in other processes; see `Connection`."""
 
     service = "planner"
 

@@ -1,1 +1,1 @@
-"""The run of a program: a process of its own, which holds the leases and plans for each query."""
+"""The run of a Spark program: the process that holds the leases and plans the micro-batches of all queries."""

@@ -1,6 +1,6 @@
-"""The calls of a stream reader to its run, which is another process.
+"""The calls that a query's stream reader makes to the run, which is another process.
 
-A call is one message. A run carries out the calls of a query one after the other, each once.
+A call is one message. The run carries out the calls of a query one after the other, and each of them only once.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ T = TypeVar("T")
 
 
 class Call(msgspec.Struct, Generic[T], frozen=True, tag_field="call", tag=str.lower):
-    """A call to a query; the type parameter is the type of its result."""
+    """A call of a stream reader to its query in the run. The type parameter is the type of the result."""
 
 
 class Begin(Call[Offset | None], frozen=True):
     """Start a query in a run, or continue it in the next run. Returns the start offset of a new query, else None.
 
     Attributes:
-        new: Whether the option decides where it starts. None is returned while the lease is not held: call again.
-        mark: Given to offsets without a mark.
-        wait: Seconds to wait for the lease.
-        resumed: The last planned offset in Spark's log when the query started; None once it has called `Next`.
-        planned: The last micro-batch in Spark's log.
-        kept: The offset from which its tasks may still read; None if none can.
-        end: The last end that the reader was given, or that is in Spark's log.
-        ending: The state of the query's `Ending`.
+        new: Whether the query is new, so that `startingPosition` decides where it starts. The result is None if the leases that this
+            needs are not held after `wait`: call again.
+        mark: The mark for offsets that have none.
+        wait: Seconds to wait for the leases.
+        resumed: The last planned offset in Spark's log when the query started; None if the query is new, or has called `Next` since.
+        planned: The mark of the last micro-batch in Spark's log.
+        kept: The offset from which the query's tasks may still read; None before its first micro-batch.
+        end: The end of the last micro-batch that was planned or is in Spark's log.
+        ending: The state that the query's `Ending` had in the run before.
     """
 
     new: bool = False
@@ -51,8 +52,8 @@ class TaskRange(NamedTuple):
 
     Attributes:
         wanted: The range.
-        fetcher: The fetcher that reads its shard; None if there is none yet.
-        bytes: Bytes of it in the buffer; None if unknown.
+        fetcher: The address of the fetcher of its shard; None if the shard has none yet.
+        bytes: Bytes that the range has in the buffer; None if unknown.
     """
 
     wanted: ShardRange
@@ -64,9 +65,9 @@ class BatchPlan(msgspec.Struct, frozen=True):
     """The ranges of a micro-batch, possibly thousands, without those that are known to be empty.
 
     Attributes:
-        fetchers: The fetchers, None for ranges that have none yet.
-        shards: For each range its shard, the index of its fetcher, and its bytes (None if unknown).
-        strict: Streams of which tasks leave out KPL aggregates with records of other shards.
+        fetchers: The addresses of the fetchers, each once, and None if a range has no fetcher yet.
+        shards: For each range: its shard, the index of its fetcher in `fetchers`, and its bytes in the buffer (None if unknown).
+        strict: The streams of which tasks leave out KPL aggregates whose records have hash keys of other shards.
     """
 
     fetchers: list[FetcherAddress | None]
@@ -75,11 +76,11 @@ class BatchPlan(msgspec.Struct, frozen=True):
 
     @property
     def all_served(self) -> bool:
-        """Whether each shard has a fetcher."""
+        """Whether each range has a fetcher."""
         return None not in self.fetchers
 
     def served(self, ranges: Sequence[ShardRange]) -> list[TaskRange]:
-        """The given ranges of the micro-batch that have records, with their fetchers."""
+        """The given ranges without those that are known to be empty, each with its fetcher."""
         shards = {key: (self.fetchers[fetcher], size) for key, fetcher, size in self.shards}
         return [TaskRange(wanted, *shards[wanted.key]) for wanted in ranges if wanted.key in shards]
 
@@ -88,12 +89,12 @@ class Step(msgspec.Struct, frozen=True):
     """How far the next micro-batch goes.
 
     Attributes:
-        end: Its end; None if there is nothing to read.
-        again: Something that the query waits for was not known in time: call again.
-        bytes: Bytes of its events; None if unknown.
-        data: Estimated bytes of the records' data in them; None if unknown.
-        behind: Milliseconds by which shards are behind their tips, if changed.
-        plan: The result of `Plan`, if all shards have a fetcher.
+        end: The end of the micro-batch; None if there is nothing to read.
+        again: Whether to call again, because something that the query waits for was not known in time.
+        bytes: Bytes of the micro-batch's events; None if unknown.
+        data: Estimated bytes of the data in its records; None if unknown.
+        behind: Milliseconds by which each shard is behind its tip, for shards of which this has changed.
+        plan: What `Plan` would return for the micro-batch, if all shards have a fetcher.
         ending: The state of the query's `Ending`, if changed.
     """
 
@@ -112,10 +113,10 @@ class Next(Call[Step], frozen=True):
     Attributes:
         position: Where the micro-batch starts.
         wait: Seconds to wait if there is nothing to read.
-        done: The end of what is processed, if changed.
-        hurry: Do not wait: another source of the query has rows. Ignored if the query has an end.
+        done: The offset up to which everything is processed, if it has changed.
+        hurry: Whether not to wait, because another source of the query has rows. Ignored if the query has an end.
         once: Whether this micro-batch reads everything up to the tips.
-        available_now: Whether the query ends at the tips as they are at its first call.
+        available_now: Whether the query ends at the tips as they are at its first `Next`.
     """
 
     position: Offset
@@ -132,10 +133,10 @@ class Plan(Call[BatchPlan], frozen=True):
     Call again while a shard has no fetcher: tasks that start earlier could take the cores that the fetchers need.
 
     Attributes:
-        begin: Its start.
-        end: Its end.
+        begin: The start of the micro-batch.
+        end: The end of the micro-batch.
         wait: Seconds to wait until all shards have a fetcher.
-        first: Whether it is the first one since the query started: an earlier run may have planned it long ago.
+        first: Whether this is the first micro-batch since the query started, which an earlier run may have planned long ago.
     """
 
     begin: Offset
@@ -145,11 +146,11 @@ class Plan(Call[BatchPlan], frozen=True):
 
 
 class Commit(Call[bool], frozen=True):
-    """Commit the last micro-batches of a query that is stopping. Returns whether the driver has reported the last one as done.
+    """Commit the last micro-batches of a query that is stopping. Returns whether the driver has reported the very last one as done.
 
     Attributes:
-        last: The end of that micro-batch in Spark's log.
-        done: The end of what is processed, if changed.
+        last: The mark of that micro-batch in Spark's log; None if there is none.
+        done: The offset up to which everything is processed, if it has changed.
         wait: Seconds to wait for the driver's report.
     """
 
@@ -159,7 +160,7 @@ class Commit(Call[bool], frozen=True):
 
 
 class Reading(Call[bool], frozen=True):
-    """Ask whether a task, of any query, is reading a range."""
+    """Ask whether a task of any query is reading a range."""
 
 
 AnyCall = Begin | Next | Plan | Commit | Reading

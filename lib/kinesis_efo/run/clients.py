@@ -1,6 +1,6 @@
-"""Answers the clients of a run, and has their queries, which live in the run's event loop.
+"""Answers the clients of a run, and keeps the query of each client in the run's event loop.
 
-A client is the process that Spark keeps for a query's source. Every second the queries of dead processes are dropped.
+A client is the process that Spark keeps for a query's source. Once a second, the queries of processes that have ended are dropped.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class RunOfClients(Protocol):
-    """What clients need of the run: `WholeRun`. Every method runs in the run's event loop."""
+    """What `Clients` needs of the run; implemented by `WholeRun`. Every method runs in the run's event loop."""
 
     @property
     def options(self) -> SourceOptions:
-        """The options of the query that the run began with."""
+        """The options of the run's first query."""
 
     @property
     def clock(self) -> Clock:
@@ -64,37 +64,37 @@ class RunOfClients(Protocol):
 
     @property
     def address(self) -> FetcherAddress:
-        """Where tasks read, or ask for the fetcher of a shard."""
+        """The address at which tasks read, or ask for the fetcher of a shard."""
 
     @property
     def certificate(self) -> Certificate | None:
-        """The TLS certificate of the run's service; None: it does not use TLS."""
+        """The TLS certificate of the run's service; None if the service does not use TLS."""
 
     @property
     def planner_address(self) -> FetcherAddress | None:
-        """Where tasks ask for the fetcher of a shard; None if that never changes."""
+        """The address at which tasks ask for the fetcher of a shard; None if the run has only one fetcher."""
 
     def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
         """The reasons why a query of these streams cannot share the run."""
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
-        """Add streams to the run. Other processes of the program see them at once; the task ends when they are open."""
+        """Add streams to the run. Other processes of the program see the streams at once; the returned task ends when they are open."""
 
     def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
-        """Add a query. Its tasks give its name."""
+        """Add a query, and return its planner. The query's tasks identify it by `name`."""
 
 
 class _Client:
-    """One client.
+    """A client of the run.
 
     Attributes:
         reader: The name of its query.
         process: Its process.
-        planner: Plans for its query.
-        ready: Opens the streams that are new to the run.
+        planner: Plans the micro-batches of its query.
+        ready: The task that opens those of its streams that are new to the run.
         number: The number of its last call.
-        calling: Its last call.
-        offsets: The offsets that both processes know.
+        calling: The task that carries out its last call; None before the first.
+        offsets: The offsets that the run and the client have sent each other.
     """
 
     def __init__(self, reader: str, process: Process, planner: QueryPlanner, ready: asyncio.Task[None]) -> None:
@@ -112,7 +112,7 @@ class Clients:
 
     Args:
         run: The run.
-        said: Log lines for the next client that calls to write.
+        said: Log lines of the run, which the next client that makes a call gets and writes.
     """
 
     def __init__(self, run: RunOfClients, said: deque[str]) -> None:
@@ -126,7 +126,7 @@ class Clients:
         return len(self._clients)
 
     async def answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
-        """Answer a message; None if it is not a client's.
+        """The reply to a message of a client; None if the message is not one of a client.
 
         Args:
             kind: The type of the message.
@@ -149,20 +149,20 @@ class Clients:
         return None
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Accept no new clients, and stop answering the present ones: they look for another run.
+        """Accept no new clients, and stop answering the present ones, which then look for another run.
 
         Args:
             only_if_alone: Do nothing if there are clients.
 
         Returns:
-            Whether it is closed.
+            Whether the run accepts no more clients.
         """
         if not (only_if_alone and self._clients):
             self._closed = True
         return self._closed
 
     async def stop(self) -> None:
-        """Stop answering. The queries end with the run: a query that left before would no longer hold back checkpoints."""
+        """Stop answering. The queries stay in the run until it ends, because checkpoints would not wait for queries that have left."""
         self._closed = True
         tasks = [
             self._watching,
@@ -176,7 +176,7 @@ class Clients:
     # -- coming and going
 
     async def _join(self, request: Join) -> JoinReply:
-        # If the reply to an earlier request was lost, the query of that client would never end.
+        # A reader joins again if it got no reply. The client of its first request would never leave, so drop that client.
         for name in [name for name, client in self._clients.items() if client.reader == request.reader]:
             await self._drop(name)
         if self._closed:
@@ -216,14 +216,14 @@ class Clients:
         except Exception:
             logger.exception("a query did not leave its run in order")
         finally:
-            # Last, because the run must not end while a query leaves it.
+            # Remove the client last, because the run must not end while a query is leaving.
             self._clients.pop(name, None)
             if not self._clients:
                 self._run.emptied.set()
 
     async def _finished(self, told: FinishedBatches) -> None:
         for planner in [client.planner for client in self._clients.values()]:
-            with contextlib.suppress(KinesisEfoError):  # a failed query gets the error by its own calls
+            with contextlib.suppress(KinesisEfoError):  # a failed query gets the error with its own calls
                 await planner.finished(told.marks, told.query)
 
     # -- calls
@@ -261,7 +261,7 @@ class Clients:
         return lines
 
     async def _after(self, before: asyncio.Task[msgspec.Raw] | None, client: _Client, call: Call[Any]) -> msgspec.Raw:
-        """Make a call after the one before, which may still run: its caller need not have waited for it."""
+        """Make a call, but first wait for the client's previous call, which may still be running."""
         if before is not None:
             await asyncio.wait({before})
         # Shielded: cancelling this call must not cancel the opening of streams.

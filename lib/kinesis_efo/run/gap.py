@@ -14,16 +14,16 @@ from kinesis_efo.fetcher.status import QueryStatus
 logger = logging.getLogger(__name__)
 
 GROWS_SECONDS: Final = 600.0
-"""A gap that grows for this long causes a warning."""
+"""If a query's gap to the tip grows for this long, there is a warning."""
 
 _LOOK_SECONDS: Final = 60.0
 _LEAST_SECONDS: Final = 10.0
-"""Smaller growth may be noise."""
+"""Minimum growth of the gap from the first third of that time to the last; less may be noise."""
 _AGAIN_SECONDS: Final = 3600.0
 
 
 class GapWatch:
-    """Looks at one query once a minute."""
+    """Checks once a minute whether one query falls further behind."""
 
     def __init__(self) -> None:
         self._gaps: deque[tuple[float, float]] = deque()
@@ -31,11 +31,11 @@ class GapWatch:
         self._said_at = -inf
 
     def look(self, now: float, status: Callable[[], QueryStatus] | None) -> None:
-        """Warn if the gap grows.
+        """Warn if the query has fallen further behind for `GROWS_SECONDS`. Checks this at most once a minute.
 
         Args:
             now: Monotonic time, seconds.
-            status: Returns the query's status with its shards; None if it is not catching up.
+            status: Returns the query's status with its shards; None if the query is not catching up.
         """
         if status is None:
             self._gaps.clear()
@@ -66,7 +66,7 @@ class GapWatch:
             )
 
     def _grows(self, now: float) -> bool:
-        # A micro-batch changes the gap by minutes at once, so compare the minimum of each third of the time.
+        # Each micro-batch changes the gap by minutes at once, so compare the minimum of each third of the time.
         thirds: list[list[float]] = [[], [], []]
         for at, gap in self._gaps:
             thirds[min(2, int(3 * max(0.0, now - at) / GROWS_SECONDS))].append(gap)

@@ -36,12 +36,12 @@ class Losses:
         self._checked_listings = -1
 
     async def check(self, offset: Mapping[ShardKey, Position]) -> None:
-        """Look for lost and new shards. Does so only if the offset has other shards than before, or there is a new listing.
+        """Look for lost and new shards, if the offset has other shards than at the last check, or the streams were listed since.
 
         Raises:
             DataLossError: A shard is lost, and losses fail the query.
             StreamReplacedError: A stream was deleted and created again.
-            AccessRefusedError, StreamNotFoundError: The check is not possible. Passing errors are logged.
+            AccessRefusedError, StreamNotFoundError: The check is not possible. Errors that may pass are only logged.
         """
         listings = self._streams.listings
         if listings == self._checked_listings and (offset is self._checked_offset or offset.keys() == self._checked):
@@ -62,15 +62,15 @@ class Losses:
         """Look for lost data in ranges that an earlier run may have planned long ago.
 
         Args:
-            begin: The offset at which they start.
+            begin: The offset at which the ranges start.
             ranges: The ranges.
 
         Raises:
-            DataLossError, AccessRefusedError, StreamNotFoundError: As `check`.
+            DataLossError, AccessRefusedError, StreamNotFoundError: In the same cases as `check`.
         """
         for wanted in ranges:
             if wanted.after != TRIM_HORIZON:
-                continue  # checked by the subscription: its position has a time
+                continue  # the subscription checks this range, because its position has a time
             stream, shard = wanted.key
             positions = {key.shard: position for key, position in begin.items() if key.stream == stream}
             try:

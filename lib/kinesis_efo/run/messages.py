@@ -1,7 +1,7 @@
 """The messages between a run and its clients.
 
-The client makes the calls. Each call has a number, by which the client asks again if the call takes long or its reply was lost. It
-runs once, and to its end.
+A client numbers its calls. If a call takes long or its reply was lost, the client asks again with the same number, and the run does
+not repeat the call.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LEAVE: Final = "leave"
 FINISHED: Final = "finished"
 
 ANSWER_SECONDS: Final = 2.0
-"""Longest time until the run replies that a call is not done yet."""
+"""If a call takes longer than this, the run replies that it is not done yet."""
 
 _KEPT_OFFSETS: Final = 4
-"""A reader uses three at a time: it plans from one offset to the next, and commits the one before."""
+"""A reader uses three offsets at a time: the start and the end of the next micro-batch, and the end of the one that it commits."""
 
 
 class Join(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Join(msgspec.Struct, frozen=True):
     Attributes:
         reader: The name of its query. A second request with the same name replaces the first client.
         pid: Its process id.
-        started: When it started.
+        started: The time when the process started, as in `Process`.
         streams: The streams of its query, by logical name.
         options: The options of its query, as given.
     """
@@ -52,10 +52,10 @@ class JoinReply(msgspec.Struct, frozen=True):
     """The reply to `Join`.
 
     Attributes:
-        client: The client's name; empty if it is refused.
-        address: Where tasks read shards, or ask for their fetchers.
-        by_planner: Whether tasks have to ask the planner for the fetcher of a shard.
-        certificate: The TLS certificate of the services of the run and the client; None: they do not use TLS.
+        client: The client's name; empty if the run refuses the client.
+        address: The address at which tasks read shards, or ask for their fetchers.
+        by_planner: Whether tasks have to ask for the fetcher of a shard, because the fetchers are in other processes.
+        certificate: The TLS certificate of the services of the run and the client; None if they do not use TLS.
         faults: Why the query cannot share the run.
     """
 
@@ -72,7 +72,7 @@ class QueryCall(msgspec.Struct, frozen=True):
     Attributes:
         client: The client's name.
         number: The number of the call.
-        call: The call; see `access`.
+        call: The call, a class of `access`, as `OffsetsOfLink` encodes it.
     """
 
     client: str
@@ -81,7 +81,7 @@ class QueryCall(msgspec.Struct, frozen=True):
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """A client's query has ended."""
+    """A client tells the run that its query has ended."""
 
     client: str
 
@@ -91,7 +91,7 @@ class FinishedBatches(msgspec.Struct, frozen=True):
 
     Attributes:
         marks: The marks of their ends.
-        query: The name of their query; None if it has none.
+        query: The name of their query in Spark; None if it has none.
     """
 
     marks: list[Mark]
@@ -102,10 +102,10 @@ class CallReply(msgspec.Struct, frozen=True):
     """The reply to a client's message.
 
     Attributes:
-        done: Whether the call is done. After `Leave`: whether the run ends, because that was its last client.
-        result: The result of the call, encoded with its offsets.
+        done: Whether the call is done. In the reply to `Leave`: whether the run ends, because its last client has left.
+        result: The result of the call, as `OffsetsOfLink` encodes it.
         known: Whether the run has this client.
-        again: The run does not have an offset of the call: send it whole, with a new number.
+        again: Whether to send the call again, with whole offsets and a new number, because the run does not know one of its offsets.
         said: Log lines of the run for the client to write, because the driver may have closed the run's own output.
     """
 
@@ -120,12 +120,12 @@ class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
     """An offset in a message, as changes to an earlier one.
 
     Attributes:
-        number: Its number.
-        base: The number of the earlier offset; None: the offset is whole.
+        number: The number of the offset.
+        base: The number of the earlier offset; None if the offset is sent whole.
         moved: The shards with a new position.
         left: The shards that only the earlier offset has.
-        lasts: Its last records.
-        mark: Its mark.
+        lasts: The offset's `lasts`.
+        mark: The offset's mark.
     """
 
     number: int
@@ -137,11 +137,11 @@ class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnknownOffset(Exception):
-    """A message has the number of an offset that this process has not kept."""
+    """A message refers to an offset that this process has not kept."""
 
 
 class OffsetsOfLink:
-    """The offsets that two processes have sent each other. Each is sent once, as changes, because there may be thousands of shards.
+    """The offsets that two processes have sent each other. Each is sent once, as changes to an earlier one, to keep messages short.
 
     Args:
         first: The first number that this process uses: 0 for one process, 1 for the other. Both count in steps of two.
@@ -160,16 +160,16 @@ class OffsetsOfLink:
         self._known.clear()
 
     def encode(self, message: Any) -> msgspec.Raw:
-        """Encode a message, with a number in place of each offset, and the offsets that the other process does not have."""
+        """Encode a message with a number in place of each offset, together with the offsets that the other process does not have."""
         told: list[_OffsetChanges] = []
         body = msgspec.json.encode(message, enc_hook=partial(self._tell, told))
         return msgspec.Raw(msgspec.json.encode((told, msgspec.Raw(body))))
 
     def decode(self, data: msgspec.Raw, kind: Any) -> Any:
-        """Decode a message. Offsets that were sent before are the same objects, which are cheap to compare.
+        """Decode a message. An offset that was sent before is the same object again, which is cheap to compare.
 
         Raises:
-            UnknownOffset: The other process has to send its offsets whole.
+            UnknownOffset: An offset is not known here, so the other process has to send its offsets whole.
             msgspec.MsgspecError: The message is invalid.
         """
         told, body = msgspec.json.decode(data, type=tuple[list[_OffsetChanges], msgspec.Raw])

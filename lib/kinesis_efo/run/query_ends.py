@@ -17,17 +17,17 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKin
 
 _FUTURE_SECONDS: Final = 5.0
 _MARGIN_SECONDS: Final = 60.0
-"""Most difference assumed between the time in a sequence number and the arrival of its record."""
+"""Assumed maximum difference between the time in a sequence number and the arrival of its record."""
 
 
 class EndPositions(NamedTuple):
     """The known ends of a query.
 
     Attributes:
-        ends: The end of each shard that the query may reach; None if only reading reveals it. An end from the option is lowered
-            if the shard's tip turns out to be before it.
+        ends: The end of each shard that the query may reach; None if it can only be found by reading the shard. An end from the option
+            moves back to the shard's tip, if the tip turns out to be before it.
         complete: Whether all ends are known and final.
-        lasts: The number of the last record up to an end, if known without reading.
+        lasts: The sequence number of the last record up to an end, if known without reading.
     """
 
     ends: Mapping[ShardKey, Position | None]
@@ -36,17 +36,17 @@ class EndPositions(NamedTuple):
 
 
 class Ends:
-    """The ends of one query, as of now.
+    """Finds the ends of one query, as of the time when this object is made.
 
     Args:
-        bounds: The option.
-        streams: The query's streams, listed.
+        bounds: The option `endingPosition`.
+        streams: The query's streams, whose shards have just been listed.
         offset: How far the query has come.
         clock: Time.
         apart: Whether to ask with GetRecords; see `Stream.tip`.
 
     Attributes:
-        open: The shards that end at their tips, with their start positions.
+        open: The open shards whose tips are still to be found, with their start positions.
 
     Raises:
         ConfigurationError: The option names a stream or shard that does not exist, or a time in the future.
@@ -79,7 +79,7 @@ class Ends:
                 begin = offset.get(key, TRIM_HORIZON)
                 self._ends[key] = bound
                 if begin.kind is PositionKind.AT_TIMESTAMP and begin.value / 1000 > clock.time():
-                    self._ends[key] = begin  # it starts in the future
+                    self._ends[key] = begin  # the query starts at a time in the future
                 else:
                     self.open[key] = begin
             else:
@@ -87,11 +87,11 @@ class Ends:
 
     @property
     def asked(self) -> list[ShardKey]:
-        """The shards of which Kinesis is asked for the end."""
+        """The shards whose ends only Kinesis knows."""
         return [*self._timed, *self.open]
 
     async def ask(self) -> None:
-        """Ask Kinesis for the ends that are times, with a subscription for each.
+        """Ask Kinesis for the position of each end that is given as a time.
 
         Raises:
             StreamError: A shard's end cannot be found.
@@ -101,7 +101,7 @@ class Ends:
             self._set(key, end)
 
     async def probe(self, keys: Iterable[ShardKey]) -> None:
-        """Ask Kinesis for the tips of shards that do not fit into the buffers, with a subscription for each.
+        """Ask Kinesis for the tips of shards that cannot be read up to there, because the buffers are full.
 
         Raises:
             StreamError: A shard's tip cannot be found.
@@ -117,10 +117,10 @@ class Ends:
                     self._set(key, tip)
 
     def found(self, tip: Callable[[ShardKey], Position | None]) -> EndPositions:
-        """The ends known by now.
+        """The ends that are known by now.
 
         Args:
-            tip: Returns the tip of a shard when reading began; None if unknown.
+            tip: Returns the tip that a shard had when the search for the ends began; None if unknown.
         """
         for key in list(self.open):
             if (at := tip(key)) is not None:
@@ -131,7 +131,7 @@ class Ends:
         )
 
     def numbers_of_records(self, ends: Mapping[ShardKey, Position]) -> dict[ShardKey, int]:
-        """The ends that are numbers of records, as those from GetRecords are."""
+        """Those `ends` that GetRecords has found, because they are the sequence numbers of records."""
         return {
             key: end.value
             for key, end in ends.items()
@@ -141,7 +141,7 @@ class Ends:
         }
 
     def fetched(self, key: ShardKey, position: Position) -> None:
-        """Note how far a shard was read: with an end from the option, its tip need not be reached."""
+        """Note how far a shard was read. If it was read up to its end from the option, its tip need not be found."""
         bound = self._ends[key]
         if position.is_end or (bound is not None and position.reaches(bound)):
             self._note(key, position)
@@ -178,7 +178,7 @@ class Ends:
         return await stream.end_before(key.shard, bound.value, position, apart=self._apart)
 
     def _without_asking(self, key: ShardKey, position: Position, time: float) -> Position | None:
-        """The end of a shard that was certainly closed before a time, or opened after it."""
+        """The end of a shard at a time, if the shard was certainly closed before that time or opened after it; else None."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None
         if shard.last is not None:
@@ -189,7 +189,7 @@ class Ends:
         return position if opened is not None and opened > time + _MARGIN_SECONDS else None
 
     def _reachable(self) -> dict[ShardKey, Position | None]:
-        """The ends without descendants of shards that are not read to their end: the query does not start them."""
+        """The ends of all shards that the query reads. It does not start a shard if it does not read the shard's parents to their end."""
         kept: dict[ShardKey, Position | None] = {}
         for key in sorted(self._ends):  # ids grow, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)

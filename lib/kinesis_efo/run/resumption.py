@@ -15,12 +15,13 @@ logger = logging.getLogger(__name__)
 
 
 class Resumption:
-    """Compares the lease table with a query's checkpoint. The rows of a stream are known when its lease is taken.
+    """Compares the lease table with a query's checkpoint. The rows of a stream are read when its lease is taken.
 
     Args:
         keys: Maps rows to shards.
         notes: The notes in the rows of runs.
-        continued: The streams that a query of the run continues from the rows, or was warned of. It is added to.
+        continued: The streams for which no new query is warned: another query of the run continues from their rows, or there was a
+            warning. The set is shared by all queries, and added to here.
     """
 
     def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:
@@ -34,27 +35,27 @@ class Resumption:
         self._said: set[str] = set()
 
     def goes_on(self, offset: Offset) -> None:
-        """The query continues at an offset."""
+        """Record that the query continues at `offset`, and compare that with the rows."""
         self._offset = offset
         self._continued |= {key.stream for key in offset}
         for stream in self._rows:
             self._compare(stream)
 
     def begins(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """The query is new.
+        """Record that the query is new.
 
         Args:
-            streams: Its streams.
-            from_leases: Whether it continues from the rows.
+            streams: The query's streams.
+            from_leases: Whether the query continues from the rows.
         """
         self._is_new = not from_leases
         if from_leases:
             self._continued |= set(streams)
 
     def processed(self, streams: Collection[str]) -> None:
-        """After the first micro-batch, warn if the query is new, its streams have rows, and no query of the run continues from them.
+        """Warn if the query is new, its streams have rows, and no query of the run continues from these.
 
-        Not earlier: another query that starts at the same time may continue them.
+        Called after the query's first micro-batch, because another query that starts at the same time may continue from the rows.
 
         Args:
             streams: The query's streams.
@@ -65,7 +66,7 @@ class Resumption:
                 logger.warning("%s", said)
 
     def found(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Set the rows of a stream."""
+        """Set the rows of a stream, and compare the query's checkpoint with them."""
         self._rows[stream] = rows
         self._compare(stream)
 

@@ -37,7 +37,7 @@ class Fetching(Protocol):
     """Fetches the shards of a run: `LocalFetching`, or `Cluster`."""
 
     def start(self, coordinator: Coordinator) -> None:
-        """Begin."""
+        """Start fetching, within what `coordinator` allows."""
 
     async def stop(self) -> None:
         """Stop fetching."""
@@ -46,8 +46,8 @@ class Fetching(Protocol):
         """Add a query.
 
         Args:
-            name: Identifies it in the run.
-            max_skew: See `MicroBatchPlanner`.
+            name: Identifies the query in the run.
+            max_skew: Seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`.
         """
 
     @property
@@ -58,20 +58,20 @@ class Fetching(Protocol):
         """Start to fetch a stream whose lease is held."""
 
     def end(self, stream: str) -> None:
-        """Stop reading a stream whose lease is lost, at once."""
+        """Stop reading a stream at once, because its lease is lost."""
 
     def fetcher_of(self, key: ShardKey) -> str | None:
-        """The name of a shard's fetcher; None if it has none, or the run has only one fetcher."""
+        """The name of a shard's fetcher; None if the shard has no fetcher, or the run has only one."""
 
     def statuses(self, stream: str | None = None) -> list[ShardStatus]:
-        """The status of each shard of one stream, or of all."""
+        """The status of each shard of one stream; None: of all streams."""
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """The time up to which all records that arrived are at or before a position; None if unknown."""
+        """A time, epoch seconds: all records that arrived before it are at or before `position`. None if unknown."""
 
 
 class Planning(Protocol):
-    """A query of a run, as the run sees it: `Query`."""
+    """What a run needs of a query; implemented by `Query`."""
 
     @property
     def done(self) -> Mapping[ShardKey, Position]:
@@ -79,14 +79,14 @@ class Planning(Protocol):
 
     @property
     def number(self) -> int:
-        """Its number in the run, in the order of joining."""
+        """The query's number in the run, in the order of joining."""
 
     @property
     def reads_apart(self) -> bool:
-        """Whether it catches up in a shard. Thread-safe."""
+        """Whether the query catches up in a shard. Thread-safe."""
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
-        """Its status for tools.
+        """The query's status for tools.
 
         Args:
             shards: Whether to list its shards.
@@ -97,7 +97,7 @@ class Planning(Protocol):
         """Set the rows of a stream whose lease is now held."""
 
     def stop(self) -> None:
-        """Stop the tasks that it has started. The run's failure ends waiting calls."""
+        """Stop the background tasks of the query. Waiting calls end with the error in the run's `failure`."""
 
 
 class Run(LeaseListener):
@@ -106,17 +106,17 @@ class Run(LeaseListener):
     Args:
         streams: The streams to read.
         fetching: Fetches the shards.
-        leases: The run's lease on each stream; not started yet.
+        leases: The run's lease on each stream, which `start` starts.
         table: Where checkpoints are written.
         lease_keys: Maps rows to shards.
-        checkpoint_rate: Most checkpoints written a second.
-        patience: Seconds to wait for a lease that is needed to go on.
+        checkpoint_rate: Maximum number of checkpoints written per second.
+        patience: Seconds to wait for a lease without which a query cannot continue.
         clock: Time.
 
     Attributes:
         failure: The error that ended the run.
         queries: The queries.
-        continued: See `Resumption`.
+        continued: The streams that queries continue from the lease table; see `Resumption`.
     """
 
     def __init__(
@@ -157,11 +157,11 @@ class Run(LeaseListener):
         self._processed = Processed(streams.ancestors, self._checkpoints.stored)
 
     async def start(self, endpoint: str, status: str | None = None) -> None:
-        """Begin to take the lease on each stream.
+        """Start the run: it takes the lease on each stream in the background, and reads a stream while it holds the stream's lease.
 
         Args:
-            endpoint: Where this run serves data, for the lease rows.
-            status: Where tools ask for its status, for the lease rows.
+            endpoint: The address at which this run serves data, for the lease rows.
+            status: How tools reach the status of this run, for the lease rows.
 
         Raises:
             LeaseTableError: The lease table cannot be used.
@@ -194,7 +194,7 @@ class Run(LeaseListener):
         return self._joined
 
     def leave(self, query: Planning) -> None:
-        """Remove a query: checkpoints do not wait for it any more."""
+        """Remove a query. Checkpoints then no longer wait for it."""
         if query not in self.queries:
             return
         self.queries.remove(query)
@@ -204,14 +204,14 @@ class Run(LeaseListener):
             self._want()
 
     def want(self, query: Planning, offset: Offset) -> list[ShardKey]:
-        """Write checkpoints of the shards that a query reads from now on.
+        """From now on, write checkpoints of the shards that a query reads.
 
         Args:
             query: The query.
-            offset: Where it is.
+            offset: How far the query has come.
 
         Returns:
-            Shards that no listing has yet. Call again when one has them, so that their rows are completed.
+            The shards that have not been listed yet. Call again when one of them is, so that its row is completed.
         """
         self._wanted[query] = offset
         self._processed.begin(query, offset)
@@ -230,16 +230,16 @@ class Run(LeaseListener):
     def commit(
         self, query: Planning, offset: Offset, before: Offset | None, records: Mapping[ShardKey, LastRecord]
     ) -> None:
-        """Move the checkpoints to where all queries are.
+        """Move the checkpoints forward to the lowest positions of all queries, because one query has advanced.
 
         Args:
             query: The query that has advanced.
-            offset: Positions up to which it has processed everything.
-            before: The offset of its last call; None for the first one.
-            records: The last records at these positions, if known.
+            offset: Positions up to which the query has processed everything.
+            before: The `offset` of the query's previous call; None for its first call.
+            records: The last record up to each of these positions, if known.
         """
         moved = self._processed.commit(query, offset, before)
-        # A record belongs to this query's position: ignore it if another query is behind that.
+        # The record is that at this query's position, so ignore it if another query is further behind.
         self._note(moved, {key: record for key, record in records.items() if moved.get(key) == offset.get(key)})
 
     def _note(self, moved: Mapping[ShardKey, Position], records: Mapping[ShardKey, LastRecord]) -> None:
@@ -252,17 +252,17 @@ class Run(LeaseListener):
     # -- what the run's lease calls
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Begin to read a stream whose lease is now held."""
+        """Start reading a stream, because its lease is now held."""
         self._checkpoints.found(stream, rows)
         self._rows[stream] = rows
         for query in self.queries:
             query.lease_taken(stream, rows)
-        # A stopping run gives a lease that it has just taken back, and would not stop a stream begun now.
+        # A stopping run releases a lease that it has just taken, and would not stop a stream that begins now.
         if self.failure.error is None:
             self.fetching.begin(stream)
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """Stop reading a stream whose lease is gone. If another run took it, the query fails."""
+        """Stop reading a stream whose lease is lost. If another run took the lease, this run fails."""
         self.fetching.end(stream)
         if owner is not None:
             self.failure.set(
@@ -273,7 +273,7 @@ class Run(LeaseListener):
             )
 
     def lag(self, stream: str) -> Lag:
-        """The run's lag in a stream, for its lease row."""
+        """The run's lag in a stream, for the stream's lease row."""
         queries = [query.status(stream=stream) for query in self.queries] if self._are_several else []
         return lag_of(self.fetching.statuses(stream), round(self.clock.time() * 1000), queries)
 
@@ -294,7 +294,7 @@ class Run(LeaseListener):
         return told
 
     def query_statuses(self, *, shards: bool = False) -> list[QueryStatus]:
-        """The status of each query for tools; empty for a single query that does not catch up.
+        """The status of each query for tools; empty if there is only one query and it does not catch up.
 
         Args:
             shards: Whether to list their shards.
@@ -306,7 +306,7 @@ class Run(LeaseListener):
         return len(self.queries) > 1 or any(query.reads_apart for query in self.queries)
 
     def count_queries(self) -> tuple[int, int]:
-        """The number of queries, and of those that are catching up. Thread-safe."""
+        """The number of queries, and the number of queries that are catching up. Thread-safe."""
         queries = list(self.queries)
         return len(queries), sum(query.reads_apart for query in queries)
 
@@ -316,7 +316,7 @@ class Run(LeaseListener):
         return self.leases.is_held(shard.stream)
 
     async def may_open(self, shard: ShardKey) -> None:
-        """See `Coordinator`. The lease may be lost while a feed waits for its turn, if this process was suspended."""
+        """Wait until the lease is held. It may be lost while a feed waits for its turn, if this process was suspended."""
         while not self.leases.is_held(shard.stream):
             await self.clock.sleep(_LOOK_SECONDS)
 

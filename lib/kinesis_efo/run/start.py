@@ -24,9 +24,9 @@ async def start_offset(
     """The first offset of a new query.
 
     Args:
-        start: The option.
-        streams: By logical name.
-        table: The lease table; read only for `LEASES`.
+        start: The option `startingPosition`.
+        streams: The query's streams, by logical name.
+        table: The lease table, which is read only if `start` is `LEASES`.
         lease_keys: Maps leases to shards.
         clock: Kinesis' time. `LATEST` is stored as the present time, so that a restart before the first record skips nothing.
 
@@ -59,9 +59,9 @@ async def added_offset(
     """Start positions for streams that were added to a query with a checkpoint. With `LEASES`, a stream without rows starts at TRIM_HORIZON.
 
     Args:
-        start: The option.
+        start: The option `newStreamPosition`.
         streams: The added streams, by logical name.
-        table: The lease table; read only for `LEASES`.
+        table: The lease table, which is read only if `start` is `LEASES`.
         lease_keys: Maps leases to shards.
         clock: Kinesis' time, for `LATEST`.
 
@@ -84,7 +84,7 @@ async def added_offset(
 
 
 def _now(clock: Clock) -> Position:
-    # Rounded down: Kinesis' clock is known to a second at best, and a few earlier records are better than a gap.
+    # Round down, because Kinesis' clock is known to a second at best, and a few earlier records are better than a gap.
     return Position.at_timestamp(floor(clock.time() * 1000))
 
 
@@ -114,7 +114,7 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], now: Posit
 def _with_named(
     name: str, stream: Stream, everywhere: Mapping[str, Position], named: Mapping[str, Position]
 ) -> dict[str, Position]:
-    """Replace positions by named ones: the ancestors of a named shard are not read, and its descendants follow it."""
+    """Give the named shards their own start positions. Their ancestors are not read, and their descendants start after them."""
     for shard in named:
         if stream.shard(shard) is None:
             raise ConfigurationError(
@@ -149,7 +149,7 @@ async def _from_leases(
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
-    """Raise if a row is a KCL application's: it has another key, and lacks what this library adds to rows with sequence numbers."""
+    """Raise if a KCL application wrote a row: it has another key, and lacks what this library adds to rows with sequence numbers."""
     for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
         foreign = lease.key != lease_keys.encode(shard) and not lease.ours
         numbered = lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AFTER
@@ -176,7 +176,7 @@ def _held_back(
     streams: Mapping[str, Stream],
     parents: Mapping[ShardKey, Collection[str]],
 ) -> list[ShardKey]:
-    """Shards that start after their parents; the KCL has created their leases already."""
+    """The shards that start only after their parents, although the KCL has already created their leases."""
 
     def unread(key: ShardKey) -> bool:
         listed = streams[key.stream].shard(key.shard)

@@ -12,11 +12,11 @@ from kinesis_efo.manifest import Manifest, StreamRef
 
 
 class RunStreams:
-    """Opens streams, each once.
+    """Opens the streams of a run, each of them once.
 
     Args:
         manifest: The application, with the streams of the first query.
-        open_stream: Opens a stream. It lists no shards.
+        open_stream: Opens a stream, without listing its shards.
 
     Attributes:
         opened: The open streams, by logical name.
@@ -31,7 +31,7 @@ class RunStreams:
 
     @property
     def arns(self) -> dict[str, str]:
-        """The ARNs of all streams by logical name, including those not open yet."""
+        """The ARNs of all streams by logical name, including the streams that are not open yet."""
         return {name: ref.stream_arn for name, ref in self._refs.items()}
 
     def faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
@@ -47,17 +47,17 @@ class RunStreams:
         return faults
 
     def add(self, streams: Mapping[str, StreamRef]) -> None:
-        """Begin to open the streams that are new to the run."""
+        """Start opening those streams that are new to the run."""
         for name, ref in streams.items():
             if name not in self._refs:
                 self._refs[name] = ref
                 self._opening[name] = asyncio.create_task(self._open(name, ref), name=f"open {name}")
 
     async def ready(self, names: Collection[str]) -> None:
-        """Wait until some streams are open.
+        """Wait until the streams with these logical names are open.
 
         Raises:
-            KinesisEfoError: One of them cannot be listed.
+            KinesisEfoError: One of the streams cannot be listed.
         """
         # Shielded, because several clients may wait for the same stream.
         await asyncio.gather(*(asyncio.shield(self._opening[name]) for name in names if name in self._opening))

@@ -1,7 +1,7 @@
 """Finds the streams of which KPL aggregates may be left out, if the option `deaggregate` asks for it.
 
-They may not be left out if Kinesis itself ever distributed the stream's records: its aggregates are then in any shard, and are not
-sent again. DescribeStreamSummary has only the present strategy, so an earlier one is kept in the run's row.
+If Kinesis itself ever distributed the records of a stream, whatever their keys are, aggregates may be in any shard and are not sent
+again, so none may be left out. DescribeStreamSummary returns only the present strategy; an earlier one is kept in the run's row.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from kinesis_efo.records.distribution import Distribution, lenient
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 5.0
-"""Time between two calls for a stream. AWS allows 20 calls of DescribeStreamSummary a second for the whole account."""
+"""Minimum time between two calls for a stream. AWS allows 20 calls of DescribeStreamSummary a second for the whole account."""
 
 
 class Strictness:
-    """Follows how the records of streams are distributed.
+    """Follows how Kinesis distributes the records of streams over their shards.
 
     Args:
         streams: The streams of the run.
-        leases: The run's leases, whose notes keep what was seen.
+        leases: The run's leases. Their `notes` keep which streams Kinesis has distributed.
         patience: Seconds to wait for a lease.
         clock: Time.
     """
@@ -41,7 +41,7 @@ class Strictness:
         self._said: set[tuple[str, Distribution]] = set()
 
     async def of(self, names: Collection[str]) -> frozenset[str]:
-        """The streams of which aggregates may be left out. Waits for the streams' leases.
+        """Those of the given streams of which aggregates may be left out. Waits until the run holds the streams' leases.
 
         Args:
             names: Logical names.
@@ -71,7 +71,7 @@ class Strictness:
             return known
         told = await self._streams.stream(name).distribution()
         if told is Distribution.UNKNOWN:
-            told = known  # a failed call takes nothing back
+            told = known  # a failed call changes nothing
         self._asked[name] = self._clock.monotonic(), told
         return told
 

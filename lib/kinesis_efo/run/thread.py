@@ -36,14 +36,14 @@ _KEPT_LINES: Final = 1_000
 
 
 class RunThread:
-    """A run in a thread.
+    """Runs one run in a thread of this process.
 
     Args:
         manifest: The application, with the streams to read.
         options: The options of the query.
         listening: Where to listen for tasks.
         secret: The secret of the run.
-        start_fetchers: Starts fetchers in other processes; None: one fetcher runs here.
+        start_fetchers: Starts fetchers in other processes; None: one fetcher runs in this process.
         clock: Time.
         limits: Kinesis' time limits; tests shorten them.
     """
@@ -71,7 +71,7 @@ class RunThread:
         self._whole: WholeRun | None = None
 
     def start(self) -> None:
-        """Start fetching on demand.
+        """Start the thread and the run, which then fetches what its queries need.
 
         Raises:
             KinesisEfoError: The lease table, a stream or the credentials cannot be used.
@@ -85,17 +85,17 @@ class RunThread:
 
     @property
     def whole(self) -> WholeRun:
-        """The run. Only after `start`; it lives in the run's event loop."""
+        """The run, which lives in the event loop of this thread. Only valid after `start`."""
         assert self._whole is not None
         return self._whole
 
     @property
     def address(self) -> FetcherAddress:
-        """The address of the fetcher, or of the run if fetchers are in other processes. Only after `start`."""
+        """The address of the fetcher, or of the run if fetchers are in other processes. Only valid after `start`."""
         return self.whole.address
 
     def say(self, line: str) -> None:
-        """Let the next client that calls write a log line. Only the newest lines are kept. Thread-safe."""
+        """Give a log line to the next client that makes a call, which writes it. Only the newest lines are kept. Thread-safe."""
         self._said.append(line)
 
     def close(self, *, only_if_alone: bool = False) -> bool:
@@ -122,7 +122,7 @@ class RunThread:
         except (TimeoutError, CancelledError):
             logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
         except Exception:
-            # Whatever fails, the process has to end.
+            # The process has to end, whatever fails.
             logger.exception("a part of the fetcher did not stop in order; the rest is stopped all the same")
         if self._whole is not None:
             self._end(self._whole)
@@ -132,12 +132,12 @@ class RunThread:
             self._loop.close()
 
     def _end(self, whole: WholeRun) -> None:
-        # Only after the leases were released: a successor waits for them.
+        # Report the last metrics only after the leases are released, because the next run waits for the leases.
         try:
             whole.end_report()
         except Exception:
             logger.exception("the last metrics were not reported")
-        # `shutdown` waits for running calls. They ended with the fetcher, but a stuck one must not block this thread.
+        # `shutdown` waits for running calls. They have ended with the fetcher, but a call that hangs must not block this thread.
         closing = threading.Thread(target=whole.service.shutdown, daemon=True)
         closing.start()
         closing.join(2)
@@ -186,11 +186,11 @@ class RunThread:
 
 
 def finished(future: Future[T], alive: Callable[[], bool]) -> T:
-    """The result of a call into an event loop of another thread.
+    """Wait for the result of a call into the event loop of another thread.
 
     Args:
         future: The call.
-        alive: Whether the loop runs: a stopped event loop never completes its futures.
+        alive: Returns whether the loop still runs, because a stopped event loop never completes its futures.
 
     Raises:
         FetcherUnreachableError: The loop was stopped.

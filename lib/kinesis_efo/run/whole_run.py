@@ -1,4 +1,4 @@
-"""Assembles the parts of a run. All of it runs in the event loop of the run's thread; see `RunThread`."""
+"""Assembles the parts of a run. They all run in the event loop of the run's thread; see `RunThread`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 class _StartOffset(Protocol):
-    """`start_offset`, or `added_offset`."""
+    """A function that chooses start positions: `start_offset` or `added_offset`."""
 
     async def __call__(
         self, start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
@@ -64,13 +64,13 @@ class _StartOffset(Protocol):
 
 
 class RemoteFetchers(Protocol):
-    """The fetchers of a run in other processes."""
+    """The fetchers that a run has in other processes."""
 
     def problem(self) -> str:
-        """What keeps them from starting; empty if unknown."""
+        """What keeps the fetchers from starting; empty if unknown."""
 
     def stop(self) -> None:
-        """Stop all of them."""
+        """Stop all fetchers."""
 
 
 StartFetchers = Callable[[FetcherPlan], RemoteFetchers]
@@ -82,9 +82,9 @@ class RunSetup:
 
     Attributes:
         manifest: The application, with the streams to read.
-        options: The options of its first query.
+        options: The options of the run's first query.
         listening: Where to listen for tasks.
-        start_fetchers: Starts fetchers in other processes; None: one fetcher runs here.
+        start_fetchers: Starts fetchers in other processes; None: one fetcher runs in this process.
         secret: The secret of the run.
         limits: Kinesis' time limits.
     """
@@ -101,23 +101,23 @@ class WholeRun:
     """A run with all its parts; implements `RunOfClients` and `RunOfQuery`.
 
     Args:
-        setup: Its settings.
+        setup: The settings of the run.
         table: The lease table.
-        open_stream: Opens a stream; it lists no shards.
-        budget: The budget of a fetcher in this process.
+        open_stream: Opens a stream, without listing its shards.
+        budget: The budget for the fetcher of this process.
         clock: Time.
-        streams_changed: Called with the ARNs of its streams, by logical name, if a client adds some, and with none once it has failed.
-        said: Log lines for the next client that calls to write.
+        streams_changed: Called with the ARNs of the run's streams, by logical name, if a client adds some; and with {} if the run fails.
+        said: Log lines of the run, which the next client that makes a call gets and writes.
 
     Attributes:
         run: The run.
-        cluster: The fetchers of other processes; None: one fetcher runs here.
-        fetcher: The fetcher of this process; None: fetchers are in other processes.
-        service: Where tasks read, or ask for the fetcher of a shard.
-        options: The options of its first query.
+        cluster: The fetchers in other processes; None if the run has one fetcher in this process.
+        fetcher: The fetcher in this process; None if the fetchers are in other processes.
+        service: The service at which tasks read, or ask for the fetcher of a shard.
+        options: The options of the run's first query.
         clock: Time.
-        certificate: The TLS certificate of the service; None: it does not use TLS.
-        emptied: Set when its last client has left.
+        certificate: The TLS certificate of the service; None if the service does not use TLS.
+        emptied: Set when the last client has left.
         end_report: Reports the last metrics.
     """
 
@@ -179,7 +179,7 @@ class WholeRun:
         )
 
     def _serve(self, fetching: Cluster | LocalFetching) -> FetcherService | PlannerService:
-        """The service by which tasks and other fetchers reach this process."""
+        """Make the service at which tasks and the fetchers in other processes call this process."""
         setup, loop = self._setup, asyncio.get_running_loop()
         certificate = self.certificate = certificate_for(self.options, setup.listening, self.clock)
         more = self._clients.answer
@@ -197,10 +197,10 @@ class WholeRun:
             self._fetchers.stop()
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Take the leases and begin.
+        """Start the run, its fetchers in other processes, and its metrics.
 
         Args:
-            stack: Stops the run and its parts.
+            stack: Gets the callbacks that stop the run and its parts.
 
         Raises:
             KinesisEfoError: The lease table or a stream cannot be used.
@@ -222,7 +222,7 @@ class WholeRun:
 
     @property
     def address(self) -> FetcherAddress:
-        """Where tasks read, or ask for the fetcher of a shard."""
+        """The address at which tasks read, or ask for the fetcher of a shard."""
         return self.service.address
 
     @property
@@ -236,7 +236,7 @@ class WholeRun:
     async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
         found = await self._begin(start_offset, start, names)
         query.begins(names, from_leases=start.from_leases)
-        # Queries that start at LATEST begin at the same record.
+        # Let all queries that start at LATEST begin at the same record.
         return query.at_front(found) if start == Start() and len(self.run.queries) > 1 else found
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:

@@ -1,1 +1,1 @@
-"""One subscription for several queries: who reads the shared buffer of a shard, and who catches up."""
+"""Lets the queries of a run share one subscription per shard, and lets a query that is behind catch up by itself."""

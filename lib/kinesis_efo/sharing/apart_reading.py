@@ -1,4 +1,4 @@
-"""Catching up: in shards in which a query is behind the shared buffer, it reads with GetRecords and has memory of its own."""
+"""Lets a query catch up: where it is behind the shared buffer of a shard, it reads with GetRecords, into memory of its own."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class ApartRules(Protocol):
 
     @property
     def coordinator(self) -> Coordinator:
-        """The run."""
+        """The run, which decides what may be read."""
 
     @property
     def may_read_apart(self) -> bool:
-        """Whether a query may catch up by itself."""
+        """Whether a query may catch up with a fetcher of its own."""
 
     def fetch_apart(self) -> Fetcher:
-        """A new fetcher for a query that catches up."""
+        """Make a fetcher for a query that catches up, with a part of the memory."""
 
     def end_apart(self, fetcher: Fetcher) -> None:
-        """Give a fetcher back."""
+        """Take back the memory of a fetcher that `fetch_apart` made."""
 
     def forbid_apart(self, why: AccessRefusedError) -> None:
-        """Let no query catch up: Kinesis refuses GetRecords."""
+        """Let no query catch up any more, because Kinesis refuses GetRecords."""
 
 
 class ApartReading:
@@ -45,8 +45,8 @@ class ApartReading:
         failed: Called with an error that ends this query only.
 
     Attributes:
-        claims: For each shard in which the query catches up: from where on it needs the shared buffer, because its next micro-batch
-            will be planned from that; None while it is further behind.
+        claims: For each shard in which the query catches up: the position from which on the query needs the shared buffer, from which
+            its next micro-batch can be planned; None while the query is further behind.
     """
 
     def __init__(self, rules: ApartRules, listener: ShardListener, failed: Callable[[KinesisEfoError], None]) -> None:
@@ -57,7 +57,7 @@ class ApartReading:
         self._fetcher: Fetcher | None = None
 
     async def stop(self) -> None:
-        """Stop the fetcher."""
+        """Stop the query's own fetcher, if there is one."""
         if (fetcher := self._fetcher) is not None:
             self._fetcher = None
             self._rules.end_apart(fetcher)
@@ -65,7 +65,7 @@ class ApartReading:
 
     @property
     def fetcher(self) -> Fetcher:
-        """Reads the shards; made when it is first needed."""
+        """The fetcher that reads the shards. It is made when it is first needed."""
         if self._fetcher is None:
             self._fetcher = self._rules.fetch_apart()
             self._fetcher.refused = self._rules.forbid_apart
@@ -74,7 +74,7 @@ class ApartReading:
 
     @property
     def brought(self) -> FetchCounts:
-        """The number of calls and bytes of the fetcher."""
+        """What the query's own fetcher has received."""
         return FetchCounts() if self._fetcher is None else self._fetcher.counts
 
     @property
@@ -95,7 +95,7 @@ class ApartReading:
             self._fetcher.feeds.close(ended)
 
     def forbid(self) -> None:
-        """Plan all shards from the shared buffers again: Kinesis refuses GetRecords. Waiting tasks read on from there."""
+        """Plan all shards from the shared buffers again, because Kinesis refuses GetRecords. Waiting tasks continue from these buffers."""
         self.end([*self.claims, *([] if self._fetcher is None else [feed.key for feed in self._fetcher.feeds])])
 
     def found(self, key: ShardKey) -> ShardBuffer | None:
@@ -104,11 +104,11 @@ class ApartReading:
         return None if feed is None else feed.buffer
 
     def tip(self, key: ShardKey) -> Position | None:
-        """The tip of a shard when the fetcher began to read it; None if unknown."""
+        """The tip that a shard had when the fetcher began to read it; None if unknown."""
         return None if self._fetcher is None else self._fetcher.feeds.tip(key)
 
     def commit(self, offset: Mapping[ShardKey, Position]) -> dict[ShardKey, LastRecord]:
-        """Drop what the query has processed, and the shards that it plans from the shared buffer or has left.
+        """Drop what the query has processed. Close the feeds of shards that it plans from the shared buffer or has left.
 
         Args:
             offset: Positions up to which it has processed everything.
@@ -126,7 +126,7 @@ class ApartReading:
         return records
 
     def allowed(self) -> None:
-        """Wake the waiting reads: more shards may be read now."""
+        """Wake the waiting reads, because more shards may be read now."""
         if self._fetcher is not None:
             self._fetcher.allowed()
 
@@ -136,20 +136,20 @@ class ApartReading:
             self._fetcher.feeds.close([feed.key for feed in self._fetcher.feeds if feed.key.stream == stream])
 
     def read(self, wanted: ShardRange, asked_at: float | None) -> AsyncGenerator[list[bytes], None]:
-        """The payloads that cover a range, with GetRecords, for as long as Kinesis allows that.
+        """Read the payloads that cover a range with GetRecords, for as long as Kinesis allows that.
 
         Args:
             wanted: The range.
             asked_at: When the range was requested, monotonic seconds; None: now.
 
         Raises:
-            DataLossError, RetriesExhaustedError, NotBufferedError: As `Fetcher.read`.
+            DataLossError, RetriesExhaustedError, NotBufferedError: In the same cases as `Fetcher.read`.
         """
         return self.fetcher.read(wanted, asked_at, lambda: self._rules.may_read_apart, lambda: True)
 
 
 class _ApartCoordinator:
-    """The coordinator of the fetcher. An error of the fetcher does not end the run."""
+    """The coordinator of a query's own fetcher: asks the run what may be read, but an error of the fetcher does not end the run."""
 
     def __init__(self, run: Coordinator, failed: Callable[[KinesisEfoError], None]) -> None:
         self.failure = Failure()

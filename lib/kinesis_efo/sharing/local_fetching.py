@@ -16,12 +16,12 @@ from kinesis_efo.sharing.sharing import Sharing
 
 
 class LocalFetching:
-    """One fetcher, in the same event loop; implements `Fetching`.
+    """Fetches with one fetcher, in the run's event loop; implements `Fetching`.
 
     Args:
-        fetcher: The fetcher; not started yet.
+        fetcher: The fetcher, which `start` starts.
         clock: Time.
-        together: See `Sharing`.
+        together: Whether queries stay together even if one starves; see `Sharing`.
 
     Attributes:
         sharing: The queries for which it fetches.
@@ -61,7 +61,7 @@ class LocalFetching:
         return self._fetcher.statuses(stream)
 
     def of(self, query: str) -> RangeSource:
-        """Serves the tasks of a query, by its name."""
+        """What the tasks of the query with this name read from."""
         return ServingShared(self._fetcher, self.sharing.named(query).tasks)
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:

@@ -28,8 +28,8 @@ class QueryBuffers:
         group: The queries of its run.
 
     Attributes:
-        apart: The shards in which it catches up.
-        ahead: The shards in which it is ahead of the shared buffer, with the time since which it waits, monotonic seconds.
+        apart: The shards in which the query catches up.
+        ahead: The shards in which the query is ahead of the shared buffer, each with the time when it began to wait, monotonic seconds.
     """
 
     def __init__(self, query: QueryFetching, group: Group) -> None:
@@ -40,7 +40,7 @@ class QueryBuffers:
         self._shared = group.shared
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """See `Buffers`. Decides whether the query shares the buffer of a shard, moves its subscription, or catches up."""
+        """Decide whether the query shares the buffer of a shard, moves the subscription, or catches up; see `Buffers`."""
         shared = self._shared
         if self._group.alone:
             return shared.buffered(key, position)
@@ -60,13 +60,13 @@ class QueryBuffers:
         if choice is Choice.BACK:
             return self._go_back(key, position)
         if key in self.apart.claims:
-            # All that was planned from the query's own fetcher is processed when Spark plans the next micro-batch.
+            # Spark plans the next micro-batch only when all that was planned from the query's own fetcher is processed.
             self.apart.end((key,))
             logger.debug("shard %s: a query has caught up, and shares the buffer again at %s", key, position)
         if choice is Choice.BEGIN:
             return shared.buffered(key, position)
         if choice is Choice.FORWARD:
-            # If another query takes the subscription back, this one waits again: it must not move to and fro at once.
+            # If another query moves the subscription back, this query waits again, so that the two do not move it to and fro all the time.
             del self.ahead[key]
             logger.debug(
                 "shard %s: a query waits at %s, ahead of the others: it gets the subscription, and they catch up",
@@ -92,9 +92,9 @@ class QueryBuffers:
         yield from self._shared.budgets([key for key in keys if key not in apart] if apart else keys)
 
     def planned(self, key: ShardKey, through: Position) -> None:
-        """Note the end of a micro-batch in a shard. If the next one can be planned from the shared buffer, that is kept for the query.
+        """Note the end of a micro-batch in a shard. If the shared buffer has what follows, keep that for the query's next micro-batch.
 
-        Without this, a query that reads as fast as the others and one micro-batch later would never meet them.
+        Otherwise a query that reads as fast as the others, but one micro-batch later, would never reach the shared buffer.
         """
         if key in self.apart.claims:
             buffer = self._shared.found(key)
@@ -108,7 +108,7 @@ class QueryBuffers:
         return self._shared if own is None else own
 
     def _has_waited(self, key: ShardKey, position: Position, buffer: EventIndex | None) -> bool:
-        """Whether the query has waited ahead of the buffer for so long that the subscription is moved forward to it."""
+        """Whether the query has waited ahead of the buffer for so long that the subscription may move forward to the query."""
         if buffer is None or not buffer.ends_before(position):
             self.ahead.pop(key, None)
             return False
@@ -127,7 +127,7 @@ class QueryBuffers:
         own = feeds.buffered(key, position)
         at_the_tip = own is not None and feeds.millis_behind(key) == 0 and own.news_since(position) is None
         if at_the_tip and not buffer.records and self._are_reached(key, position):
-            # All are caught up and the buffer is empty, so the subscription may restart here; at worst some records are fetched twice.
+            # All are caught up and the buffer is empty, so the subscription may restart here; at worst, some records are fetched twice.
             self.apart.end((key,))
             return self._shared.begin_at(key, position)
         return own
@@ -137,7 +137,7 @@ class QueryBuffers:
         return all(other.reaches(position) and _is_number(other) for other in self._group.others_at(self._query, key))
 
     def _go_back(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """Move the subscription back for the slowest query, if no task is reading: without GetRecords, all wait for it."""
+        """Move the subscription back to a slow query, unless a task reads the shard. Without GetRecords, all queries wait for the slowest."""
         others = self._group.others_at(self._query, key)
         if not all(other == position or _is_number(other) for other in others) or (
             position.kind in (PositionKind.AT_TIMESTAMP, PositionKind.INSIDE)

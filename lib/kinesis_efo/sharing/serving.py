@@ -1,6 +1,6 @@
 """Serves the tasks of one query in the run's process, from whichever buffer has a range.
 
-Tasks decide nothing: a range is in the query's own buffer or in the shared one. What both have lost, the query's own fetcher reads again.
+A range is in the query's own buffer or in the shared one. If neither has it any more, the query's own fetcher reads it again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class QueryTasks:
     Args:
         query: The query.
         group: The queries of its run.
-        apart: The query's own fetcher.
+        apart: Has the query's own fetcher.
     """
 
     def __init__(self, query: QueryFetching, group: Group, apart: ApartReading) -> None:
@@ -33,7 +33,7 @@ class QueryTasks:
         self._apart = apart
 
     def may_restart(self) -> bool:
-        """Whether a task may restart the shared subscription: with one query, and if none may have a fetcher of its own.
+        """Whether a task may restart the shared subscription: if the run has one query, or no query may have a fetcher of its own.
 
         Raises:
             KinesisEfoError: The query has failed, or has left.
@@ -46,7 +46,7 @@ class QueryTasks:
         return self._group.alone
 
     def are_apart(self, key: ShardKey, position: Position) -> bool:
-        """Whether tasks read a shard from a position on with the query's own fetcher.
+        """Whether tasks that read a shard from a position on read with the query's own fetcher.
 
         Raises:
             KinesisEfoError: The query has failed, or has left.
@@ -77,7 +77,7 @@ class ServingShared:
 
     Args:
         fetcher: The run's fetcher, which all queries share.
-        tasks: The query's own fetcher.
+        tasks: Serves tasks with the query's own fetcher.
     """
 
     def __init__(self, fetcher: Fetcher, tasks: QueryTasks) -> None:

@@ -14,23 +14,23 @@ class SharedBuffers(Buffers, Protocol):
     """The buffers of all shards of a run."""
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """See `Buffers`. If the shard is read from elsewhere, it is read again from this position on."""
+        """As in `Buffers`. But if the shard's buffer does not have everything after the position, read the shard again from there on."""
 
     def found(self, key: ShardKey) -> EventIndex | None:
-        """The buffer of a shard, wherever it starts; None if the shard is not read."""
+        """The buffer of a shard, wherever that buffer starts; None if the shard is not read."""
 
     def begin_at(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """Read a shard again from a position on. Returns the new buffer, or None if that takes a while."""
+        """Read a shard again from a position on. Returns the new buffer, or None if it is not there yet."""
 
     @property
     def withholds(self) -> bool:
-        """Whether `let_go` closed shards that were not opened again."""
+        """Whether shards that `let_go` closed have not been opened again."""
 
     def expect(self, positions: Mapping[ShardKey, Position]) -> None:
         """Begin to read shards from these positions on, unless they are read already."""
 
     def follow(self, positions: Mapping[ShardKey, Position]) -> None:
-        """Set which shards are read, with the position of a query in each; `SHARD_END` only if all queries are there."""
+        """Set which shards are read, each with a query's position: `SHARD_END` only if all queries that read the shard have reached that."""
 
     def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
         """Drop what no query needs any more.
@@ -43,7 +43,7 @@ class SharedBuffers(Buffers, Protocol):
         """
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """The number of the last record of a range; None if the range has none or it is unknown."""
+        """The sequence number of the last record of a range; None if the range has none, or it is unknown."""
 
     def is_read(self, key: ShardKey) -> bool:
         """Whether a task is reading a range of a shard from the buffer."""
@@ -52,7 +52,7 @@ class SharedBuffers(Buffers, Protocol):
         """Whether a shard has waited for room for this many seconds."""
 
     def tip(self, key: ShardKey) -> Position | None:
-        """The tip of a shard when reading began; None if unknown."""
+        """The tip that a shard had when reading it began; None if unknown."""
 
     def tip_since(self, key: ShardKey, since: float) -> Position | None:
         """The end of a shard's buffer, if everything that arrived before `since` (monotonic seconds) is before it; else None."""

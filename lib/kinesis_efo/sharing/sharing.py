@@ -19,22 +19,22 @@ from kinesis_efo.sharing.shared import SharedBuffers
 logger = logging.getLogger(__name__)
 
 _APART_PART: Final = 4
-"""While queries catch up, they have one of this many parts of the budget."""
+"""While queries catch up, their own fetchers together get the budget divided by this number."""
 
 
 class Sharing:
-    """The queries of one run; implements `Group`, and forwards what happens in the shards to all of them.
+    """The queries of one run; implements `Group`, and tells all queries in which shards something happens.
 
     Args:
         shared: The shared buffers.
         clock: Time.
         budget: The budget of the buffers in this process.
-        apart: Makes a fetcher for a query that catches up; None: none can.
+        apart: Makes a fetcher for a query that catches up; None if no query can catch up.
         together: Whether queries stay together even if one starves: the option `slowQueries=hold`.
 
     Attributes:
         queries: The present queries.
-        coordinator: The run.
+        coordinator: The run, which decides what may be read.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Sharing:
         """Add a query.
 
         Args:
-            name: Identifies it in the run.
-            max_skew: See `MicroBatchPlanner`.
+            name: Identifies the query in the run.
+            max_skew: Seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`.
         """
         query = QueryFetching(self, name, max_skew)
         self.queries.append(query)
@@ -72,7 +72,7 @@ class Sharing:
         """A query by its name.
 
         Raises:
-            FetcherUnreachableError: It has ended, or has not joined this run yet.
+            FetcherUnreachableError: The query has ended, or has not joined this run yet.
         """
         for query in self.queries:
             if query.name == name:
@@ -106,13 +106,13 @@ class Sharing:
     # -- what the run's lease calls
 
     def begin(self, stream: str) -> None:
-        """Begin to read a stream whose lease is now held."""
+        """Start reading a stream, because its lease is now held."""
         for query in self.queries:
             query.begin_stream(stream)
         self.wake()
 
     def end(self, stream: str) -> None:
-        """Stop catching up in a stream whose lease is lost."""
+        """Stop catching up in a stream, because its lease is lost."""
         for query in self.queries:
             query.end_stream(stream)
         self.wake()
@@ -131,7 +131,7 @@ class Sharing:
     # -- which shards are read, and the claims on them
 
     def positions(self) -> dict[ShardKey, Position]:
-        """The shards that are read, with the position of a query in each; `SHARD_END` only if all queries are there."""
+        """The shards that are read, each with a query's position: `SHARD_END` only if all queries that read the shard have reached that."""
         found: dict[ShardKey, Position] = {}
         for query in self.queries:
             for key, position in (query.offset or {}).items():
@@ -166,7 +166,7 @@ class Sharing:
                 self._kept.pop(key, None)
 
     def _covered(self, key: ShardKey, claims: Iterable[Position]) -> list[Position]:
-        """The claims that the shard's buffer covers. A query with another one will catch up."""
+        """The claims that the shard's buffer covers. A query with a claim that is not covered will catch up."""
         buffer = self.shared.found(key)
         return [claim for claim in claims if not claim.is_end and (buffer is None or buffer.covers(claim) is not False)]
 
@@ -226,12 +226,12 @@ class Sharing:
                 other.withdraw([key for key in shards if key in lags[other] and _lags_as(other.claim(key), most[key])])
             self.commit(shards)
             return
-        # No query can continue from these buffers: restart each at the lowest claim on it.
+        # If no query can continue from a buffer, restart it at the lowest claim on it.
         for key in self.positions():
             claims = [claim for each in self.queries if (claim := each.claim(key)) is not None and not claim.is_end]
             if claims and not self._covered(key, claims):
                 self.shared.begin_at(key, lowest(claims))
-        # No shard is shared: restart the buffers of another query, so that it waits for room again.
+        # The query shares no shard with others: restart the buffers that another query fills, so that these have to wait for room, too.
         for key in max((other.holds_beside(query) for other in others), key=len):
             if (at := self._kept.get(key)) is not None:
                 self.shared.begin_at(key, at)

@@ -1,4 +1,4 @@
-"""The status of a run's queries for tools, the slowest query of each shard, and the lag of the run. Pure."""
+"""Computes the status of a run's queries for tools, the slowest query of each shard, and the lag of the run. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ShardReader(Protocol):
     """A reader of shards: the shared buffers, or the fetcher of a query that catches up."""
 
     def millis_behind(self, key: ShardKey) -> int | None:
-        """Milliseconds by which reading lags, by the last event."""
+        """Milliseconds by which the last event was behind the tip; None before the first event."""
 
 
 class Reads(NamedTuple):
@@ -43,8 +43,8 @@ def stands(key: ShardKey, done: Position, reads: Reads, now: float) -> QueryShar
 
     Args:
         key: The shard.
-        done: The position up to which it has processed everything.
-        reads: How it reads the shard.
+        done: The position up to which the query has processed everything.
+        reads: How the query reads the shard.
         now: Monotonic time, seconds.
     """
     buffer, shared, claim = reads.buffer, reads.shared, reads.claim
@@ -69,7 +69,7 @@ def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -
 
     Args:
         query: The status without sums.
-        shards: Where it is in each shard.
+        shards: Where the query is in each shard.
         each: Whether to list the shards.
     """
     known = list(shards)
@@ -92,10 +92,10 @@ def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -
 def slowest(
     queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
 ) -> dict[ShardKey, tuple[int, Position]]:
-    """The query that is furthest behind in each shard, and its position: `TRIM_HORIZON` if it still reads an ancestor.
+    """For each shard, the number of the query that is furthest behind, and its position: `TRIM_HORIZON` if it still reads an ancestor.
 
     Args:
-        queries: The positions of each query, by its number.
+        queries: The positions of each query, by the query's number.
         ancestors: All known ancestors of a shard.
     """
     found = {}
@@ -119,7 +119,7 @@ def lag_of(shards: Iterable[ShardStatus], at: int | None = None, queries: Iterab
     Args:
         shards: The stream's shards.
         at: The time, epoch milliseconds.
-        queries: If there are several, the status of each: it may be further behind than the shared buffers.
+        queries: The status of each query, if there are several, because a query may be further behind than the shared buffers.
 
     >>> lag_of([
     ...     ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0), ShardStatus("orders", "s-2", "AFTER:7", 5_000, 10, 1.5, 200)

@@ -132,7 +132,7 @@ _HOMES: Final = {
     "read_stream": "kinesis_efo.driver.facade",
     "stop_signals": "kinesis_efo.driver.graceful",
 }
-"""The modules of the names that are loaded when they are first used."""
+"""The module of each name that is loaded when it is first used."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
-"""Patterns of names and ARNs that options, manifests and the producer accept; and the identity of a stream, whose ARN a later stream may
-have, too."""
+"""Patterns of names and ARNs that options, manifests and the producer accept; and the identity of a stream, because a later stream may have
+the same ARN."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 _NAME: Final = "[a-zA-Z0-9_.-]{1,128}"
-# The schema of manifests has these patterns, too, and \w and \d have other meanings in other languages.
+# The JSON schema of manifests also has these patterns, and \w and \d have other meanings in other languages.
 _WORD: Final = "[a-zA-Z0-9_-]+"
 _ACCOUNT: Final = "[0-9]{12}"
 
@@ -25,7 +25,7 @@ ROLE_ARN: Final = re.compile(rf"arn:{_WORD}:iam::{_ACCOUNT}:role/\S+")
 
 
 class StreamIdentity(NamedTuple):
-    """The identity of a stream. A stream that is deleted and created again has the same ARN, and shards with the same ids.
+    """The identity of a stream. A stream that is deleted and created again has the same ARN as before, and shards with the same ids.
 
     Attributes:
         arn: Its ARN.

@@ -42,13 +42,13 @@ CONTROL_CONFIG: Final = _config(attempts=8, connect=10, read=30)
 
 
 def patient_config(seconds: float) -> dict[str, Any]:
-    """Return the configuration for calls that `Patience` retries, with at most `seconds` for a response: the SDK does not know how long to
-    retry."""
+    """Return the configuration for calls with at most `seconds` for a response. `Patience` retries these calls, because the SDK does not
+    know for how long to retry."""
     return _config(attempts=1, connect=min(10.0, seconds), read=min(30.0, seconds))
 
 
 INTERACTIVE_CONFIG: Final = _config(attempts=2, connect=2, read=5)
-"""Configuration for calls of interactive tools, which should fail soon."""
+"""Configuration for calls of interactive tools, which must fail soon."""
 
 
 _loader = cache(botocore.loaders.create_loader)
@@ -65,7 +65,7 @@ def with_shared_loader(session: SessionT) -> SessionT:
 
 @cache
 def domains_of_aws() -> tuple[str, ...]:
-    """Return the domains of AWS' endpoints in all partitions, each with a dot before it."""
+    """Return the domains of AWS' endpoints in all partitions, each with a leading dot."""
     data = with_shared_loader(botocore.session.Session()).get_data("partitions")
     outputs = [each["outputs"] for each in data["partitions"]]
     return tuple(f".{each[name]}" for each in outputs for name in ("dnsSuffix", "dualStackDnsSuffix"))
@@ -80,7 +80,7 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
         return  # an object in S3 may be an HTML page
     body, status = response_dict["body"], response_dict["status_code"]
     if body == b"":
-        return  # no page, whatever the content type
+        return  # this is no page, whatever the content type says
     begins = body[:100].strip().lower().startswith(_HTML) if isinstance(body, bytes) else False
     if not begins and "text/html" not in response_dict["headers"].get("content-type", ""):
         return
@@ -96,9 +96,9 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 
 
 def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
-    """Raise an error about a request of another service to Kinesis' endpoint, whose own error would mislead."""
+    """Raise an error for a request of another service to Kinesis' endpoint, because that endpoint's own error would mislead."""
     host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
-    # With a region after it, because a bucket may be called kinesis, too.
+    # Only a name with a region after it, because a bucket may be called kinesis, too.
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
     if service != "kinesis" and its and host.endswith(domains_of_aws()):
         raise ConfigurationError(
@@ -118,11 +118,11 @@ def prepared(session: SessionT) -> SessionT:
 class SyncClients:
     """Makes botocore clients (boto3's are the same), for single calls such as loading the manifest.
 
-    It reads configuration and credentials when the first client is made: a manifest in a file needs none.
+    It reads configuration and credentials only when the first client is made, because a manifest in a file needs none.
 
     Args:
         settings: Region, endpoint and role.
-        region: The region if the settings name none; None: that of the SDK's own configuration.
+        region: The region if the settings name none; None: the region in the SDK's own configuration.
         config: Timeouts and retries.
         clock: Time.
     """
@@ -164,7 +164,7 @@ class SyncClients:
 
     @cached_property
     def _session(self) -> botocore.session.Session:
-        """The session; with a role, it has the role's credentials."""
+        """The session. If the settings name a role, it has the role's credentials."""
         if self._settings.role_arn:
             base = _watched(botocore.session.Session(), self._clock)
             config = botocore.config.Config(**self._config)
@@ -203,7 +203,7 @@ class AsyncClients:
         return self._session
 
     async def credentials(self) -> Any:
-        """Return the present credentials, with a role those of the role; None if there are none."""
+        """Return the present credentials (of the role, if the settings name one); None if there are none."""
         found = await (await self._ready()).get_credentials()
         return None if found is None else await found.get_frozen_credentials()
 

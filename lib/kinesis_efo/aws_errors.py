@@ -39,7 +39,7 @@ THROUGHPUT_EXCEEDED: Final = "ProvisionedThroughputExceededException"
 
 
 class SignInError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
-    """There are no credentials, and waiting does not help: a profile, a file or a program that provides them is wrong."""
+    """There are no credentials, and waiting does not help, because a profile, a file or a program that provides them is wrong."""
 
     fmt = "{reason}"
 
@@ -222,9 +222,9 @@ def message_of(error: Exception) -> str:
 
 
 def skew_of(error: Exception) -> float | None:
-    """Return by how many seconds this machine's clock was ahead of AWS' (negative: behind) if AWS refused a signature for that; else None.
+    """Return the error of this machine's clock if AWS refused a signature because of it: seconds, negative if behind AWS' clock; else None.
 
-    The message has the time of the signature and AWS' time. A request that was under way for minutes looks the same.
+    The message has the time of the signature and AWS' time. The same happens to a request that was on its way for minutes.
     """
     if code_of(error) not in _SIGNATURE_CODES or (times := _SIGNED.search(message_of(error))) is None:
         return None
@@ -239,7 +239,7 @@ def is_foreign(error: Exception) -> bool:
 
 
 def describe(error: Exception) -> str:
-    """Describe an error in one line: its code or type, and its message, without a full stop at the end."""
+    """Describe an error in one line with its code or type and its message, without a full stop at the end."""
     if isinstance(error, ClientError) and is_foreign(error):
         text = f"HTTP status {code_of(error)} without a code of AWS: it may come from a proxy on the way"
     elif isinstance(error, ClientError):
@@ -255,5 +255,5 @@ def describe(error: Exception) -> str:
 
 
 def key_remedy(code: str, action: str) -> str:
-    """Return the remedy for a key that cannot be used, as an imperative."""
+    """Return what to do about a KMS key that cannot be used, as an imperative. `action` is the KMS action that the caller needs."""
     return _KEY_REMEDIES[code].format(action=action)

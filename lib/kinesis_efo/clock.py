@@ -1,4 +1,4 @@
-"""Clocks are objects that are passed in, so that tests can control time."""
+"""Defines clocks as objects that are passed in, so that tests can control time; and a timeout with such a clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Clock(Protocol):
     """A source of time."""
 
     def monotonic(self) -> float:
-        """Return seconds that only grow; meaningful as differences."""
+        """Return seconds that never decrease. Only differences between them have a meaning."""
         ...
 
     def time(self) -> float:
@@ -23,7 +23,7 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for a number of seconds."""
         ...
 
 
@@ -47,9 +47,9 @@ async def within(
 
     Args:
         clock: Measures the time.
-        seconds: Longest time.
+        seconds: Maximum time to wait.
         work: What to await.
-        discard: Receives a result that came just when time was up or the caller was cancelled.
+        discard: Receives a result that came just when the time was up or the caller was cancelled.
     """
     task = asyncio.ensure_future(work)
     alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))

@@ -25,27 +25,27 @@ from kinesis_efo.clock import Clock
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 60.0
-"""How often the files are checked."""
+"""Seconds between two checks of the files."""
 _AGAIN_SECONDS: Final = 1.0
 _REPEATED_BY_OTHERS: Final = ("PutRecords",)
 """Operations whose bodies the SDK cannot send twice (raw_bodies.py); the producer repeats the call."""
 _FILES: Final = ("credentials_file", "config_file")
 _MAY_PASS: Final = (Cause.PASSING, Cause.CREDENTIALS_UNREACHABLE)
 _BY_AWS: Final = (*_MAY_PASS, Cause.DENIED, Cause.UNRECOGNIZED, Cause.EXPIRED)
-"""Causes of a failed sign-in for which every caller has its own message."""
+"""Causes of a failed sign-in that every caller explains with a message of its own."""
 _OF_THIS_HOST: Final = ("custom-process", "Environment")
 """The SDK's names of the sources of credentials that need no network."""
 
 
 def provide(session: Any, load: Callable[[], Any]) -> None:
-    """Let `load` provide the credentials of a session, or None; for aiobotocore, awaitable."""
+    """Let a session get its credentials from `load`, which returns them, or None (for aiobotocore, an awaitable of these)."""
     session.register_component("credential_provider", SimpleNamespace(load_credentials=load))
 
 
 def watch(session: Any, clock: Clock) -> None:
     """Let a session read its credentials again if their files changed (checked once a minute), or if AWS says that they have expired.
 
-    A sign-in that fails for good raises `SignInError`.
+    If a sign-in fails and waiting cannot help, the session's calls raise `SignInError`.
     """
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
         logging.getLogger(name).addFilter(_without_traceback)
@@ -54,8 +54,8 @@ def watch(session: Any, clock: Clock) -> None:
     usual = session.get_component("credential_provider").load_credentials
 
     def anew() -> Any:
-        # A session keeps what it has read from the files, so this needs a new one. Its profile comes from the environment, as that of the
-        # old one: an explicit profile would override keys in the environment.
+        # A session keeps what it has read from the files, so a new session is needed. Like the old one, it takes its profile from the
+        # environment, because an explicit profile would override keys in the environment.
         return type(session)().get_credentials()
 
     async def load_async() -> Any:
@@ -69,7 +69,7 @@ def watch(session: Any, clock: Clock) -> None:
         return None if found is None else _Credentials(found, anew, moment)
 
     def again(response: tuple[Any, dict[str, Any]] | None, attempts: int, operation: Any, **_: Any) -> float | None:
-        """Let the SDK sign and send a call again, once, if it was refused because the credentials have expired."""
+        """Let the SDK sign and send a call once more if AWS refused it because the credentials have expired."""
         if response is None or cause_of_code(response[1].get("Error", {}).get("Code", "")) is not Cause.EXPIRED:
             return None
         moment.expired()
@@ -80,7 +80,7 @@ def watch(session: Any, clock: Clock) -> None:
 
 
 class _RefreshState:
-    """Decides when to read the credentials again, and remembers whether there have been any."""
+    """Decides when to read the credentials again, and remembers whether a sign-in has succeeded."""
 
     def __init__(self, files: list[Path], profile: str, clock: Clock) -> None:
         self._files = files
@@ -103,7 +103,7 @@ class _RefreshState:
             works: Whether success proves that there are credentials. From then on, failures may be transient.
 
         Raises:
-            SignInError: Waiting does not help.
+            SignInError: The sign-in failed, and waiting does not help.
         """
         try:
             yield
@@ -123,7 +123,7 @@ class _RefreshState:
         return f"the sign-in with AWS profile {self._profile!r} ({f'of {there}' if there else 'without files'})"
 
     def has_come(self) -> bool:
-        """Whether to read them again now."""
+        """Whether to read the credentials again now. Checks the files if that is due."""
         now = self._clock.monotonic()
         if now - self._looked < (_AGAIN_SECONDS if self._expired else LOOK_SECONDS):
             return False
@@ -132,21 +132,21 @@ class _RefreshState:
         return self._expired or self._seen != self._stamps
 
     def taken(self, found: Any, kept: Any) -> Any:
-        """Choose the credentials to use from now on: the new ones, or the present ones if the new ones are None or of another kind.
+        """Choose the credentials to use from now on: `found`, which were just read, or `kept`, the present ones.
 
-        While a file is being written, the SDK may find credentials elsewhere. Those are used only if AWS has refused the present ones.
+        While a file is being written, the SDK may find credentials of another kind. Choose these only if the present ones have expired.
         """
         fits = found is not None and (self._expired or found.method == kept.method)
         self._expired = False
         if not fits:
             return kept
-        # The stamps from before the read, so that changes during the read are noticed.
+        # These stamps are from before the read, so that changes during the read are noticed.
         self._stamps = self._seen
         logger.info("credentials were read again (%s)", found.method)
         return found
 
     def missed(self, error: Exception) -> None:
-        """Note that new credentials could not be read, so that the present ones stay."""
+        """Note that new credentials could not be read, so that the present ones stay in use."""
         self._expired = False
         logger.warning("credentials cannot be read again, and stay as they are: %s", describe(error))
 
@@ -163,7 +163,7 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
 
 
 class _Watched:
-    """Wraps credentials of the SDK, which it replaces when they change."""
+    """Wraps credentials of the SDK, and replaces them with new ones when they have changed."""
 
     def __init__(self, found: Any, anew: Callable[[], Any], moment: _RefreshState) -> None:
         self._found = found
@@ -182,7 +182,7 @@ class _Credentials(_Watched):
         self._lock = Lock()
 
     def get_frozen_credentials(self) -> Any:
-        """Return the present credentials, read again if they changed."""
+        """Return the present credentials. Reads them again first if they may have changed."""
         with self._lock:
             if self._moment.has_come():
                 try:
@@ -208,7 +208,7 @@ class _AsyncCredentials(_Watched):
         self._lock = asyncio.Lock()
 
     async def get_frozen_credentials(self) -> Any:
-        """Return the present credentials, read again if they changed."""
+        """Return the present credentials. Reads them again first if they may have changed."""
         async with self._lock:
             if self._moment.has_come():
                 try:
@@ -225,7 +225,7 @@ class _AsyncCredentials(_Watched):
 
 
 def _is_of_aws(error: Exception) -> bool:
-    """Whether a service or the network failed, and not files, programs and settings of this host."""
+    """Whether a service or the network failed, and not a file, a program or a setting of this host."""
     if isinstance(error, CredentialRetrievalError):
         return error.kwargs.get("provider") not in _OF_THIS_HOST
     is_file = isinstance(error, OSError) and error.filename is not None
@@ -241,7 +241,7 @@ def _why(error: Exception) -> str:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Log the SDK's message about a failed renewal in one line. The error is also raised, or the renewal is retried."""
+    """Let the SDK log a failed renewal in one line, because it also raises the error, or retries the renewal."""
     if record.exc_info and isinstance(error := record.exc_info[1], Exception):
         record.msg, record.args, record.exc_info = f"{record.getMessage()} {describe(error)}", (), None
     return True

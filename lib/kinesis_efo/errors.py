@@ -40,7 +40,7 @@ class ManifestError(ConfigurationError):
 
 
 class StreamError(KinesisEfoError):
-    """A stream cannot be read or written (any more); the message says which of the two."""
+    """A stream cannot be read, or cannot be written; the message says which of the two."""
 
 
 class AccessRefusedError(StreamError):
@@ -48,7 +48,7 @@ class AccessRefusedError(StreamError):
 
 
 class StreamNotFoundError(StreamError):
-    """The stream does not exist (any more)."""
+    """The stream does not exist."""
 
 
 class KeyUnusableError(StreamError):
@@ -56,9 +56,9 @@ class KeyUnusableError(StreamError):
 
 
 class RetriesExhaustedError(StreamError):
-    """Transient faults did not pass: too many in a row when reading, or all of `retry_timeout` when writing.
+    """Transient faults did not pass: too many came one after the other (reading), or they lasted for all of `retry_timeout` (writing).
 
-    The message names the first one.
+    The message names the first fault.
     """
 
 
@@ -71,11 +71,11 @@ class InvalidRequestError(SubscriptionError):
 
 
 class ConsumerNotFoundError(SubscriptionError):
-    """The stream consumer does not exist (any more)."""
+    """The stream consumer does not exist."""
 
 
 class StreamReplacedError(SubscriptionError):
-    """The stream was deleted and created again under its name: positions of the former one are void."""
+    """The stream was deleted and created again under its name. Positions in the earlier stream mean nothing in the new one."""
 
 
 class ConsumerTakenOverError(SubscriptionError):
@@ -83,7 +83,7 @@ class ConsumerTakenOverError(SubscriptionError):
 
 
 class SequenceNumberError(SubscriptionError):
-    """The server's sequence numbers have leading zeros, unlike those of Kinesis. They would be lost in later requests."""
+    """The server's sequence numbers have leading zeros, unlike those of Kinesis. These zeros would be lost in later requests."""
 
 
 class WriteError(StreamError):
@@ -99,7 +99,7 @@ class ProducerClosedError(WriteError):
 
 
 class DataLossError(KinesisEfoError):
-    """Records that should be read are gone: trimmed by retention, or their shard is."""
+    """Records that should be read are gone: they, or their whole shard, are older than the stream's retention."""
 
 
 class LeaseError(KinesisEfoError):
@@ -111,7 +111,7 @@ class LeaseTableError(LeaseError):
 
 
 class TableUnavailableError(LeaseError):
-    """The lease table cannot be reached or throttles for now; a later try may succeed."""
+    """The lease table cannot be reached, or throttles; a later try may succeed."""
 
 
 class LeaseLostError(LeaseError):
@@ -139,11 +139,11 @@ class EmrError(KinesisEfoError):
 
 
 class PackagingError(EmrError):
-    """The environment archive of a job cannot be built, or cannot be read."""
+    """The archive with the Python environment of a job cannot be built, or cannot be read."""
 
 
 class SubmissionRefusedError(EmrError):
-    """A job was not submitted, because it could not have worked. One message gives all reasons."""
+    """A job was not submitted, because it could not have worked. The message gives all reasons."""
 
 
 class PlatformError(EmrError):
@@ -159,11 +159,11 @@ class StillRunningError(EmrError):
 
 
 class FrameError(KinesisEfoError):
-    """Bytes on the wire are not a valid event-stream frame, or its payload not a valid event."""
+    """Bytes from the network are not a valid event-stream frame, or the payload of a frame is not a valid event."""
 
 
 def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Choose the error to raise for a failed task group: an error of this library, if there is one. The others are logged."""
+    """Choose the error to raise for a failed task group: an error of this library, if there is one. Logs the other errors."""
     first = next((error for error in errors.exceptions if isinstance(error, KinesisEfoError)), errors.exceptions[0])
     for error in errors.exceptions:
         if error is not first and str(error) != str(first):

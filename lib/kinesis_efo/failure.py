@@ -1,4 +1,4 @@
-"""Holds the first error that ends a run or a fetcher; all its parts share the object."""
+"""Keeps the error that ends a run or a fetcher; all parts of the run or fetcher share the object."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ logger = logging.getLogger(__name__)
 
 
 def stopped() -> FetcherUnreachableError:
-    """Make the error for calls after the end of their query."""
+    """Make the error for calls that come after their query has ended."""
     return FetcherUnreachableError("the fetcher has stopped: its query has ended")
 
 
 class Failure:
-    """Keeps the first error. It belongs to one event loop and is not thread-safe; `error` may be read from any thread.
+    """Keeps the first error. It belongs to one event loop and is not thread-safe, but any thread may read `error`.
 
     Attributes:
-        error: The first error; None while there is none.
+        error: The first error; None before there is one.
 
     >>> failure = Failure()
     >>> failure.adopt(KinesisEfoError("first"))
@@ -37,31 +37,31 @@ class Failure:
         self._wakes: list[Callable[[], None]] = []
 
     def set(self, error: KinesisEfoError) -> None:
-        """Keep the first error, call the `on_set` functions, and log the error if no call raises it within a minute. Later errors are
-        only logged for debugging."""
+        """Keep the error if it is the first, call the functions of `on_set`, and log the error if no call raises it within a minute. Later
+        errors are only logged for debugging."""
         if self.error is None:
             self._said = False
             asyncio.get_running_loop().call_later(60.0, self.stop)
             self.adopt(error)
         else:
-            logger.debug("after what ended the run already: %s", error)
+            logger.debug("an error after the one that ended the run: %s", error)
 
     def adopt(self, error: KinesisEfoError) -> None:
-        """Keep an error that is logged elsewhere, and call the `on_set` functions, unless there is an error already."""
+        """Keep an error that is logged elsewhere, and call the functions of `on_set`, unless there is an error already."""
         if self.error is None:
             self.error = error
             for wake in self._wakes:
                 wake()
 
     def stop(self) -> None:
-        """Make all later calls fail, with the first error or because the query has ended. Logs an error that no call has raised."""
+        """Make all later calls fail: with the first error, or else because the query has ended. Logs an error that no call has raised."""
         if not self._said:
             logger.error("%s", self.error)
         self._said = True
         self.adopt(stopped())
 
     def on_set(self, wake: Callable[[], None]) -> None:
-        """Register a function to call when there is an error; it is called at once if there is one."""
+        """Register a function that is called as soon as there is an error, at once if there is one already."""
         if self.error is None:
             self._wakes.append(wake)
         else:

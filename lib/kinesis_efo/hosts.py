@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 LOOPBACK: Final = "127.0.0.1"
-"""The address that only processes of the same network namespace can reach."""
+"""The address that only processes in the same network namespace can reach."""
 
 EVERY_ADDRESS: Final = "0.0.0.0"
 """The address to bind to for all addresses of a host, including IPv6 if it is available."""
@@ -33,19 +33,19 @@ def parse_host(text: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this one by definition: `localhost`, or an address such as `127.0.0.1`."""
+    """Whether a name or address always means this host: `localhost`, or an address such as `127.0.0.1`."""
     address = _address(host)
     return address.is_loopback if address else host.rstrip(".").lower() == "localhost"
 
 
 def is_every_address(host: str) -> bool:
-    """Whether a host stands for all addresses: a server can bind to it, but a client cannot connect to it."""
+    """Whether an address means all addresses of a host: a server can bind to it, but a client cannot connect to it."""
     address = _address(host)
     return address is not None and address.is_unspecified
 
 
 def bracketed(host: str) -> str:
-    """Format a host for URLs."""
+    """Format a host for URLs: IPv6 addresses get brackets."""
     return f"[{host}]" if ":" in host else host
 
 

@@ -24,7 +24,7 @@ class StreamRef:
     """One stream that an application reads.
 
     Attributes:
-        name: Logical name, the key in the manifest.
+        name: Logical name: the stream's key in the manifest.
         stream_name: Name in Kinesis.
         stream_arn: ARN of the stream.
         consumer_arn: ARN of the consumer that Terraform registered; None if the stream is read with GetRecords.
@@ -37,7 +37,7 @@ class StreamRef:
 
     @property
     def polled(self) -> bool:
-        """Whether the stream is read with GetRecords, without a consumer."""
+        """Whether the stream has no consumer, and so is read with GetRecords."""
         return self.consumer_arn is None
 
     @property
@@ -70,7 +70,7 @@ class Manifest:
 
     @property
     def declared_by(self) -> str:
-        """The declaration of the resources, for messages."""
+        """Where the resources are declared, for messages."""
         if not self.environment:  # the options name the resources, without a manifest
             return f"the deployment of the resources in {self.source}"
         return f"application {self.application!r} in environment {self.environment!r} (manifest {self.source})"
@@ -89,7 +89,7 @@ class Manifest:
         return replace(self, streams=chosen)
 
     def document(self, lease_table: str | Mapping[str, str]) -> dict[str, Any]:
-        """Return the document that `parse_manifest` parses to this manifest."""
+        """Return the document from which `parse_manifest` makes this manifest."""
         return {
             "schemaVersion": SCHEMA_VERSION,
             "application": self.application,
@@ -115,7 +115,7 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
     """Parse and check the JSON text of a manifest. Unknown keys are ignored.
 
     Raises:
-        ManifestError: It is not JSON, has another version, lacks a key, or its ARNs contradict each other. One message names
+        ManifestError: The text is not JSON, has another version, lacks a key, or its ARNs contradict each other. The message names
             all faults.
     """
     try:
@@ -156,7 +156,7 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
 
 
 class _Reader:
-    """Takes values out of the document and collects its faults."""
+    """Gets values from the document of a manifest, and collects the faults that it finds."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -184,7 +184,7 @@ class _Reader:
         return value if isinstance(value, dict) else {}
 
     def lease_table(self, data: Mapping[str, Any]) -> str:
-        # `manifest show --json` prints the name alone.
+        # `manifest show --json` prints the name of the table without an object around it.
         given = data.get("leaseTable")
         if isinstance(given, str):
             return self.text(data, "leaseTable")
@@ -205,7 +205,7 @@ class _Reader:
         return ref
 
     def finish(self) -> None:
-        # A missing table is reported once, without the faults that follow from it.
+        # A missing lease table is reported once, without the fault that follows from it.
         if self._faults:
             faults = list(dict.fromkeys(self._faults))
             if "key 'leaseTable' is missing" in faults:
@@ -243,7 +243,7 @@ def load_manifest(location: str, session: Session) -> Manifest:
     """Load a manifest from a local path, `ssm:///name` or `s3://bucket/key`.
 
     Raises:
-        ManifestError: It cannot be read, or is not valid; the message names the location.
+        ManifestError: The manifest cannot be read, or is not valid; the message names the location.
     """
     scheme, separator, rest = location.partition("://")
     try:
@@ -285,8 +285,8 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
     """Return the manifest of a query, whether its options name one or give the ARNs directly.
 
     Raises:
-        ManifestError: As `load_manifest`; or `streams` names a stream that is not in it; or a stream has no consumer, and `readMode`
-            is not `polling`.
+        ManifestError: The manifest cannot be loaded; or `streams` names a stream that it does not have; or a stream has no consumer, and
+            `readMode` is not `polling`.
     """
     manifest = load_manifest(options.manifest, session).select(options.streams) if options.manifest else _given(options)
     if options.read_mode == "polling":
@@ -314,7 +314,7 @@ def _given(options: SourceOptions) -> Manifest:
     assert stream and (consumer or options.read_mode == "polling"), "checked by SourceOptions.parse"
     name = stream["name"]
     return Manifest(
-        # Only for messages.
+        # The application's name is used only in messages.
         application=consumer["name"] if consumer else options.lease_table or "",
         environment="",
         region=options.aws.region or stream["region"],

@@ -1,6 +1,6 @@
 """The mark of a checkpoint: an id and a count of micro-batches. A pure value.
 
-Spark does not tell a data source the path of its checkpoint or the id of its query. So the offsets in the checkpoint have an id themselves.
+Spark does not tell a data source the path of its checkpoint or the id of its query. So the offsets in a checkpoint have an id of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Mark(NamedTuple):
 
     Attributes:
         checkpoint: A random id, chosen when the query was new.
-        moved: How many micro-batches so far have moved a position.
+        moved: How many micro-batches have moved a position so far.
 
     >>> str(Mark("7c1f09ab").moved_on()), Mark.parse("7c1f09ab:812")
     ('7c1f09ab:1', Mark(checkpoint='7c1f09ab', moved=812))

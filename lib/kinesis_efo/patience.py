@@ -1,4 +1,4 @@
-"""Retries calls that fail with transient errors, logs what it waits for, and finally raises the first error."""
+"""Retries calls that fail with transient errors, logs what it waits for, and raises the first error if it gives up."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_WORD_SECONDS: Final = 5.0
-"""Time until the first warning about a wait."""
+"""Seconds from the begin of a wait to the first warning about it."""
 NEXT_WORD_SECONDS: Final = 30.0
-"""Time between later warnings."""
+"""Seconds between later warnings."""
 
 _PASSING: Final = (
     Cause.PASSING,
     Cause.CREDENTIALS_UNREACHABLE,
-    # The stream was just created; ListShards may say so even after DescribeStream called it ACTIVE.
+    # A stream was just created. ListShards may have this error even after DescribeStream called the stream ACTIVE.
     Cause.IN_USE,
 )
 
 
 def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) -> float:
-    """Return the seconds to wait after failures in a row: random, up to a limit that grows with each ("full jitter").
+    """Return how many seconds to wait after a number of successive failures: random, up to a limit that grows with each ("full jitter").
 
     >>> [jitter(RetrySettings(), failures, lambda: 1.0) for failures in (1, 2, 3, 10**6)]
     [1.0, 1.5, 2.25, 10.0]
     """
-    # Capped, because the power would overflow some day.
+    # The exponent has a limit, because the power would overflow some day.
     growth: float = settings.factor ** min(failures - 1, 200)
     return random() * min(settings.max_ms, settings.base_ms * growth) / 1000
 
@@ -66,7 +66,7 @@ class Patience:
         self._random = random or Random().random
 
     async def call(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call until it succeeds, or fails for good. If credentials have expired, repeat it once, because files may have newer ones.
+        """Call `ask` until it succeeds or fails for good. If credentials have expired, try once more: files may have newer ones.
 
         Raises:
             Exception: An error of `ask` that is not transient, or the first of the transient ones if they did not pass in time.
@@ -86,7 +86,7 @@ class Patience:
             word.cancel()
 
     def load(self, location: str, load: Callable[[], T]) -> T:
-        """Load a manifest, and retry transient errors of SSM, S3 and credentials. A file is read once."""
+        """Load a manifest, and retry transient errors of SSM, S3 and credentials. A file is read without retries."""
         if "://" not in location:
             return load()
         loading = self.call(f"manifest {location}", partial(asyncio.to_thread, load))
@@ -98,7 +98,7 @@ class Patience:
             except BaseException as error:
                 done.set_exception(error)
 
-        # In a thread of its own, because a notebook's thread has a loop already. A daemon, so that Ctrl-C ends the wait.
+        # The loop gets a thread of its own, because a notebook's thread has a loop already; a daemon thread, so that Ctrl-C ends the wait.
         Thread(target=run, name="kinesis-efo manifest", daemon=True).start()
         return done.result()
 
@@ -118,7 +118,7 @@ class Patience:
 
 
 class _Wait:
-    """One call that is repeated."""
+    """The failures and the duration of one call that is retried."""
 
     def __init__(self, what: str, clock: Clock) -> None:
         self.what = what

@@ -25,9 +25,9 @@ class ShardKey(NamedTuple):
 
 
 class PositionKind(Enum):
-    """The kinds of position. `LATEST` is not one: it becomes `AT_TIMESTAMP` before it is stored.
+    """The kinds of position. `LATEST` is not one, because it becomes `AT_TIMESTAMP` before it is stored.
 
-    `INSIDE` is only a start, after a KCL application stopped in the middle of a KPL aggregate. Ranges end on whole records.
+    `INSIDE` is only a start: where a KCL application stopped in the middle of a KPL aggregate. Ranges end after whole records.
     """
 
     TRIM_HORIZON = "TRIM_HORIZON"
@@ -38,12 +38,12 @@ class PositionKind(Enum):
 
 
 class Position(NamedTuple):
-    """How far a shard has been read: everything up to and including it is done.
+    """How far a shard has been read: all records up to this position are done.
 
     Attributes:
         kind: Its kind.
-        value: Epoch milliseconds for `AT_TIMESTAMP`, a sequence number for `AFTER` and `INSIDE`, otherwise 0.
-        sub: Sub-sequence number of the last user record that is done, for `INSIDE`; otherwise 0.
+        value: Epoch milliseconds for `AT_TIMESTAMP`; a sequence number for `AFTER` and `INSIDE`; otherwise 0.
+        sub: For `INSIDE`, the sub-sequence number of the last user record that is done; otherwise 0.
 
     >>> str(Position.after("49590338271490256608559692538361571095921575989136588898"))
     'AFTER:49590338271490256608559692538361571095921575989136588898'
@@ -85,7 +85,7 @@ class Position(NamedTuple):
         return cls(kind, *map(int, numbers))
 
     def __str__(self) -> str:
-        if self.kind is PositionKind.AFTER:  # as nearly all of thousands of shards
+        if self.kind is PositionKind.AFTER:  # faster, for the usual kind in thousands of shards
             return f"AFTER:{self.value}"
         return ":".join([self.kind.name, *map(str, self[1 : 1 + _NUMBERS.get(self.kind, 0)])])
 
@@ -100,10 +100,10 @@ class Position(NamedTuple):
         return self.kind is PositionKind.SHARD_END
 
     def reaches(self, other: Position) -> bool:
-        """Whether reading up to here certainly includes everything up to `other`.
+        """Whether reading up to here includes everything up to `other`.
 
-        Times and sequence numbers cannot be compared. So any sequence number reaches a start position, and a start position reaches only
-        itself: in doubt, records are read again rather than skipped.
+        Times and sequence numbers cannot be compared. So `AFTER` counts as reaching every start position (a time, for example), and a start
+        position reaches only itself, because records may be read again, but not skipped.
 
         >>> Position.after(12).reaches(Position.after(9)), Position.after(9).reaches(Position.after(12))
         (True, False)
@@ -117,7 +117,7 @@ class Position(NamedTuple):
         return False
 
     def precedes(self, number: int) -> bool:
-        """Whether the record with a number comes after this position, or may.
+        """Whether the record with sequence number `number` comes after this position, or may come after it.
 
         >>> Position.after(12).precedes(12), Position.after(12).precedes(13), Position.inside(12, 3).precedes(12)
         (False, True, True)
@@ -187,8 +187,8 @@ class ShardRange(NamedTuple):
         key: The shard.
         after: Where the range starts; exclusive.
         through: Where it ends; inclusive. `SHARD_END` for everything up to the shard's end.
-        last: The number of the last record in it when it was planned; the range is over after that record. None if there was none, or if
-            it is not known: then the range is over at `through`.
+        last: The sequence number of the last record in the range when it was planned; the range is over after that record. None if there
+            was no record, or if the number is not known: then the range is over at `through`.
     """
 
     key: ShardKey
@@ -208,12 +208,12 @@ class OffsetDocument(msgspec.Struct):
 
     Attributes:
         version: Version of the form.
-        streams: Position by shard id, by logical name of the stream.
-        sources: ARN from which each stream was read.
+        streams: Positions by shard id, by logical name of the stream.
+        sources: The ARN from which each stream was read, by logical name.
         lasts: Distance from the last record to the position, by shard id, by logical name of the stream.
         mark: The checkpoint's mark; empty in offsets of earlier versions.
-        begin: Where micro-batch 0 of a checkpoint begins, in the form of `streams`, if this is its end: Spark's log does not say so.
-            Empty: it begins at `streams`, and reads nothing. None: the end of another micro-batch.
+        begin: Only in the end of a checkpoint's micro-batch 0, else None: where that micro-batch begins, in the form of `streams`, because
+            Spark's log does not have this. Empty if the micro-batch begins at `streams`, and so reads nothing.
     """
 
     version: int
@@ -227,12 +227,12 @@ class OffsetDocument(msgspec.Struct):
 class Offset(Mapping[ShardKey, Position]):
     """The positions of a query in all its shards, as stored in Spark's offset log.
 
-    A position need not be the number of a record. So an offset also has the number of the last record of each shard that its micro-batch
-    read. Offsets of earlier versions do not have these numbers and the mark, and earlier versions ignore them.
+    A position need not be the sequence number of a record. So an offset also has the number of the last record in each shard of which its
+    micro-batch has records. Offsets of earlier versions have neither these numbers nor the mark, and earlier versions ignore both.
 
     Args:
         positions: How far each shard has been read.
-        lasts: The number of the last record up to there, for shards of which the micro-batch that ends here has records.
+        lasts: The sequence number of the last record in each shard of which the micro-batch that ends here has records.
         mark: The mark of the checkpoint.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
@@ -270,7 +270,7 @@ class Offset(Mapping[ShardKey, Position]):
     def __len__(self) -> int:
         return len(self._positions)
 
-    # The methods of Mapping call Python code for every shard, which would take longer than all planning if there are thousands.
+    # The methods that `Mapping` has call Python code for each shard. With thousands of shards, this would take longer than all planning.
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Offset):
@@ -311,7 +311,7 @@ class Offset(Mapping[ShardKey, Position]):
         return self._has_ends
 
     def changes_since(self, before: Offset | None) -> dict[ShardKey, Position]:
-        """Return the positions that another offset does not have."""
+        """Return the positions that differ from those of an earlier offset; all positions if `before` is None."""
         known = {} if before is None else before._positions
         return {key: position for key, position in self._positions.items() if known.get(key) != position}
 
@@ -324,8 +324,8 @@ class Offset(Mapping[ShardKey, Position]):
 
         Args:
             positions: The new positions.
-            lasts: The numbers of the last records read, by shard.
-            mark: The mark to continue if this offset, of an earlier version, has none.
+            lasts: The sequence numbers of the last records read, by shard.
+            mark: The mark to continue if this offset has none, because an earlier version wrote it.
         """
         if self._positions == positions:
             return self
@@ -337,11 +337,11 @@ class Offset(Mapping[ShardKey, Position]):
         )
 
     def to_dict(self, sources: Mapping[str, str] | None = None) -> dict[str, object]:
-        """Convert the offset to plain data, with the ARN from which each stream is read, if given. Equal offsets give equal, equally ordered
-        data."""
+        """Convert the offset to plain data, with the ARN from which each stream is read, if given. Equal offsets give equal data in the same
+        order."""
         streams: dict[str, dict[str, str]] = {}
         lasts: dict[str, dict[str, str]] = {}
-        # Spark compares offsets as strings, so the order of keys matters.
+        # Spark compares offsets as texts, so the order of keys matters.
         for key in sorted(self._positions):
             position = self._positions[key]
             streams.setdefault(key.stream, {})[key.shard] = str(position)
@@ -428,9 +428,9 @@ def sources_of(data: Mapping[str, object]) -> dict[str, str]:
 
 
 def _beside(position: Position, last: int) -> str:
-    """Encode the number of a last record as its distance to the position, which is mostly 0 or short.
+    """Encode the sequence number of a last record as its distance to the position, which is mostly 0 or a short number.
 
-    The numbers themselves have 56 digits, and there may be thousands of shards.
+    The sequence numbers have 56 digits, and there may be thousands of shards.
     """
     return str(position.value - last if position.kind is PositionKind.AFTER else last)
 

@@ -1,5 +1,5 @@
-"""Identifies processes of this host by pid and start time, because a pid may be reused; and the directory with which the processes of one
-user exchange small files."""
+"""Identifies processes of this host by pid and start time, because a pid may be reused. Also opens the directory in which the processes of
+one user exchange small files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Self
 
 _PROC: Final = Path("/proc")
 UNKNOWN: Final = "-"
-"""The start time if the system has no /proc."""
+"""The start time of a process if the system has no /proc."""
 _USER: Final = getattr(os, "geteuid", lambda: 0)()
 
 
@@ -25,12 +25,12 @@ class Stat(NamedTuple):
 
     @property
     def dead(self) -> bool:
-        """Whether it has ended (a zombie)."""
+        """Whether the process has ended, and is a zombie."""
         return self.state in ("Z", "X")
 
 
 class Process(NamedTuple):
-    """A process of this host: its id, and its start time, which no other process with this id has."""
+    """A process of this host: its id and its start time. No two processes have both in common."""
 
     pid: int
     started: str
@@ -42,13 +42,13 @@ class Process(NamedTuple):
         return cls(pid, UNKNOWN if stat is None else stat.started)
 
     def lives(self, proc: Path = _PROC) -> bool:
-        """Whether it still runs."""
+        """Whether the process still runs."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
         except OSError:
-            pass  # a process of another user
+            pass  # the process belongs to another user
         stat = read_stat(self.pid, proc)
         return stat is None or (not stat.dead and self.started in (stat.started, UNKNOWN))
 
@@ -65,18 +65,18 @@ def read_stat(pid: int | str, proc: Path = _PROC) -> Stat | None:
 
 
 def notes_directory() -> Path:
-    """Return the path of the directory: the same for all processes of this user on this host."""
+    """Return the path of the directory for small files, which is the same for all processes of this user on this host."""
     return Path(tempfile.gettempdir()) / f"kinesis-efo-{_USER}"
 
 
 class PrivateDirectory:
-    """A directory that only this user can enter. It is used by its handle, so a later change of the path has no effect.
+    """A directory that only this user can enter. All access goes through its handle, so a later change of the path has no effect.
 
     Args:
-        path: Its path; it is created if it does not exist.
+        path: Its path. The directory is created if it does not exist.
 
     Raises:
-        OSError: It cannot be created, or another user created it or may enter it.
+        OSError: The directory cannot be created, or another user created it or may enter it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +85,7 @@ class PrivateDirectory:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
         try:
-            # In a directory for temporary files, another user may have created the name, even as a link.
+            # Another user may have created this name in the directory for temporary files, even as a link.
             self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except NotADirectoryError:
             raise _refused(path, "it is a link or a file") from None

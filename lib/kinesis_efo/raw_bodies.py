@@ -1,6 +1,6 @@
-"""Bypasses botocore's serializers and parsers for request and response bodies: they cost more than the rest of a call.
+"""Bypasses botocore's serializers and parsers of request and response bodies, because they cost more than the rest of a call.
 
-The SDK still handles endpoints, signing, credentials and errors. The events are those of boto3's and botocore's guides
+The SDK still handles endpoints, signing, credentials and errors. Boto3's and botocore's guides describe the events that are used here
 (https://docs.aws.amazon.com/boto3/latest/guide/events.html, https://docs.aws.amazon.com/botocore/latest/topics/events.html).
 """
 
@@ -24,7 +24,7 @@ _TIME: Final = "kinesis_efo.time"
 
 
 class Instead:
-    """A replacement for a body, which the SDK parses instead. It has the interface of aiohttp's response."""
+    """A body that the SDK parses in place of the real one. It has the interface of aiohttp's response."""
 
     def __init__(self, chunk: bytes, kept: Any) -> None:
         self._chunk = chunk
@@ -35,7 +35,7 @@ class Instead:
         return self._chunk
 
     async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Yield the bytes, like `aiohttp.StreamReader`: the SDK reads the first event of an event stream."""
+        """Yield the bytes, like `aiohttp.StreamReader`, because the SDK reads the first event of an event stream."""
         yield self._chunk, True
 
 
@@ -57,7 +57,7 @@ class HttpSession:
         await self._closing.aclose()
 
     async def close(self) -> None:
-        """Close all connections. May be called several times."""
+        """Close all connections. Further calls do nothing."""
         await self.__aexit__(None, None, None)
 
     async def send(self, request: Any) -> AioAWSResponse:
@@ -75,7 +75,7 @@ class HttpSession:
 
 
 def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
-    """Keep the bodies of successful responses, as `RAW_BODY` in the result: bytes, or the open response of an event stream."""
+    """Put the body of each successful response into the result, under `RAW_BODY`: bytes, or the open response of an event stream."""
 
     def mark(request: Any, **_: Any) -> None:
         request.instead = instead
@@ -91,7 +91,7 @@ def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
 
 @contextmanager
 def closed_where_it_fails(client: Any, operation: str) -> Iterator[None]:
-    """Close the responses of an operation if the body of the `with` fails: the SDK leaves streams open that it cannot parse."""
+    """Close the responses of an operation if the block of the `with` fails, because the SDK does not close streams that it cannot parse."""
     sent: list[Any] = []
     event, remember = f"before-send.kinesis.{operation}", lambda request, **_: sent.append(request)
     client.meta.events.register(event, remember)
@@ -107,7 +107,7 @@ def closed_where_it_fails(client: Any, operation: str) -> Iterator[None]:
 
 
 def send_as_is(client: Any, operation: str, parameter: str) -> None:
-    """Send one parameter, encoded JSON, as the whole body of a request. The other parameters still determine the endpoint."""
+    """Send one parameter, which is encoded JSON, as the whole body of a request. The other parameters still determine the endpoint."""
 
     def set_aside(params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any]:
         context[_BODY] = params[parameter]
@@ -120,7 +120,7 @@ def send_as_is(client: Any, operation: str, parameter: str) -> None:
 
 
 def send_exact_times(session: Any) -> None:
-    """Send times in requests of Kinesis with milliseconds: older versions of botocore cut them to whole seconds."""
+    """Send times in requests to Kinesis with milliseconds, because older versions of botocore cut them to whole seconds."""
 
     def note(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
         context[_TIME] = _start(params).get("Timestamp")
@@ -145,8 +145,8 @@ def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None
 
 
 def _send_whole(request: Any, **_: Any) -> None:
-    """Let aiohttp send the body in one piece: it warns of bytes above 1 MiB, and reads files piecemeal in a thread pool. The request is
-    already signed, including its Content-Length."""
+    """Let aiohttp send the body in one piece. It would warn of more than 1 MiB of bytes, and would read a file piecemeal in a thread pool.
+    The request is already signed, including its Content-Length."""
 
     async def whole(body: bytes) -> AsyncIterator[bytes]:
         yield body

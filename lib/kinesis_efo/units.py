@@ -13,12 +13,12 @@ from decimal import Decimal
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NEXT_UNIT = 1023.95
-"""From here on, a value would be rounded up to 1024.0."""
+"""From this value on, one decimal would be rounded up to 1024.0, so the next unit is used."""
 _THIS_CENTURY = range(978_307_200_000, 4_102_444_800_000)
 _NUMBER = re.compile(r"\d+(\.\d*)?", re.ASCII)
 _DATE = re.compile(r"20\d{6}", re.ASCII)
 _TIME_UNITS = (Decimal(1), Decimal(1000), Decimal("0.001"), Decimal("0.000001"))
-"""Factors to milliseconds: of milliseconds; seconds, as in AWS' API, with or without a fraction; microseconds; nanoseconds."""
+"""Factors that convert milliseconds, seconds (as in AWS' API, with or without a fraction), microseconds and nanoseconds to milliseconds."""
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION = re.compile(r"(\d{1,12})\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _DURATION_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -69,11 +69,11 @@ def lacks_unit(text: str, most: int) -> bool:
 
 
 class NotMillisecondsError(ValueError):
-    """A number that is not a time of this century in milliseconds; the message has the time that it probably means."""
+    """A number that is not a time of this century in milliseconds. The message has the time that was probably meant."""
 
 
 class NoZoneError(ValueError):
-    """A time without a time zone: it could mean UTC, local time, or that of the Spark session. `in_utc` says it in UTC."""
+    """A time without a time zone, which could mean UTC, local time, or the Spark session's time. `in_utc` is the text with UTC as its zone."""
 
     def __init__(self, moment: datetime) -> None:
         self.in_utc = f"{moment.isoformat()}Z"

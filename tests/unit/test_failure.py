@@ -69,7 +69,7 @@ def test_an_error_after_the_first_one_is_kept_for_those_who_debug(caplog: pytest
     with caplog.at_level(logging.DEBUG):
         failure.set(LeaseLostError("second"))
     assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("DEBUG", "after what ended the run already: second")
+        ("DEBUG", "an error after the one that ended the run: second")
     ]
 
 

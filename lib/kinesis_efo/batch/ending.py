@@ -1,4 +1,4 @@
-"""Decides which rows belong to a stretch, and when all of them were read. A single empty response is not enough. Pure."""
+"""Decides which rows belong to a stretch of a shard, and when all of them were read. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kinesis_efo.records.arrivals import last_arrival
 from kinesis_efo.records.events import Event
 
 DISORDER_MS: Final = 2_000
-"""Margin by which reading begins before a time and ends after it: Kinesis does not promise that arrival times grow along a shard."""
+"""Reading begins this many milliseconds before a start time and ends this many after an end time: arrival times need not ascend in a shard."""
 
 SETTLED_SECONDS: Final = 1.0
-"""Time after which all records that arrived before a given time can be read."""
+"""This many seconds after a given time, all records that arrived before that time can be read."""
 
 
 def first_position(stretch: Stretch) -> Position:
@@ -36,7 +36,7 @@ class Completion:
         self._quiet = Quiet()
 
     def after(self, event: Event, server_time: float, now: float) -> bool:
-        """Whether all rows were read with this event. `server_time` is the earliest time of the response, by Kinesis' clock; epoch seconds.
+        """Whether all rows were read with this event. `server_time` is the earliest possible time of the response, epoch seconds.
 
         Raises:
             RetriesExhaustedError: No record came for `timeout`, and the end of the stretch is not reached.
@@ -57,7 +57,7 @@ class Completion:
     def _is_settled(self, server_time: float) -> bool:
         """Whether no more records of the stretch can arrive after a response of this time."""
         until = self._stretch.until
-        # A new record has a higher number than those that were known when the read was planned.
+        # If the end is not a time, it was known when the read was planned, and newer records have higher sequence numbers.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
 
     def _is_reached(self, event: Event) -> bool:
@@ -71,7 +71,7 @@ class Completion:
 
     @property
     def _has_nothing_more(self) -> bool:
-        # A closed shard ends where Kinesis says so, and not because nothing comes.
+        # A closed shard ends where Kinesis says so, and not because no records come.
         return self._stretch.last is None and not self._stretch.end.is_end and self._quiet.believed()
 
 

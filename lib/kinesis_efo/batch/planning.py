@@ -1,6 +1,6 @@
 """Plans a batch read: gets shards, retention and the time from Kinesis, and refuses reads that are not possible.
 
-`stretches` decides what to read of each shard.
+`stretches` decides which part of each shard is read.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SKEW_SECONDS: Final = 5.0
-"""How far a given time may be ahead of Kinesis' clock, because the user's clock may be fast. The read waits for it."""
+"""How many seconds a given time may be ahead of Kinesis' clock, because the user's clock may be fast. The read waits until that time."""
 
 _MARGIN_SECONDS: Final = 10.0
-"""Shards that were open this long before or after a time may have records of that time."""
+"""Shards that were open this many seconds before or after a time may have records of that time."""
 
 _TIP_MS: Final = 1_000
 
 
 def tip_at(loaded: float) -> Position:
-    """Return the tip for a read: one second after `loaded`, epoch seconds, so that every record acknowledged by then is included."""
+    """Return the tip for a read: one second after `loaded`, epoch seconds, so that it includes every record acknowledged by then."""
     return Position.at_timestamp(round(loaded * 1000) + _TIP_MS)
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
     """Correct a tip from `tip_at` to Kinesis' clock. The result is at most `SKEW_SECONDS` in the future.
 
-    `here` is whether the read was loaded on this machine, so that the error of its clock is known.
+    `here` is whether the read was loaded on this machine, so that the error of the clock that made the tip is known.
     """
-    # In whole seconds, so that two actions on one DataFrame, which measure the error separately, see the same rows.
+    # The error in whole seconds, so that two actions on one DataFrame, which measure it separately, see the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
     if here and clock.skew < 0:
-        # The largest possible error, so that all records acknowledged before the read was loaded come before the tip.
+        # The largest possible error, so that all records that were acknowledged before the read was loaded lie before the tip.
         off = -ceil(clock.latest - clock.here)
     corrected = tip.value - 1000 * off
     too_late = corrected / 1000 > clock.latest + SKEW_SECONDS
@@ -76,7 +76,7 @@ async def plan(
         ConfigurationError: The start or the end is not possible, or names a shard that does not exist.
         StreamError: A stream's shards cannot be listed.
         DataLossError: The read begins before the stream's retention, and `failOnDataLoss` is set.
-        LeaseError: A query reads with the consumer, or that cannot be found out.
+        LeaseError: A query reads with the consumer, or it cannot be found out whether one does.
     """
     clock = KinesisClock(clock or SystemClock())
     _check_names(manifest, options)
@@ -102,7 +102,7 @@ async def plan(
 
 
 class StreamPlanner:
-    """Plans the read of one stream. `tip` is the position for `LATEST`, `now` Kinesis' time at the latest, epoch seconds."""
+    """Plans the read of one stream. `tip` is the position for `LATEST`; `now` is the latest possible time of Kinesis, epoch seconds."""
 
     def __init__(
         self, ref: StreamRef, source: str, options: BatchOptions, tip: Position, lister: ShardLister, now: float
@@ -121,7 +121,7 @@ class StreamPlanner:
         self._ends = {shard: position or tip for shard, position in options.ends.named(ref.name).items()}
 
     async def plan(self, shards: list[Shard]) -> list[Stretch]:
-        """Plan the read, given the shards as ListShards returned them. Raises as the function `plan`."""
+        """Plan the read, given the shards as ListShards returned them. Raises the same errors as the function `plan`."""
         by_id = {shard.shard_id: shard for shard in shards}
         self._check_ends(by_id)
         self._check_starts(by_id)
@@ -210,7 +210,7 @@ class StreamPlanner:
                 )
 
     async def _within_retention(self) -> Position:
-        """Return the start of the stream. Replaces times before the horizon by the horizon, also in `_starts`."""
+        """Return the start of the stream. Replaces times before the horizon with the horizon, also in `_starts`."""
         times = [
             position for position in (self._start, *self._starts.values()) if position.kind is PositionKind.AT_TIMESTAMP
         ]
@@ -243,7 +243,7 @@ class StreamPlanner:
         return await explained(listing, self._ref, self._source)
 
     async def _open_at(self, position: Position, margin: float) -> list[str] | None:
-        """List the shards that were open at a time; None if that is not known, or so recent that all may have been."""
+        """List the shards that were open at a time; None if that is not known, or if all may have been open, at a recent time."""
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:
             return None
@@ -254,7 +254,7 @@ class StreamPlanner:
 async def check_consumers(manifest: Manifest, client: Any, lease_timeout: float, clock: Clock) -> None:
     """Check that no query reads with the consumers of an application.
 
-    A subscription ends an earlier one of the same consumer, so a batch read and a live query would cut off each other.
+    A subscription ends an earlier one of the same consumer, so a batch read and a query would end each other's subscriptions.
 
     Raises:
         AlreadyRunningError: A query reads with a consumer.

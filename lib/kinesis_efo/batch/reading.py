@@ -1,6 +1,6 @@
-"""Reads the stretches of a task concurrently, with GetRecords at each shard's pace, or with subscriptions.
+"""Reads the stretches of a task concurrently, with GetRecords at a pace for each shard, or with subscriptions.
 
-The network has a thread of its own, so that records arrive while others are decoded.
+Fetching has a thread of its own, so that records arrive while others are decoded.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from kinesis_efo.units import format_size
 logger = logging.getLogger(__name__)
 
 WORD_SECONDS: Final = 10.0
-"""How often the progress of each shard is logged, seconds."""
+"""Seconds between two log lines about the progress of each shard."""
 
 CALLS_PER_MEBIBYTE: Final = 2
 """GetRecords calls per MiB of `batch.maxRate`: with the default, less than half of a shard's limit."""
 
 _SUBSCRIPTION_LIMITS: Final = replace(KINESIS_LIMITS, takeovers=1)
-"""The read fails at the first take-over, so that it does not cut off a query that has started meanwhile."""
+"""The read fails as soon as another program uses its consumer, because that may be a query, which the read would cut off."""
 
 _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
@@ -67,11 +67,11 @@ class StretchProgress:
 
     Attributes:
         stretch: The stretch.
-        rows: Rows of the stretch delivered.
-        records: Kinesis records fetched, including those before and after the stretch.
+        rows: Delivered rows of the stretch.
+        records: Fetched Kinesis records, including those before and after the stretch.
         bytes: Bytes of their JSON.
-        arrived: When the last record arrived, epoch milliseconds.
-        behind: Milliseconds behind the tip.
+        arrived: When the last fetched record arrived in the stream, epoch milliseconds.
+        behind: How many milliseconds the last response was behind the shard's tip.
     """
 
     stretch: Stretch
@@ -98,7 +98,7 @@ class StretchProgress:
 
 
 def pace_of(rate: int) -> Pace:
-    """Return the pace for a rate in bytes a second.
+    """Return the pace of GetRecords calls for a rate in bytes per second.
 
     >>> pace_of(1 << 20).call_seconds
     0.5
@@ -136,7 +136,7 @@ class _StretchSink:
         self._after = progress.stretch.start
 
     async def admit(self, event: Event) -> None:
-        # Before any await, so that the server's time is that of this event.
+        # This comes before any await, so that the server's time is that of this event.
         complete = self._completion.after(event, self._server_time(), self._clock.monotonic())
         self._progress.add(event)
         if event.head.records:
@@ -157,7 +157,7 @@ async def read_stretch(
     patience: float,
     fail_on_data_loss: bool,
 ) -> None:
-    """Read one stretch to its end, by a stream with a client for this shard alone. Updates `progress`.
+    """Read one stretch to its end, from a stream whose client reads only this shard. Updates `progress`.
 
     Args:
         server_time: Returns the time of Kinesis' last response, epoch seconds.
@@ -165,8 +165,8 @@ async def read_stretch(
         patience: Seconds without progress after which the read fails, although Kinesis responds.
 
     Raises:
-        StreamError: The shard cannot be read, or does not get to the end of the stretch.
-        DataLossError: Records of the stretch are gone.
+        StreamError: The shard cannot be read, or reading it does not get to the end of the stretch.
+        DataLossError: Records of the stretch are gone, and `fail_on_data_loss` is set.
     """
     stretch = progress.stretch
     sink = _StretchSink(progress, server_time, take, clock, patience)
@@ -187,8 +187,8 @@ async def read_stretch(
 class Reading:
     """Reads the rows of stretches, at most one for each shard.
 
-    `word_every` is how many seconds lie between two log lines for each shard. `left_out` is called with the number of KPL aggregates left
-    out, by shard; None: they are only logged.
+    `word_every` is how many seconds lie between two log lines for each shard. `left_out` is called with a shard and the number of its KPL
+    aggregates that were left out; None: they are only logged.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Reading:
             while (portion := asyncio.run_coroutine_threadsafe(portions.get(), loop).result()) is not None:
                 yield from self._rows(portion)
             reading.result()
-            # Here and not in `_read`, because the rows of the last events are counted only now.
+            # Log here and not in `_read`, because the rows of the last events are counted only now.
             for each in self._progress.values():
                 logger.debug("%s: complete after %.1f s", each, self._clock.monotonic() - began)
         finally:
@@ -259,10 +259,10 @@ class Reading:
                     group.create_task(self._read_one(clients, each, portions.put)) for each in self._progress.values()
                 ]
             for task in tasks:
-                # A group ignores a task that was cancelled from within, whose rows are missing.
+                # A task group ignores a task that was cancelled from within, although that task's rows are missing.
                 task.result()
         except asyncio.CancelledError:
-            # The reader has stopped, and the queue may have no room for the end.
+            # The consumer of the queue has stopped, and the queue may have no room for the None at its end.
             if portions.full():
                 portions.get_nowait()
             raise
@@ -294,9 +294,9 @@ class Reading:
 
     @asynccontextmanager
     async def _access(self, clients: AsyncClients, stretch: Stretch) -> AsyncIterator[tuple[Stream, KinesisClock]]:
-        """Open the stream of a stretch, with a client for this shard alone, so that the clock has the time of its own responses."""
+        """Open the stream of a stretch with a client that reads only this shard, so that the clock has the time of this shard's responses."""
         options = self._options
-        clock = KinesisClock(self._clock, warns=False)  # planning has warned
+        clock = KinesisClock(self._clock, warns=False)  # the planning has warned already
         ref = self._manifest.streams[stretch.key.stream]
         async with AsyncExitStack() as stack:
             control = await stack.enter_async_context(await clients.open("kinesis"))
@@ -342,7 +342,7 @@ class Reading:
 
 
 async def _end(reading: asyncio.Task[None]) -> None:
-    """Cancel a read, and then the remaining tasks: a task that is cancelled twice would not close its clients."""
+    """Cancel a read, and then the tasks that remain. A task that was cancelled twice would not close its clients."""
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

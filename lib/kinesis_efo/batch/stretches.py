@@ -1,7 +1,7 @@
-"""Decides which part of each shard a batch read reads. Pure.
+"""Decides which part of each shard, a stretch, a batch read reads. Pure.
 
-A stretch of time is half open, and a row belongs to it by its own arrival time. So reads of `[8:00, 9:00)` and `[9:00, 10:00)` together
-have each row of the two hours once, however exactly Kinesis finds a time, and even if parents and children overlap in time.
+A stretch of time is half open, and the arrival time of a row decides whether it belongs to the stretch. So reads of `[8:00, 9:00)` and
+`[9:00, 10:00)` together have each row of the two hours once, even if Kinesis finds a time inexactly, or parents and children overlap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Stretch:
 
     Attributes:
         key: The shard.
-        hash_range: First and last hash key of the shard; None if aggregates are not compared with it.
+        hash_range: First and last hash key of the shard; None if no aggregates are left out because of their hash keys.
         start: The start: `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`.
         end: The end: `AT_TIMESTAMP`, which is exclusive, or `AFTER` or `SHARD_END`, which are inclusive.
         last: The shard's last sequence number if it was closed when the read was planned; else None.
@@ -36,12 +36,12 @@ class Stretch:
 
     @property
     def since(self) -> int | None:
-        """Rows that arrived before this time do not belong to it, epoch milliseconds; None: the start is not a time."""
+        """Rows that arrived before this time, epoch milliseconds, do not belong to the stretch; None: the start is not a time."""
         return self.start.value if self.start.kind is PositionKind.AT_TIMESTAMP else None
 
     @property
     def until(self) -> int | None:
-        """Rows that arrived at this time or later do not belong to it, epoch milliseconds; None: the end is not a time."""
+        """Rows that arrived at this time or later, epoch milliseconds, do not belong to the stretch; None: the end is not a time."""
         return self.end.value if self.end.kind is PositionKind.AT_TIMESTAMP else None
 
 
@@ -50,9 +50,9 @@ class Side:
     """The start or the end of a read of one stream.
 
     Attributes:
-        everywhere: The position for all shards that are not named.
+        everywhere: The position for all shards that are not in `named`.
         named: The positions of single shards.
-        open_then: Shards that were open at the time `everywhere`, plus or minus some seconds; None: all may have been.
+        open_then: Shards that were open at the time `everywhere`, plus or minus some seconds; None: all shards may have been open.
     """
 
     everywhere: Position
@@ -63,14 +63,13 @@ class Side:
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:
     """Return the stretches of a stream, parents before children.
 
-    The ancestors of a shard that is named as a start are not read, nor the descendants of one that is named as an end with a sequence
-    number.
+    If the start names a shard, its ancestors are not read. If the end names a shard with a sequence number, its descendants are not read.
 
     Args:
         stream: Logical name.
         shards: All shards that Kinesis lists.
         start: Where to begin.
-        end: Where to end. It has no None for the tip.
+        end: Where to end. The tip is given as a time.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -136,7 +135,7 @@ def _finishes(ordered: list[Shard], lineage: Lineage, end: Side) -> dict[str, Po
 
 
 def _earliest(positions: Collection[Position]) -> Position:
-    """Return where a child begins, given the starts of its parents: at the same time, or with its first record."""
+    """Return where a child begins, given the starts of its parents: at the earliest of these if they are times, else at its first record."""
     if all(position.kind is PositionKind.AT_TIMESTAMP for position in positions):
         return min(positions, key=lambda position: position.value)
     return TRIM_HORIZON

@@ -1,1 +1,1 @@
-"""What is read, planned, kept and committed, decided without I/O: the code behind docs/exactness.md."""
+"""Decides, without I/O, what is read, planned, kept and committed: the code behind docs/exactness.md."""

@@ -1,8 +1,8 @@
 """Keeps the shards of a query together in arrival time: `maxShardSkew`. Pure.
 
 Spark's watermark follows the newest event time of all shards. While a query reads a backlog, a shard with few records would move the
-watermark past unread records of other shards, and stateful operators would drop these as late. So no micro-batch reads a shard
-further than the option allows beyond the earliest unread record of all shards.
+watermark past unread records of other shards, and stateful operators would drop these records as late. So no micro-batch reads a
+record that arrived more than `maxShardSkew` after the earliest unread record of all shards.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey
 logger = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 5.0
-"""Assumed error of the clock by which a shard counts as read: this machine's, if the server does not send its time."""
+"""Assumed error, in seconds, of the clock that says up to when a shard was read: this machine's, if the server does not send its time."""
 
 UNHEARD_SECONDS: Final = 60.0
-"""A shard without any event holds back the other shards for at most this long."""
+"""A shard from which no event comes holds back the other shards for at most this many seconds."""
 
 _ROUNDS: Final = 8
 _WORD_SECONDS: Final = 10.0
@@ -32,24 +32,24 @@ class ShardEvents(Protocol):
     """The events of a shard: an `EventIndex`, or a part of one."""
 
     def news_since(self, after: Position) -> float | None:
-        """When the first event after a position that has records or ends the shard was received; None if there is none."""
+        """Return the time of the first event after `after` that has records or ends the shard; None if there is none."""
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """As many whole events after a position as fit into both limits."""
+        """Return as many events after `after` as fit into both limits; with `some`, at least the first one with records."""
 
 
 class _Front(NamedTuple):
-    """The arrival time up to which a shard was read, epoch milliseconds, and when that was set, monotonic seconds."""
+    """The arrival time `at` up to which a shard was read, epoch milliseconds; it was set at `since`, monotonic seconds."""
 
     at: float
     since: float
 
 
 class Alignment:
-    """Limits how many seconds of arrival time each shard of a query may be ahead of the slowest one.
+    """Limits by how many seconds of arrival time, `most`, each shard of a query may be ahead of the slowest shard.
 
-    `read_until` returns the time up to which all records that arrived in a shard are at or before the end of its buffer, epoch seconds by
-    Kinesis' clock; None if unknown.
+    `read_until` gets a shard and the end of its buffer. It returns a time, epoch seconds by Kinesis' clock, such that all records that
+    arrived before this time lie at or before that end; None if unknown.
     """
 
     def __init__(self, most: float, read_until: Callable[[ShardKey, Position], float | None]) -> None:
@@ -61,7 +61,7 @@ class Alignment:
         self._said_at = -inf
 
     def follow(self, moved: Mapping[ShardKey, Position], left: Iterable[ShardKey], now: float) -> None:
-        """Note where the query is, and which shards it no longer reads. A new shard counts as the slowest until it has an event."""
+        """Note the new positions of the query, and which shards it has left. A new shard counts as the slowest until it has an event."""
         for key, position in moved.items():
             if position.is_end:
                 self._fronts.pop(key, None)
@@ -85,7 +85,7 @@ class Alignment:
         plan: Callable[[Mapping[ShardKey, ShardEvents]], dict[ShardKey, Portion]],
         now: float,
     ) -> dict[ShardKey, Portion]:
-        """Plan a micro-batch after which no shard is too far ahead; returns how far each shard of `buffers` may be read.
+        """Plan a micro-batch after which no shard is too far ahead. Returns how far to read each shard of `buffers`.
 
         Args:
             buffers: The shards with something to read; each covers its position.
@@ -127,24 +127,24 @@ class Alignment:
     def _horizon(
         self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, EventIndex], others: float
     ) -> float:
-        """The latest arrival time that may be read with these portions, epoch milliseconds."""
+        """The latest arrival time that a shard may be read up to if these portions are read, epoch milliseconds."""
         left = (self._front(key, buffers[key], portion.through) for key, portion in portions.items())
         return min([others, *left]) + self._most
 
     def _front(self, key: ShardKey, buffer: EventIndex, position: Position) -> float:
-        """The earliest possible arrival of the records after a position, epoch milliseconds; those out of order may be earlier."""
+        """The time before which no record after a position arrived, epoch milliseconds; except for records that are out of order."""
         known = front.at if (front := self._fronts.get(key)) else -inf
         waiting = buffer.arrived_behind(position)
         if waiting is not None:
             return max(known, waiting)
         if position.is_end:
-            # Its children start at this time.
+            # The records of its children arrived after its newest record.
             return max(known, buffer.newest)
         read_until = self._read_until(key, buffer.end)
         return max(known, buffer.newest, -inf if read_until is None else (read_until - CLOCK_SECONDS) * 1000)
 
     def _slowest_but(self, buffers: Mapping[ShardKey, EventIndex], now: float) -> float:
-        """The front of the slowest shard that has nothing buffered."""
+        """The arrival time, epoch milliseconds, up to which the slowest shard without a buffer among `buffers` was read."""
         slowest = inf
         unheard = set()
         for key, front in self._fronts.items():
@@ -166,7 +166,7 @@ class Alignment:
         return slowest
 
     def _say(self, waiting: int, now: float) -> None:
-        """Log that all shards wait, if they do so for some seconds, and repeat that now and then."""
+        """Log that all shards wait, after they have waited for `_WORD_SECONDS`, and again whenever that time has passed."""
         if self._held_since is None:
             self._held_since = self._said_at = now
         if now - self._said_at < _WORD_SECONDS:
@@ -185,14 +185,14 @@ class Alignment:
 
 
 class _UpTo:
-    """The part of a buffer that arrived up to a time. The buffer with the oldest record goes first."""
+    """The part of a buffer that arrived up to `horizon`, epoch milliseconds."""
 
     def __init__(self, buffer: EventIndex, horizon: float) -> None:
         self._buffer = buffer
         self._horizon = horizon
 
     def news_since(self, after: Position) -> float | None:
-        """See `ShardEvents`; in arrival time."""
+        """Return when the first record arrived in the stream, so that the shard with the oldest record is planned first."""
         return self._buffer.arrived_behind(after)
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:

@@ -1,4 +1,4 @@
-"""Decides how a query reads a shard that other queries of its run read too: who is behind."""
+"""Decides how a query reads a shard that other queries of its run read, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kinesis_efo.positions import Position
 
 
 class Choice(Enum):
-    """How a query reads a shard from a position on: from the buffer that queries share, or catching up from one of its own."""
+    """How a query reads a shard from a position on: from the buffer that queries share, or from a buffer of its own (`APART`)."""
 
     SHARED = "as the buffer is"
     BEGIN = "the buffer begins anew at the position: no other query uses it"
@@ -21,25 +21,25 @@ class Choice(Enum):
 def choose(
     position: Position, buffer: EventIndex | None, *, others: bool, apart: bool, may_read_apart: bool, has_waited: bool
 ) -> Choice:
-    """Decide how a query reads a shard, for planning and for tasks alike.
+    """Decide how a query reads a shard, when a micro-batch is planned and when a task reads it.
 
-    While another query uses the subscription, it goes back only if no query may catch up, and forward only for a query that has
-    waited: so two queries do not take it from each other.
+    While other queries use the subscription, it moves back only if queries may not catch up, and moves forward only for a query that
+    has waited. So two queries do not take it from each other.
 
     Args:
         position: Where the query is.
         buffer: The shared buffer; None while the shard is not read.
-        others: Whether another query uses that buffer.
+        others: Whether another query uses the shared buffer.
         apart: Whether the query is catching up in the shard.
-        may_read_apart: Whether Kinesis allows that.
-        has_waited: Whether the query has waited in front of the buffer for long.
+        may_read_apart: Whether queries may catch up with GetRecords.
+        has_waited: Whether the query has waited long enough for the buffer to reach its position.
     """
     covers = buffer is not None and buffer.covers(position) is not False
     if buffer is None or not (others or covers):
         return Choice.BEGIN
     if covers and has_waited:
         return Choice.FORWARD
-    # A query that catches up claims nothing of a buffer that it is in front of: it would take the subscription to and fro.
+    # A query that catches up does not share a buffer that has not reached its position, because the subscription would move to and fro.
     if covers and not (apart and buffer.ends_before(position)):
         return Choice.SHARED
     return Choice.APART if may_read_apart else Choice.BACK

@@ -1,4 +1,4 @@
-"""The end of a query that reads up to the tips: with `Trigger.AvailableNow`, `Trigger.Once`, or Spark 4.0's `catchUp`. Pure."""
+"""Decides where a query ends that has `Trigger.AvailableNow`, `Trigger.Once`, or the option `catchUp`. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 logger = logging.getLogger(__name__)
 
 _HEARD_AGAIN_SECONDS: Final = 12.0
-"""At least two events of SubscribeToShard arrive in this time, so a shard that is still quiet was read after its end was found."""
+"""Kinesis sends at least two SubscribeToShard events in this time. So a shard that is still quiet then was read after its target was found."""
 
 
 class EndingState(msgspec.Struct, frozen=True):
-    """The state of an `Ending` for the next run."""
+    """The state of an `Ending`, from which the next run continues."""
 
     wanted: bool
     in_one_batch: bool
@@ -30,10 +30,10 @@ class EndingState(msgspec.Struct, frozen=True):
 
 
 class Ending:
-    """Follows one query to its end.
+    """Holds the positions at which one query ends, its targets, and decides when it has reached them.
 
     Args:
-        catch_up: Whether the first micro-batch reads everything; Spark before 4.2 has no limits and ends by itself.
+        catch_up: Whether the first micro-batch reads up to all targets. Spark before 4.2 ends the query after one micro-batch.
         ends: The option `endingPosition`.
         patience: Seconds to wait for the end of a closed shard.
 
@@ -43,7 +43,7 @@ class Ending:
         over: Whether nothing more is read.
         targets: The positions at which the query ends, by shard, None if not known yet; None if the query has no end.
         complete: Whether all targets are known.
-        changed: Whether the state has changed since `state` or `go_on`.
+        changed: Whether the state to store has changed since `state` or `go_on` was called.
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:
@@ -59,17 +59,17 @@ class Ending:
         self._available_now = False
 
     def available_now(self) -> None:
-        """The trigger is `Trigger.AvailableNow`. Further calls do nothing."""
+        """Note that the trigger is `Trigger.AvailableNow`. Further calls do nothing."""
         if not self._available_now:
             self.wanted = self._available_now = self.changed = True
             self.in_one_batch = False
 
     def once(self) -> None:
-        """The trigger is `Trigger.Once`."""
+        """Note that the trigger is `Trigger.Once`."""
         self.wanted = self.in_one_batch = True
 
     def state(self) -> EndingState:
-        """The state for the next run."""
+        """Return the state for the next run."""
         self.changed = False
         targets = None if self.targets is None else list(self.targets.items())
         return EndingState(self.wanted, self.in_one_batch, self.over, self.complete, targets, list(self._lasts.items()))
@@ -103,7 +103,7 @@ class Ending:
             targets: The positions, None for those not known yet.
             now: Monotonic time, seconds.
             complete: Whether all are known.
-            lasts: The number of the last record up to a target, if known.
+            lasts: The sequence number of the last record up to a target, if known.
         """
         self.wanted, self.complete, self.changed = False, complete, True
         self._lasts = dict(lasts or {})
@@ -113,13 +113,13 @@ class Ending:
                 self._found_at.setdefault(key, now)
 
     def settle(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
-        """End shards before their targets if they have no more records: positions in events need not reach the target.
+        """End shards before their targets if they have no more records, because the positions of events need not reach the targets.
 
-        An end that is too early loses nothing: the next run continues there. The end of a closed shard is waited for, up to `patience`.
+        An end that is too early loses nothing, because the next run continues there. For the end of a closed shard, it waits up to `patience`.
 
         Args:
             position: How far the query has come.
-            quiet: The time since which a shard seems to have no more records, monotonic seconds.
+            quiet: The shards that seem to have no more records, and since when, monotonic seconds.
             now: Monotonic time, seconds.
         """
         targets = dict(self.targets or {})
@@ -144,16 +144,16 @@ class Ending:
             self.targets, self.changed = targets, True
 
     def begins(self, shard: ShardKey) -> bool:
-        """Whether the query reads a shard. Shards that were opened after it began are left to the next run."""
+        """Whether the query starts to read a shard. Shards that were opened after it began have no target; the next run reads them."""
         return self.targets is None or shard in self.targets
 
     def capped(self, shard: ShardKey, at: Position, through: Position) -> Position:
-        """How far to read a shard.
+        """Return how far to read a shard, so that it is not read beyond its target.
 
         Args:
             shard: The shard.
             at: How far it has been read.
-            through: How far it could be read.
+            through: How far it can be read now.
         """
         if self.targets is None:
             return through
@@ -165,11 +165,11 @@ class Ending:
         return target if through.reaches(target) else through
 
     def last(self, shard: ShardKey, through: Position) -> int | None:
-        """The number of the last record up to `through`, if that is the shard's target and the number is known."""
+        """Return the sequence number of the last record up to `through`, if `through` is the shard's target and the number is known."""
         return self._lasts.get(shard) if (self.targets or {}).get(shard) == through else None
 
     def reached(self, position: Mapping[ShardKey, Position]) -> bool:
-        """Whether all targets are reached; False if the query has no end."""
+        """Whether the query, which is at `position`, has reached all targets; False if it has no end."""
         if self.targets is None:
             return False
         return all(
@@ -179,7 +179,7 @@ class Ending:
         )
 
     def whole(self, position: Offset) -> dict[ShardKey, Position]:
-        """The end of the one micro-batch that reads everything. Afterwards the query has no end, unless `endingPosition` is set."""
+        """Return the end of the one micro-batch that reads up to all targets. If `endingPosition` is set, nothing more is read after it."""
         assert self.targets is not None
         targets, self.targets = self.targets, None
         self.in_one_batch, self.changed = False, True

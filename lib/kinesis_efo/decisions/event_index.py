@@ -1,6 +1,6 @@
-"""The ends, sizes and times of one shard's buffered events: what is needed to plan from a buffer.
+"""Indexes the ends, sizes and times of one shard's buffered events, which is what planning needs to know of a buffer.
 
-The run has one also for a shard that is buffered in another process.
+The run also has such an index for a shard that is buffered in another process.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _BEHIND_ALL: Final = 10**400
 
 
 class Portion(NamedTuple):
-    """The next events after a position.
+    """The extent of the next events after a position.
 
     Attributes:
         through: The end of the last event.
         bytes: Their bytes in the buffer.
         records: Kinesis records in them.
-        last: The number of the last of these records; None if there are none or it is unknown.
+        last: The sequence number of the last of these records; None if there are none or it is unknown.
         events: An upper bound of the number of events with records.
     """
 
@@ -43,8 +43,8 @@ class EventIndex:
         start: Position before the first event that was not dropped.
         end: The end of the last event.
         waiting_since: When the oldest records in the index were received, monotonic seconds; None if it has none.
-        lowest: The lowest number that it is known to cover; None if it starts at a time, and none is known yet.
-        newest: The latest arrival in the stream of all records that were ever in the index, epoch milliseconds; `-inf` if unknown.
+        lowest: The lowest sequence number after which it is known to have everything; None if it starts at a time, and none is known yet.
+        newest: The latest arrival time of all records that were ever in the index, epoch milliseconds; `-inf` if unknown.
         gone: The number of dropped events that still have a slot.
         compacted: The number of dropped events without a slot.
     """
@@ -54,7 +54,7 @@ class EventIndex:
         self.end = start
         self.waiting_since: float | None = None
         self.newest: float = -inf
-        # Parallel columns, for bisection. Dropping does not reset the sums; their first element is the sum before the first event.
+        # Parallel lists, for bisection. Dropping events does not reset the sums; their first element is the sum before the first event.
         self._ends: list[int] = []
         self._since: list[float] = []
         self._bytes_through = [0]
@@ -101,22 +101,22 @@ class EventIndex:
         first: int | None = None,
         last: int | None = None,
     ) -> bool:
-        """Add the next event; returns whether it got a new slot. Successive events without records share one.
+        """Add the next event. Returns whether it got a new slot: successive events without records share one.
 
         Args:
             continuation: The sequence number at its end; None at the end of the shard.
-            size: Its bytes in the buffer; 0 if it has no records.
+            size: Its bytes in the buffer; 0 if it has no records and is not the end of the shard.
             records: Kinesis records in it.
             now: When it was received, monotonic seconds.
             marks: When its records arrived in the stream, if noted.
-            first: The number of its first record, if known. Needed only for the first event of a buffer that starts at a time.
-            last: The number of its last record, if it has one.
+            first: The sequence number of its first record, if known. Only the first event of a buffer that starts at a time needs it.
+            last: The sequence number of its last record, if it has one.
         """
         end = _BEHIND_ALL if continuation is None else continuation
         if self.starts_at_time and not self._ends:
             self.vouch(end if first is None else first)
         if self.end.kind is PositionKind.AFTER:
-            # Ignore a lower position of an event without records: an offset must never go back.
+            # An event without records may have a lower position. Ignore that, because an offset must never go back.
             end = max(end, self.end.value)
         self.end = _position(end)
         if not size and self.idle:
@@ -138,11 +138,11 @@ class EventIndex:
 
     @property
     def starts_at_time(self) -> bool:
-        """Whether its start is a time, which no number can be compared with: only its first event shows which numbers it covers."""
+        """Whether its start is a time. No sequence number can be compared with a time, so only the first event shows what it covers."""
         return self.start.kind is PositionKind.AT_TIMESTAMP
 
     def covers(self, position: Position) -> bool | None:
-        """Whether everything after a position is or will be in the buffer, without a gap; None: its first event will show that."""
+        """Whether everything after a position is or will be in the buffer, without a gap; None if only its first event will show that."""
         if position == self.start or position.is_end:
             return True
         if position.kind is not PositionKind.AFTER:
@@ -152,7 +152,7 @@ class EventIndex:
         return None if self.starts_at_time and not self._ends else False
 
     def ends_before(self, position: Position) -> bool:
-        """Whether a position is after its end; False if one of them is a time."""
+        """Whether a position is certainly after the end of this index; False if the two cannot be compared."""
         known = self.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
         return known and not self.end.reaches(position)
 
@@ -165,15 +165,15 @@ class EventIndex:
         return self._records_through[-1] - self._records_through[self.index_after(position)]
 
     def vouch(self, number: int) -> None:
-        """Record that `number` is after the start, if that is a time. A reader at that number can then share this buffer.
+        """If the index starts at a time, record that sequence number `number` is after it. A reader at `number` can then share the buffer.
 
-        Without this, two readers at different positions would take the subscription from each other for ever.
+        Otherwise two readers at different positions would take the subscription from each other for ever.
         """
         if self.starts_at_time and (self.lowest is None or number < self.lowest):
             self.lowest = number
 
     def end_of(self, index: int) -> Position:
-        """The end of an event."""
+        """The position after the event with an index."""
         return _position(self._ends[index])
 
     def index_after(self, position: Position) -> int:
@@ -185,12 +185,12 @@ class EventIndex:
         return bisect_right(self._ends, position.value, self.gone)
 
     def news_since(self, after: Position) -> float | None:
-        """When the first event after a position that has records or ends the shard was received; None if there is none."""
+        """When the first event after `after` with records or the end of the shard was received, monotonic seconds; None if there is none."""
         news = self._first_news(self.index_after(after))
         return self._since[news] if news < len(self._ends) else None
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """As many whole events after a covered position as fit into both limits. With `some`, at least the first event with records."""
+        """Return as many whole events after a covered position as fit into both limits; with `some`, at least the first one with records."""
         first = self.index_after(after)
         by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
         by_records = bisect_right(self._records_through, self._records_through[first] + max_records, first + 1)
@@ -209,7 +209,7 @@ class EventIndex:
         )
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """The number of the last record of a range; None if it has none, or it is unknown, as if the range ends within an event."""
+        """The sequence number of the last record after `after` up to `through`; None if there is none, or `through` is within an event."""
         if not self.end.reaches(through):
             return None
         stop = self.index_after(through)
@@ -218,7 +218,7 @@ class EventIndex:
         return None if cut else self.last_before(stop, after)
 
     def last_before(self, stop: int, after: Position) -> int | None:
-        """The number of the last record before an event and after a position; None if there is none or it is unknown."""
+        """The sequence number of the last record after `after` in the events before index `stop`; None if there is none or it is unknown."""
         last = self._last_through[stop - 1] if stop > self.gone else 0
         return last if last and after.precedes(last) else None
 
@@ -227,10 +227,7 @@ class EventIndex:
         return self._marks[index]
 
     def arrived_behind(self, after: Position) -> float | None:
-        """When the first record after a covered position arrived in the stream, epoch milliseconds.
-
-        None if there is none, or it is unknown.
-        """
+        """When the first record after a covered position arrived in the stream, epoch milliseconds; None if unknown or there is none."""
         number = after.value if after.kind is PositionKind.AFTER else -1
         for marks in islice(self._marks, self.index_after(after), None):
             for mark in marks:
@@ -241,9 +238,9 @@ class EventIndex:
     def portion_before(
         self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool = False
     ) -> Portion:
-        """As many records after a covered position as fit into both limits and arrived up to `horizon`, epoch milliseconds.
+        """Return as many records after a covered position as fit into both limits and arrived up to `horizon`, epoch milliseconds.
 
-        It may end within an event, at a mark. With `some`, it has at least the records of the first mark, if they arrived up to the time.
+        The portion may end within an event, at a mark. With `some`, it has at least the records of the first mark if these arrived by then.
         """
         first = self.index_after(after)
         whole = self.portion(after, max_bytes, max_records)
@@ -270,14 +267,14 @@ class EventIndex:
                     min(stop + 1 - first, records + taken),
                 )
         elif some and not records:
-            # The event has no arrival times, or is the end of the shard.
+            # The next event has no arrival times, or is the end of the shard.
             return self.portion(after, max_bytes, max_records, some=True)
         end = self.end_of(stop - 1) if stop > first else after
         last = self.last_before(stop, after) if records else None
         return Portion(end, size, records, last, min(stop - first, records))
 
     def _stop_before(self, horizon: float, first: int, last: int) -> int:
-        """The index of the first event from `first` on with a record that arrived after a time; `last` if there is none."""
+        """The index of the first event from `first` on with a record that arrived after `horizon`; `last` if there is none."""
         index = bisect_right(self._newest_through, horizon, first, last)
         # Records may have arrived out of order.
         while index < last and _newest(self._marks[index]) <= horizon:
@@ -298,7 +295,7 @@ class EventIndex:
         if self.start.is_end:
             self.lowest = _BEHIND_ALL
         elif self.lowest is None or self._records_through[stop] > self._records_through[self.gone]:
-            # There is no record between the last dropped one and the start.
+            # There is no record between the last dropped record and the new start, so the index has everything after that record.
             self.lowest = self._last_through[stop - 1] or self._ends[stop - 1]
         self.gone = stop
         if self.waiting_since is not None:
@@ -306,7 +303,7 @@ class EventIndex:
         return freed
 
     def compact(self) -> int:
-        """Remove the slots of dropped events if there are many, as this moves the rest; returns by how much indexes have moved."""
+        """Remove the slots of dropped events, if there are so many that moving the rest is worth it. Returns how many were removed."""
         if self.gone <= _COMPACT_AFTER or self.gone * 2 <= len(self._ends):
             return 0
         moved, self.gone = self.gone, 0
@@ -336,7 +333,7 @@ def _newest(marks: Sequence[Mark]) -> float:
 
 
 def _lowest_of(start: Position) -> int | None:
-    """The lowest number after which a subscription from a position delivers everything; None if unknown."""
+    """The lowest sequence number after which a subscription from a position delivers everything; None if unknown."""
     match start.kind:
         case PositionKind.TRIM_HORIZON:
             return 0

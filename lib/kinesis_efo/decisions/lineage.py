@@ -1,4 +1,4 @@
-"""Decides which shards to read when: parents before children, each exactly once, across splits and merges. Pure.
+"""Decides when each shard is read: parents before children, each shard exactly once, across splits and merges. Pure.
 
 A shard in an offset was started; its ancestors were read, or skipped on purpose at the query's start. A shard that is neither listed
 nor in the offset was trimmed, with all its records.
@@ -20,9 +20,9 @@ class Shard:
     Attributes:
         shard_id: Its id.
         parents: Ids of its parents, listed or not: none, one (after a split) or two (after a merge).
-        hash_range: First and last hash key it takes.
-        first: Sequence number with which it begins.
-        last: Sequence number with which it ends, or None while it is open.
+        hash_range: Its first and its last hash key.
+        first: The sequence number at which it begins.
+        last: The sequence number at which it ends; None while it is open.
     """
 
     shard_id: str
@@ -38,7 +38,7 @@ def announced(children: Iterable[Shard]) -> tuple[ChildShard, ...]:
 
 
 class Lineage:
-    """The shards of one stream and their descent. `positions` of its methods is the offset of the stream, by shard id.
+    """The shards of one stream and their descent. In its methods, `positions` is a query's offset in this stream, by shard id.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -68,7 +68,7 @@ class Lineage:
     def merge(self, children: Iterable[ChildShard], parent: str) -> None:
         """Add the children that the last event of a shard, `parent`, announced; ListShards may not know them yet."""
         for child in children:
-            # The event does not have a child's first sequence number; ListShards will, soon.
+            # The event does not have the child's first sequence number; the response of ListShards will soon have it.
             if child.shard_id not in self._shards:
                 self._announced.add(child.shard_id)
             hashes = (child.starting_hash, child.ending_hash)
@@ -76,7 +76,7 @@ class Lineage:
 
     @property
     def outdated(self) -> bool:
-        """Whether an announced shard has an unknown parent: the second one of a merge, newer than the list of shards."""
+        """Whether an announced shard has an unknown parent: after a merge, the second parent may be newer than the list of shards."""
         return any(parent not in self._shards for child in self._announced for parent in self._shards[child].parents)
 
     def children(self, shard_id: str) -> list[str]:
@@ -92,11 +92,11 @@ class Lineage:
     def startable(self, positions: Mapping[str, Position]) -> list[str]:
         """Return the shards that may be started now, at the trim horizon. With an empty offset, these are the roots.
 
-        A shard may start once all its parents were read to their end. Parents that ListShards does not list any more were trimmed,
-        and count as read. A shard of the offset, or an ancestor of one, does not start again.
+        A shard may start once all its parents were read to their end. Parents that ListShards no longer lists were trimmed, and count as
+        read. A shard that is in the offset, or is an ancestor of such a shard, does not start again.
         """
         if max(positions, default="") > max(self._shards, default=""):
-            # ListShards is older than the offset. Shards that the offset has left behind would seem to be unread.
+            # The list of shards is older than the offset, so shards that were read long ago would seem to be unread.
             return []
         passed = self.ancestors(positions)
         return sorted(
@@ -117,7 +117,7 @@ class Lineage:
         )
 
     def vanished(self, positions: Mapping[str, Position]) -> list[str]:
-        """Return shards of the offset that were not read to their end and are not listed any more."""
+        """Return shards of the offset that were not read to their end and are no longer listed."""
         # Shard ids grow and are never reused. An id above all listed ones is too new for ListShards.
         newest = max(self._shards, default="")
         return sorted(
@@ -127,7 +127,7 @@ class Lineage:
         )
 
     def droppable(self, positions: Mapping[str, Position]) -> list[str]:
-        """Return ended shards that can leave the offset, because all their children are in it or were."""
+        """Return ended shards that can be removed from the offset, because all their children are, or were, in the offset."""
         passed = self.ancestors(positions)
         return sorted(
             shard_id
@@ -140,8 +140,8 @@ class Lineage:
     def lost(self, positions: Mapping[str, Position]) -> list[str]:
         """Return shards that were trimmed before they were read to their end.
 
-        These are shards of the offset, and unread descendants of them, that are not listed any more. Empty for an empty offset: a new
-        query loses nothing.
+        These are shards of the offset, and unread descendants of them, that are no longer listed. With an empty offset, there are none:
+        a new query loses nothing.
         """
         cut_off = set(self.vanished(positions))
         if positions:

@@ -1,4 +1,4 @@
-"""The position up to which all queries of a run have processed each shard: it goes to the lease table. Pure."""
+"""Computes up to which position all queries of a run have processed each shard. The lease table stores these positions. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class _Query:
 
 
 class Processed:
-    """The lowest positions of all queries, forwards only.
+    """Computes the lowest position of all queries in each shard. The positions in the lease table must not go back.
 
-    A query that starts behind the table's position counts only once it has reached that. While a query still reads the parent of a
-    shard, it counts as at the start of the shard.
+    So a query that starts before the table's position counts only once it has reached that position. While a query still reads the
+    parent of a shard, the query counts as being at the start of the shard.
 
     Args:
         ancestors: All known ancestors of a shard.
@@ -39,26 +39,26 @@ class Processed:
         self._queries[query] = _Query()
 
     def leave(self, query: object) -> dict[ShardKey, Position]:
-        """Remove a query; returns the positions of its shards that may have advanced."""
+        """Remove a query. Returns the lowest positions of the others in its shards, which may have advanced."""
         gone = self._queries.pop(query, None)
         return {} if gone is None else self._lowest(gone.done)
 
     def begin(self, query: object, offset: Mapping[ShardKey, Position]) -> None:
-        """Set where a query starts. It has processed everything up to there."""
+        """Set where a query starts, unless it has positions already. The query counts as having processed everything up to there."""
         known = self._queries[query]
         if not known.done:
             known.done = dict(offset)
 
     def commit(self, query: object, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
-        """Set how far a query has come.
+        """Set how far a query has processed its shards.
 
         Args:
             query: The query.
             offset: Positions up to which it has processed everything.
-            before: The offset of its last call; None for the first one.
+            before: The offset that it committed before this one; None if this is its first.
 
         Returns:
-            The positions that may have advanced for all queries.
+            The lowest positions of all queries that may have advanced.
         """
         known, moved = self._queries[query], offset.changes_since(before)
         known.done |= moved

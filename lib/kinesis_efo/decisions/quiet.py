@@ -1,4 +1,4 @@
-"""Decides whether a shard has no more records for now. One empty response is not enough. Pure.
+"""Decides whether a shard has no more records for now. One response without records does not prove it. Pure.
 
 GetRecords may return no records while the shard has more, and some servers report a lag although nothing is left.
 """
@@ -12,27 +12,27 @@ from typing import Final
 from kinesis_efo.records.events import EventHead
 
 QUIET_ANSWERS: Final = 3
-"""How many empty GetRecords responses in a row are needed."""
+"""How many successive GetRecords responses without records are needed."""
 
 QUIET_EVENTS: Final = 2
-"""How many empty events of SubscribeToShard in a row are needed; they come every five seconds."""
+"""How many successive SubscribeToShard events without records are needed; Kinesis sends one every five seconds."""
 
 QUIET_SECONDS: Final = 2.0
-"""Least time between the first of them and the last."""
+"""Minimum time in seconds between the first and the last of these responses or events."""
 
 _REMEMBERED: Final = 64
 _STEP_SECONDS: Final = QUIET_SECONDS / 16
-"""Of responses that come faster, one is remembered per step, so that `_REMEMBERED` of them reach back far enough."""
+"""About one response per step is remembered, so that `_REMEMBERED` of them cover more than `QUIET_SECONDS`."""
 
 
 class Quiet:
-    """Counts responses in a row without records.
+    """Counts successive responses (or events) without records.
 
-    The shard has no more if they report no lag, or a lag that does not shrink although the iterator moves. A smaller lag is progress
-    through a time without records, and starts the row again.
+    The shard has no more records if they report no lag, or a lag that does not shrink although the iterator moves. If the lag shrinks,
+    reading progresses through a time without records, and the count starts again.
 
     Attributes:
-        answers: The number of responses in the row.
+        answers: How many successive responses had no records.
         since: When the first of them came, monotonic seconds.
         heard_at: When the last of them came, monotonic seconds.
 
@@ -53,7 +53,7 @@ class Quiet:
         self._needed = QUIET_ANSWERS
 
     def heard(self, head: EventHead, now: float) -> None:
-        """Note the head of an event or a response that came at a monotonic time."""
+        """Note the head of an event or a response that came at `now`, monotonic seconds."""
         behind = head.millis_behind
         if not head.brings_nothing or not self.answers or behind < self._least:
             self.answers = 0
@@ -70,12 +70,12 @@ class Quiet:
         self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
 
     def believed(self, asked_at: float = -inf) -> bool:
-        """Whether the shard has no more records for now. Responses before `asked_at` do not count, since records may have come later."""
+        """Whether the shard has no more records for now. Responses before `asked_at` do not count, because records may have come later."""
         counted = [at for at in self._counted if at >= asked_at]
         return len(counted) >= self._needed and counted[-1] - counted[0] >= QUIET_SECONDS
 
     def lasts(self, since: float) -> float:
-        """Return how long the row has lasted, seconds. Time before `since` does not count."""
+        """Return for how many seconds no response has had records. Time before `since` does not count."""
         return self.heard_at - max(self.since, since) if self.answers else 0.0
 
     def __str__(self) -> str:

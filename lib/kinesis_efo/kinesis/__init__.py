@@ -1,1 +1,1 @@
-"""Reads a shard: SubscribeToShard and GetRecords, its restarts and its end; the shards of a stream."""
+"""Reads the shards of a stream with SubscribeToShard or GetRecords: subscriptions, their retries and ends, and the list of shards."""

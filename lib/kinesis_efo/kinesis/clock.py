@@ -1,4 +1,4 @@
-"""Reads Kinesis' clock from the header `Date` of its responses. All times that are compared with times in a stream come from it.
+"""Reads Kinesis' clock from the header `Date` of its responses. All times that are compared with times in a stream are of this clock.
 
 This machine's clock may be off: AWS accepts signatures up to five minutes off. The header has whole seconds.
 """
@@ -14,7 +14,7 @@ from kinesis_efo.clock import Clock
 logger = logging.getLogger(__name__)
 
 MOST_SKEW_SECONDS: Final = 2.0
-"""If this machine's clock is certainly further off, a warning is logged."""
+"""If this machine's clock is certainly off by more than this many seconds, a warning is logged."""
 
 _SENT: Final = "kinesis_efo.sent"
 
@@ -27,7 +27,7 @@ class KinesisClock:
         warns: Whether to log, once, that this machine's clock is off.
 
     Attributes:
-        skew: Seconds by which this machine's clock was certainly ahead of Kinesis' at the last response; negative if it was behind.
+        skew: Minimum error of this machine's clock at the last response, seconds: positive if it was ahead of Kinesis', negative if behind.
     """
 
     def __init__(self, clock: Clock, *, warns: bool = True) -> None:
@@ -35,20 +35,20 @@ class KinesisClock:
         self._clock = clock
         self._answered: float | None = None
         self._warns = warns
-        # Kinesis' time minus monotonic time, at least and at most.
+        # The minimum and the maximum of Kinesis' time minus monotonic time.
         self._bounds: tuple[float, float] | None = None
 
     def watch(self, client: Any, service: str = "kinesis") -> None:
         """Read the time from the responses of a client of botocore or aiobotocore, errors included.
 
-        The time of a `service` other than Kinesis is good for ages on display, not for positions.
+        The time of another `service` than Kinesis is exact enough to display how old something is, but not for positions.
         """
         client.meta.events.register(f"request-created.{service}", self._note_sent)
         client.meta.events.register(f"after-call.{service}", self._note_answer)
 
     @property
     def knows(self) -> bool:
-        """Whether a response has told the time."""
+        """Whether a response had the time."""
         return self._bounds is not None
 
     def monotonic(self) -> float:
@@ -73,7 +73,7 @@ class KinesisClock:
 
     @property
     def answered(self) -> float:
-        """The time of the last response, epoch seconds: at most one second too early. This machine's time if the response had none."""
+        """The time in the last response, epoch seconds, at most one second too early; this machine's time if the response had none."""
         return self._clock.time() if self._answered is None else self._answered
 
     def _note_sent(self, request: Any, **_: Any) -> None:

@@ -13,19 +13,19 @@ from kinesis_efo.records.arrivals import read_marks
 from kinesis_efo.records.events import last_record
 
 _LOOK_BACK_SECONDS: Final = (30.0, 600.0)
-"""How long before the given time the search for the last record begins, at first and at second; then it begins at the query's position."""
+"""How many seconds before the given time the first and the second search for the last record begin; a third begins at the query's position."""
 
 _POLLED_LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
-"""The same with GetRecords, which need not wait between two searches."""
+"""The same for searches with GetRecords. There are more of them, because they need not wait for each other."""
 
 
 class LookResult(NamedTuple):
     """What one subscription found.
 
     Attributes:
-        position: After the last record before the time; None if there was none.
+        position: The position after the last record before the time; None if there was no record.
         complete: Whether nothing else lies before the time. If not, the subscription ended too soon: continue at `position`.
-        record: The number of that last record; None if none was seen.
+        record: The sequence number of that last record; None if it is not known.
     """
 
     position: Position | None
@@ -34,14 +34,14 @@ class LookResult(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where a read of a shard ends: the position, and the number of the last record up to there, if it is known and there is one."""
+    """Where a read of a shard ends: the position, and the sequence number of the last record up to it, if that is known."""
 
     position: Position
     record: int | None = None
 
 
 def look_from(epoch_ms: int, position: Position, *, polled: bool = False) -> list[Position]:
-    """Return the positions at which to look for the last record before a time, in order; none if the query's position has passed the time.
+    """Return from which positions to search for the last record before a time, in order; none if the query's position is not before it.
 
     >>> [str(each) for each in look_from(1_000_000, Position.after(42))]
     ['AT_TIMESTAMP:970000', 'AT_TIMESTAMP:400000', 'AFTER:42']
@@ -66,12 +66,12 @@ async def last_before(
     Args:
         events: The events of a shard.
         epoch_ms: The time, epoch milliseconds.
-        now: Monotonic time, seconds.
+        now: Returns the monotonic time, seconds.
         timed: Whether each record must have an arrival time. If not, records without one count as earlier.
 
     Raises:
-        FrameError: A record has no arrival time.
-        Exception: The transport's.
+        FrameError: A record has no arrival time, although `timed` is set.
+        Exception: An error of the transport.
     """
     last: Position | None = None
     record: int | None = None
@@ -92,12 +92,12 @@ async def last_before(
                         return LookResult(last, complete=True, record=record)
                     record, last = mark.through, Position.after(mark.through)
                 if not marks:
-                    # Keeping the number of an earlier event would leave out the records of this one.
+                    # The number of an earlier event would leave out the records of this event.
                     known = last_record(event.payload)
                     record = None if known is None else known.number
             if not head.still:
                 last = event.through
-            # One event without lag is enough: an end that is too early loses nothing.
+            # One event without lag is enough, because an end that is too early loses nothing.
             if head.continuation is None or not head.millis_behind or quiet.believed():
                 return LookResult(last, complete=True, record=record)
     finally:
@@ -106,11 +106,11 @@ async def last_before(
 
 
 async def first_end(events: EventStream) -> Position:
-    """Return the position after the first event, and close the events. If they begin at the tip, that is the tip.
+    """Return the position after the first event, and close the events. If they begin at the tip, this position is the tip.
 
     Raises:
         FrameError: There is no event.
-        Exception: The transport's.
+        Exception: An error of the transport.
     """
     try:
         async for event in events:

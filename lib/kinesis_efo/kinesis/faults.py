@@ -1,5 +1,5 @@
-"""Classifies errors of SubscribeToShard and GetRecords by what a reader does about them, counts failures in a row, and words the
-messages of fatal errors."""
+"""Decides what a reader does about errors of SubscribeToShard and GetRecords, counts successive failures, and makes the exceptions for
+fatal errors."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ from kinesis_efo.positions import Position
 logger = logging.getLogger(__name__)
 
 _LONGEST_TRY: Final = 120.0
-"""Seconds. If a failure comes later than this after its try was due, the try began late (for want of lease or room); the timeout restarts."""
+"""Seconds. If a try fails later than this after it was due, it began late, because a lease or room was missing, and the timeout restarts."""
 
 
 class Verdict(Enum):
     """What to do about an error."""
 
     RETRY = auto()
-    """Transient: back off, counted."""
+    """A transient error: retry after a delay, and count the failure."""
     KEY = auto()
-    """The KMS key cannot be used: back off, counted; the fatal error names the key."""
+    """The KMS key cannot be used: do the same as for `RETRY`; the fatal error names the key."""
     EXPIRED = auto()
-    """Credentials expired: one more try with a new signature, then fatal."""
+    """The credentials have expired: try once more with a new signature, then fail."""
     TOO_SOON = auto()
-    """The consumer subscribed to the shard less than 5 s ago: wait, not counted."""
+    """The consumer subscribed to the shard less than 5 s ago: wait and try again, for up to 5 minutes."""
     NOT_ACTIVE = auto()
-    """The consumer is not ACTIVE (yet): back off, for up to 5 minutes."""
+    """The consumer is not ACTIVE, perhaps not yet: retry with growing delays, for up to 5 minutes."""
     TAKEN_OVER = auto()
-    """Another program subscribed to the shard with the same consumer: back off; fatal if it happens often."""
+    """Another program subscribed to the shard with the same consumer: retry after a delay, but fail if it happens often."""
     MISSING = auto()
-    """Stream, shard or consumer does not exist: ask ListShards which."""
+    """The stream, the shard or the consumer does not exist: ask Kinesis which of them."""
     REFUSED = auto()
-    """Credentials or policy: fatal."""
+    """AWS refuses the credentials, or a policy forbids the call: fail."""
     INVALID = auto()
-    """Kinesis, or the SDK, calls the request invalid: fatal."""
+    """Kinesis, or the SDK, calls the request invalid: fail."""
     FOREIGN = auto()
-    """The server is not Kinesis, and its sequence numbers would be misread: fatal."""
+    """The server is not Kinesis, and its sequence numbers would be misread: fail."""
     UNEXPECTED = auto()
-    """An error that this library does not know: fatal, so that it is seen."""
+    """This library does not know the error: fail, so that somebody sees it."""
 
 
 class Fault(NamedTuple):
-    """An error, what to do about it, and its code as counted in metrics: the service's, or the exception's name."""
+    """An error, what to do about it, and its code for metrics: the service's error code, or the exception's name."""
 
     verdict: Verdict
     code: str
@@ -104,8 +104,8 @@ def _verdict(error: Exception) -> Verdict:
     if cause is Cause.IN_USE:
         if isinstance(error, EventStreamError):
             return Verdict.TAKEN_OVER
-        # Kinesis has one code for both; only the message differs. The other one is "Consumer ... is not in ACTIVE status.". An unknown
-        # message counts as NOT_ACTIVE: both are waited out for up to 5 minutes.
+        # Kinesis has one code for TOO_SOON and NOT_ACTIVE; only the messages differ ("Consumer ... is not in ACTIVE status."). An unknown
+        # message counts as NOT_ACTIVE, because both errors are retried for up to 5 minutes.
         return Verdict.TOO_SOON if "another active subscription" in message_of(error).lower() else Verdict.NOT_ACTIVE
     if cause is Cause.UNKNOWN:
         # An unknown code of the service may pass, and retries are bounded. Any other unknown error is a bug and should be seen.
@@ -114,12 +114,12 @@ def _verdict(error: Exception) -> Verdict:
 
 
 class Backoff:
-    """Counts failures in a row and their duration. Any progress resets both.
+    """Counts successive failures and their duration. Any progress resets both.
 
     Attributes:
-        failures: Failures in a row.
-        first: The first of them; later ones may only be its consequences.
-        seconds: Time from the first to the last of them.
+        failures: The number of successive failures.
+        first: The first of these errors; later ones may only be its consequences.
+        seconds: Time from the first to the last of these failures.
     """
 
     def __init__(self, settings: RetrySettings, random: Callable[[], float]) -> None:
@@ -132,10 +132,10 @@ class Backoff:
         self._due = 0.0
 
     def failed(self, error: Exception, now: float) -> float | None:
-        """Count a failure at a monotonic time.
+        """Count a failure at `now`, monotonic seconds.
 
         Returns:
-            Seconds to wait before the next try; None after more than `max_retries` failures in a row, or after `timeout`.
+            Seconds to wait before the next try; None to give up, after more than `max_retries` successive failures or after `timeout`.
         """
         if self.first is None or now - self._due > _LONGEST_TRY:
             self._since = now
@@ -150,7 +150,7 @@ class Backoff:
         return delay
 
     def reset(self) -> None:
-        """Note progress."""
+        """Start to count again, because there was progress."""
         self.failures = 0
         self.first = None
 
@@ -158,7 +158,7 @@ class Backoff:
 def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Backoff | None = None) -> StreamError:
     """Make the exception for a shard that cannot be read any more.
 
-    `row` are the failures in a row that ended with this error; None if it is fatal by itself. `source` is where the ARNs came from.
+    `row` has counted the successive failures up to this error; None if this error alone is fatal. `source` is where the ARNs came from.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"

@@ -1,4 +1,4 @@
-"""An open subscription: its events, and the room for them. Ends it if an event, or the sink, takes too long."""
+"""Passes on the events of an open subscription, and ends it if the next event, or room for it, does not come in time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kinesis_efo.records.events import Event
 
 
 class OpenSubscription:
-    """Passes events on, and closes the connection on timeout. Then `timed_out` is set.
+    """Passes events on. If the next event or the sink takes too long, it closes the connection and sets `timed_out`.
 
-    There is one timer per subscription, restarted when it fires: cheaper than one per event. No limit is shorter than the
-    timer's interval, so it is never late.
+    It has one timer, which restarts itself, because a timer for each event costs more. The timer's interval is at most as long as the
+    shorter limit, so the timer is never late.
     """
 
     def __init__(self, stream: EventStream, clock: Clock, limits: Limits, stats: SubscriptionStats) -> None:
@@ -34,8 +34,8 @@ class OpenSubscription:
         """Return the next event; None after the last.
 
         Raises:
-            TimeoutError: It took too long.
-            Exception: The transport's.
+            TimeoutError: No event came within `Limits.silence`.
+            Exception: An error of the transport.
         """
         self.expect_event()
         try:
@@ -50,18 +50,18 @@ class OpenSubscription:
         raise TimeoutError(f"no event for {self._limits.silence:g} s")
 
     def expect_event(self) -> None:
-        """Start the limit for the next event."""
+        """Start the time limit for the next event."""
         self._reads = True
         self._heard = self._stream.received
         self._deadline = self._clock.monotonic() + self._limits.silence
 
     def expect_room(self) -> None:
-        """Start the limit for the sink to take an event."""
+        """Start the time limit for the sink, which must take the event."""
         self._reads = False
         self._deadline = self._clock.monotonic() + self._limits.full
 
     def pause(self) -> None:
-        """Suspend both limits."""
+        """Suspend the time limits."""
         self._deadline = inf
 
     def close(self) -> None:
@@ -86,10 +86,10 @@ class OpenSubscription:
 
 
 class PlaceInLine:
-    """A shard's room, as its transport asks for it; implements `Quota`. Its place in line outlasts a subscription that found no room.
+    """Waits for the room that a shard's transport asks for; implements `Quota`. It goes on waiting after the subscription was closed.
 
     Attributes:
-        subscription: The open subscription: waiting for room does not count as its silence.
+        subscription: The open subscription. Its time limits are suspended during a wait for room.
     """
 
     def __init__(self, room: Room, clock: Clock, full: float) -> None:
@@ -117,21 +117,21 @@ class PlaceInLine:
 
     @property
     def waits(self) -> bool:
-        """Whether the room of an event is still being waited for."""
+        """Whether a wait for room has not ended yet."""
         return self._waiting is not None
 
     async def arrive(self) -> None:
-        """Wait for the room."""
+        """Wait until there is room, if a wait has not ended yet."""
         if self._waiting is not None:
             await self._waiting
             self._waiting = None
 
     def release(self) -> None:
-        """Return unused room, unless it is still being waited for."""
+        """Return unused room, unless a wait for room has not ended yet."""
         if self._waiting is None:
             self._room.release()
 
     def leave(self) -> None:
-        """Stop waiting."""
+        """Stop waiting for room."""
         if self._waiting is not None:
             self._waiting.cancel()

@@ -1,6 +1,6 @@
 """Reads shards with GetRecords: the transport of `readMode=polling`, with the same events, positions and errors.
 
-Kinesis allows five calls and 2 MB per second and shard, shared by all programs that poll it, and responses of up to 10 MB
+Kinesis allows five calls and 2 MB per second for each shard, which all programs that poll it share, and responses of up to 10 MB
 (https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Responses stay raw, because botocore would decode
 every record.
 """
@@ -34,19 +34,19 @@ POLLING_CONFIG: Final[dict[str, Any]] = {
 """Configuration of the client, besides `max_pool_connections`. The subscription retries, not the client."""
 
 CALL_SECONDS: Final = 0.2
-"""Least time between two calls for a shard: five per second."""
+"""Minimum number of seconds between two calls for a shard: Kinesis allows five calls per second."""
 
 BYTES_PER_SECOND: Final = 2 << 20
-"""Bytes that may be read of a shard in a second; after a larger response, the next call has to wait."""
+"""Bytes that may be read from a shard per second; after a larger response, the next call has to wait."""
 
 MOST_RECORDS: Final = 10_000
 """The largest `Limit` that Kinesis allows."""
 
 ANSWER_BYTES: Final = 1 << 20
-"""Bytes that a response should hold. More would not come sooner, and would wait in memory."""
+"""Bytes that a response should hold. A larger response would not be faster, and would wait in memory."""
 
 CALLS_FOR_NOTHING: Final = 500
-"""Most calls a second to shards that had no more records, all shards together: each takes some 0.7 ms of a core."""
+"""Maximum number of calls per second to all shards without more records together, because each call takes about 0.7 ms of a core."""
 
 _LARGEST_ANSWER: Final = 10 << 20
 _FIRST_RECORDS: Final = 1_000
@@ -55,10 +55,10 @@ _USUAL_BYTES: Final = 3 << 19
 
 
 async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Position | None) -> str:
-    """Get a shard's iterator at a position; None: at its tip.
+    """Get an iterator at a position of a shard; None: at its tip.
 
     Raises:
-        ClientError: Kinesis refused; botocore's exception.
+        ClientError: Kinesis refused the call; botocore's exception.
     """
     names = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
     request = {names.get(name, name): value for name, value in starting_position(position).items()}
@@ -67,9 +67,9 @@ async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Pos
 
 
 def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
-    """Return the limits for polling: only the five calls per second limit how soon a shard is opened again.
+    """Return the limits for polling: a shard may be opened again as soon as the five calls per second allow it.
 
-    `rate` is how many bytes a second are read, if fewer than Kinesis allows: the pause after a large response must not count as silence.
+    `rate` is how many bytes per second are read, if fewer than Kinesis allows. The pause after a large response must not count as silence.
     """
     return replace(
         limits,
@@ -84,12 +84,12 @@ class Pace:
     """When a shard may be polled again, and for how many records.
 
     Attributes:
-        next_call: Seconds on the monotonic clock.
-        limit: Most records of the next response.
-        size: Most bytes to expect of the next response, data in base64: at first the maximum of GetRecords, later about what `limit`
-            aims at.
-        call_seconds: Least time between two calls.
-        bytes_per_second: Bytes that may be read in a second.
+        next_call: When the next call may be made, seconds on the monotonic clock.
+        limit: Maximum number of records in the next response.
+        size: Bytes to expect at most in the next response, with data in base64: at first the maximum of GetRecords, later somewhat more
+            than `answer_bytes`.
+        call_seconds: Minimum number of seconds between two calls.
+        bytes_per_second: Bytes that may be read per second.
         answer_bytes: Bytes that a response should hold.
 
     >>> pace = Pace()
@@ -108,15 +108,15 @@ class Pace:
     answer_bytes: int = ANSWER_BYTES
 
     def asking(self, now: float) -> int:
-        """Note a call; returns how many records it may ask for."""
+        """Note a call at `now`, and return how many records it may ask for."""
         asked = self.limit
         self.next_call = now + self.call_seconds
-        # Lower until a response comes: if the call fails, the line may be too slow for so much.
+        # The next call asks for fewer, unless a response comes first: if this call fails, the network may be too slow for so many.
         self.limit = max(1, asked // 4)
         return asked
 
     def answered(self, answer: GetRecordsAnswer, now: float, interval: float) -> None:
-        """Note a response that came at `now`. `interval` is how many seconds to wait if the shard has no more records."""
+        """Note a response that came at `now`. If the shard has no more records, the next call waits for `interval` seconds."""
         wait = max(self.call_seconds, answer.bytes / self.bytes_per_second, 0.0 if answer.millis_behind else interval)
         self.next_call = now + wait
         self.size = _USUAL_BYTES
@@ -125,7 +125,7 @@ class Pace:
 
 
 def apart_pace(rate: int) -> Pace:
-    """Make the pace of a query that catches up at so many bytes a second: one call a second if that is enough, since other programs poll, too.
+    """Make the pace of a query that catches up: `rate` bytes per second, if possible in one call per second, because other programs poll, too.
 
     >>> apart_pace(1 << 20).call_seconds, apart_pace(64 << 10).call_seconds, apart_pace(2 << 20).call_seconds
     (1.0, 1.0, 0.5)
@@ -134,13 +134,13 @@ def apart_pace(rate: int) -> Pace:
 
 
 class PollingTransport:
-    """GetRecords through an aiobotocore client; implements `Transport`. `pace` makes the pace of a shard at its first call.
+    """Reads shards with GetRecords through an aiobotocore client; implements `Transport`. `pace` makes the pace of a new shard.
 
     Args:
         client: An aiobotocore `kinesis` client made with `POLLING_CONFIG`, used for nothing else. The caller closes it.
         clock: Time.
-        interval: Seconds between two calls to a shard that had no more records; longer if there would be more than `CALLS_FOR_NOTHING`
-            a second.
+        interval: Minimum seconds between two calls to a shard that had no more records. With many shards it becomes longer, so that
+            they make at most `CALLS_FOR_NOTHING` calls per second.
     """
 
     def __init__(self, client: Any, clock: Clock, interval: float, pace: Callable[[], Pace] = Pace) -> None:
@@ -149,7 +149,7 @@ class PollingTransport:
         self._least_interval = interval
         self._pace = pace
         self._open_events: WeakSet[PolledEvents] = WeakSet()
-        # One per shard, so that a new subscription does not call too soon after the former one.
+        # The pace of each shard, so that a new subscription does not call too soon after the former one.
         self._paces: dict[tuple[str, str], Pace] = {}
         keep_answers(client, "GetRecords")
 
@@ -167,9 +167,9 @@ class PollingTransport:
 class PolledEvents:
     """The events of one shard from an iterator on; implements `EventStream`.
 
-    Ends at the shard's end, or when the iterator expires after five minutes without a call. The subscription is then opened again
-    after the last event, as after the five minutes of SubscribeToShard. `interval` returns the seconds between two calls if the shard has
-    no more records.
+    They end at the shard's end, or when the iterator expires after five minutes without a call. Then the reader subscribes again after
+    the last event, as it does after the five minutes of SubscribeToShard. `interval` returns the seconds between two calls if the shard
+    has no more records.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How far a shard was read: delivers its events to a sink, and checks that none before the next was lost."""
+"""Delivers the events of a shard to a sink, keeps how far the shard was read, and checks that no records before that were lost."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from kinesis_efo.records.events import ChildShard, Event, EventHead
 logger = logging.getLogger(__name__)
 
 AT_HORIZON_SECONDS: Final = 600.0
-"""A reader that begins at the trim horizon reads records that are about to be trimmed. While it is near the horizon, the horizon may be
-this many seconds ahead without counting as a loss."""
+"""A reader that begins at the trim horizon reads records that are about to be trimmed. While the reader is near the horizon, the horizon
+may be this many seconds ahead of it, which does not count as a loss."""
 
 
 class EventSink(Protocol):
-    """Receives the events of a shard and grants the room for them. A full sink is the back-pressure."""
+    """Receives the events of a shard and grants the room for them. While it is full, the shard is not read."""
 
     @property
     def room(self) -> Room:
-        """The quota from which the transport takes room for the next event."""
+        """Where the transport takes room for the next event."""
         ...
 
     async def admit(self, event: Event) -> None:
-        """Take the next event and its room. Waits for room if none was taken for it."""
+        """Take the next event and the room that the transport took for it. If it took none, wait for room."""
         ...
 
 
 class ShardProgress:
-    """How far a shard was read.
+    """Delivers the events of a shard, and keeps how far the shard was read.
 
     Attributes:
         shard_id: The shard.
         position: The position after the last event that the sink admitted.
-        read_until: Records that arrived before this time lie at or before `position`, epoch seconds; None: not known.
+        read_until: All records that arrived before this time, epoch seconds, lie at or before `position`; None: not known.
         heard_at: When the last event came or was admitted, seconds on the monotonic clock.
-        closing: The last number and the children of the shard, once ListShards shows it as closed.
+        closing: The last sequence number and the children of the shard, once ListShards shows it as closed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ShardProgress:
         stats.bytes += len(event.payload)
 
     async def deliver_known_end(self) -> bool:
-        """Deliver the end of a closed shard of which the last record was delivered. Returns whether it did."""
+        """Deliver the end of the shard if it is known to be closed and its last record was delivered. Returns whether it did."""
         if self.closing is None or self.position.kind is not PositionKind.AFTER:
             return False
         last, children = self.closing
@@ -93,7 +93,7 @@ class ShardProgress:
         return True
 
     async def deliver_listed_end(self) -> bool:
-        """Do the same if Kinesis lists the shard as closed, because nothing came. Returns whether it did."""
+        """Ask Kinesis whether the shard is closed, because no event came; then do the same as `deliver_known_end`."""
         try:
             end = await self._context.presence.end(self.shard_id)
         except Exception as error:
@@ -106,7 +106,7 @@ class ShardProgress:
         """Whether the trim horizon has passed the position.
 
         Raises:
-            DataLossError: It has, and records are lost.
+            DataLossError: The horizon has passed the position, and lost records fail the query.
         """
         if self._retention is None:
             return False
@@ -117,7 +117,7 @@ class ShardProgress:
 
     @property
     def seconds_ahead(self) -> float:
-        """How far the position is in the future; 0 or less if it is not."""
+        """How many seconds the position is in the future; 0 or less if it is not."""
         timed = self.position.kind is PositionKind.AT_TIMESTAMP
         return self.position.value / 1000 - self._context.clock.time() if timed else 0.0
 

@@ -1,4 +1,4 @@
-"""What a shard's subscriptions share: how long to wait after an error, or with which message to give up."""
+"""Decides, for all subscriptions to one shard, how long to wait after an error, or with which message to give up."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Limits:
     """Times in seconds that follow from Kinesis' limits. Tests shorten them; users cannot.
 
     Attributes:
-        between_calls: Least time between two calls for a shard: Kinesis allows one per second.
-        after_success: Least time from a successful call to the next: Kinesis refuses an earlier one.
-        opening: Longest time for a call; a longer one hangs, for example because no connection is free.
+        between_calls: Minimum time between two calls for a shard: Kinesis allows one per second.
+        after_success: Minimum time from a successful call to the next: Kinesis refuses an earlier one.
+        opening: Maximum time for a call; a longer one hangs, for example because no connection is free.
         silence: A connection without an event for this long is dead: Kinesis sends one every 5 s even if a shard is idle.
         full: How long a sink may be full before the subscription is closed on purpose.
-        too_short: A subscription that ends sooner, without an event, has failed rather than expired.
+        too_short: A subscription that ends within this time, without an event, has failed rather than expired.
         patience: How long a consumer may take to become ACTIVE; also the window in which take-overs are counted.
         takeovers: This many take-overs in that window are fatal.
         shortest_retention: Every stream keeps its records for at least this long.
@@ -61,8 +61,8 @@ KINESIS_LIMITS: Final = Limits()
 class ReadContext:
     """The settings and services that all subscriptions to one stream share.
 
-    `source` is where the consumer's ARN came from, for messages. `topology` is asked what is missing, by way of `presence`, which shares
-    the replies. `random` returns numbers in `[0, 1)`, for jitter.
+    `source` is where the consumer's ARN came from, for messages. `presence` asks `topology` what is missing, and shares the replies among
+    the subscriptions. `random` returns numbers in `[0, 1)`, for jitter.
     """
 
     stream: StreamRef
@@ -85,10 +85,10 @@ class ReadContext:
 
 
 class Recovery:
-    """State that the subscriptions of a shard share; decides what to do after each error. It holds no sink, and so no records.
+    """Decides what to do after each error of a shard's subscriptions, which share this object. It holds no sink, and so no records.
 
     Attributes:
-        stats: Statistics of all of them.
+        stats: Statistics of all these subscriptions.
         next_call: When Kinesis allows the next call for this shard, seconds on the monotonic clock.
     """
 
@@ -128,7 +128,7 @@ class Recovery:
                 return self._count(fault)
             case Verdict.TOO_SOON:
                 self._count_refusal(fault)
-                # Kinesis counts from the last subscription, which may be one of an earlier run.
+                # Kinesis counts the 5 s from the last subscription, which an earlier run may have made.
                 return self._limits.between_calls
             case Verdict.NOT_ACTIVE:
                 self._count_refusal(fault)
@@ -160,7 +160,7 @@ class Recovery:
         logger.debug("%s: %s; waiting", self._name, fault)
 
     def _may_be_ahead(self, position: Position) -> bool:
-        """Whether a position is a time that Kinesis' clock may not have reached. (`LATEST` is resolved by a clock that may be fast.)"""
+        """Whether a position is a time that Kinesis' clock may not have reached. (`LATEST` becomes a time of a clock that may be fast.)"""
         timed = position.kind is PositionKind.AT_TIMESTAMP
         return timed and position.value / 1000 >= self._context.clock.time() - SKEW_SECONDS
 

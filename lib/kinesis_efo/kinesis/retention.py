@@ -1,4 +1,4 @@
-"""Detects records that were trimmed before they were read, by the time of a position.
+"""Detects records that were trimmed before they were read, from the time of a position.
 
 If the trim horizon has passed a position, Kinesis silently begins at the horizon. A sequence number contains the second in which it
 was assigned, and the second of its shard's creation. AWS does not promise that layout, but the KCL reads it, too
@@ -23,9 +23,9 @@ _FRESH_SECONDS: Final = 60.0
 class Retention:
     """Checks whether records after a position may be gone, and raises or warns once per shard, as `fail` says.
 
-    It reports every loss that sequence numbers and the stream's present retention show. It may also report one of a shard that was
-    idle all the while: Kinesis does not say whether there were records. The retention is only asked for if a position is older than
-    `shortest`, for which every stream keeps its records; seconds.
+    It reports every loss that sequence numbers and the stream's present retention show. It may also report a loss in a shard that was
+    idle all the time, because Kinesis does not say whether there were records. It asks for the stream's retention only if a position is
+    older than `shortest` seconds, for which every stream keeps its records.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Retention:
 
         Args:
             shard_id: The shard.
-            position: How far it was read.
-            read_until: All records that arrived before this time were read, epoch seconds; None: not known. It counts if it is
-                later than the position's time, because the position of an idle shard may not move.
-            grace: Seconds by which the horizon may have passed the position without counting as a loss.
+            position: How far the shard was read.
+            read_until: All records that arrived before this time, epoch seconds, were read; None: not known. A time later than that of
+                the position counts instead of it, because the position of an idle shard may not move.
+            grace: By how many seconds the horizon may have passed the position without a loss being reported.
 
         Raises:
-            DataLossError: It has, and `fail` is set.
+            DataLossError: The horizon has passed the position, and `fail` is set.
             ClientError: The stream's retention cannot be read; botocore's exception. The other checks raise the same.
         """
         now = self._clock.time()
@@ -69,7 +69,7 @@ class Retention:
         return since is not None and await self._has_passed(shard_id, since, f"was read up to {position} only", grace)
 
     async def is_past(self, shard_id: str, number: int) -> bool:
-        """Whether a record with this number is older than the stream's retention."""
+        """Whether the record with sequence number `number` is older than the stream's retention."""
         written = written_at(number, shard_id, self._clock.time() + SKEW_SECONDS)
         return written is not None and not await self.reaches_back_to(round(written * 1000))
 
@@ -80,12 +80,12 @@ class Retention:
 
     async def check_begun(self, shard: Shard) -> None:
         """Report records that were trimmed from the beginning of a shard whose parents were read to their end."""
-        # A shard's first number contains only the second of the shard's creation.
+        # The shard's first sequence number contains only the second of the shard's creation.
         if (born := _born(shard)) is not None:
             await self._has_passed(shard.shard_id, born, "has not been read yet, although its parents have")
 
     async def check_range(self, shard: Shard, through: Position) -> None:
-        """Report records that are gone because the trim horizon has passed the end of a range that begins with the shard."""
+        """Report records that are gone because the trim horizon has passed the end of a range that begins where the shard begins."""
         until = _time_of(shard.shard_id, through, self._clock.time() + SKEW_SECONDS)
         if until is not None:
             state = f"is to be read again from its beginning up to {through}, as an unfinished micro-batch was planned,"
@@ -114,7 +114,7 @@ class Retention:
 def written_at(number: int, shard_id: str, latest: float) -> float | None:
     """Return the time at which a sequence number of a shard was assigned, in epoch seconds.
 
-    None if the number has another layout, as one whose time is after `latest`, the latest possible time in epoch seconds.
+    None if the number has another layout, or a time after `latest`, the latest possible time in epoch seconds.
 
     >>> written_at(49590338271490256608559692538361571095921575989136588898, "shardId-000000000006", 2e9)
     1545084650.0
@@ -139,7 +139,7 @@ def _is_version_2(number: int) -> bool:
 
 
 def _born(shard: Shard) -> float | None:
-    """Return the second of a shard's creation, from its first number; None if that has another layout."""
+    """Return the second of a shard's creation from its first sequence number; None if that number has another layout."""
     return float(shard.first >> 148 & _36_BITS) if _is_version_2(shard.first) else None
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 QUIET_SECONDS: Final = 10.0
-"""Twice the time between two events of an idle shard: a longer silence counts as lag."""
+"""Twice the number of seconds between two events of an idle shard: a longer silence counts as lag."""
 
 
 class State(Enum):
@@ -31,8 +31,8 @@ class SubscriptionStats:
         state: What the subscription is doing.
         opened: Successful SubscribeToShard calls.
         renewed: Normal ends, after which the subscription was opened again.
-        paused: How often it was closed because the sink was full.
-        failures: Errors by code.
+        paused: How often the subscription was closed because the sink was full.
+        failures: The number of errors, by code.
         events: Events delivered.
         records: Kinesis records in them.
         bytes: Bytes of their payloads.
@@ -71,7 +71,7 @@ class SubscriptionStats:
         )
 
     def lag(self, now: float) -> int | None:
-        """Return how far the reader is behind the shard's tip, in milliseconds. A long silence counts, too. None before the first event."""
+        """Return how many milliseconds the reader is behind the shard's tip, including a long silence; None before the first event."""
         silence = self.silence(now)
         if silence is None or self.millis_behind is None:
             return None

@@ -1,4 +1,4 @@
-"""Lists the shards of one stream, keeps their lineage, and makes subscriptions to them."""
+"""Lists the shards of one stream, keeps their lineage, checks for lost records, and makes subscriptions to the shards."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TIP_MILLIS: Final = 5_000
-"""The search for a shard's tip ends at this time after now, for the error of the clock. Without an end, a read that is slower than the
-records arrive would never stop."""
+"""The search for a shard's tip ends this many milliseconds after now, because the clock may be wrong. Without an end, a search that is
+slower than the records arrive would never stop."""
 
 
 class Stream:
     """A stream and its consumer.
 
     Args:
-        ref: From the manifest.
+        ref: The stream's entry in the manifest.
         transport: Subscribes to shards.
         lister: Lists shards.
-        retry: How often a failure is retried, and how long apart.
+        retry: How often failures are retried, and after which delays.
         source: Where the manifest came from, for messages.
         clock: Time.
-        limits: Kinesis' times.
+        limits: Time limits.
         fail_on_data_loss: Whether records that are gone fail the query.
 
     Attributes:
         listings: How often its shards were listed.
         subscriptions: The subscriptions to its shards.
-        apart: The same with GetRecords, for queries that catch up; None if that is not allowed.
+        apart: Subscriptions with GetRecords, for queries that catch up; None if these are not allowed.
         identity: The ARN and, after `identify`, the time of creation.
     """
 
@@ -96,7 +96,7 @@ class Stream:
         """List the stream's shards again. If `patient`, transient errors are retried.
 
         Raises:
-            StreamError: They cannot be listed; the message says why and what to do.
+            StreamError: The shards cannot be listed; the message says why and what to do.
         """
         ask = partial(self._lister.shards, self.ref.stream_arn)
         listed = await (self._waited("ListShards", ask) if patient else self._listed(ask()))
@@ -108,7 +108,7 @@ class Stream:
                 self.lineage.merge(children, parent)
 
     async def identify(self) -> None:
-        """Find out when the stream was created, to tell it from an earlier stream of its name. Without permission, that stays unknown."""
+        """Find out when the stream was created, to tell it from an earlier stream of the same name. A time that cannot be read stays None."""
         if self.identity.created is None:
             self.identity = await identified(self._lister, self.ref.stream_arn)
 
@@ -117,9 +117,9 @@ class Stream:
         return await told_distribution(self._lister, self.ref)
 
     async def starting_positions(self, start: Position) -> dict[str, Position]:
-        """Return the start positions of a new query, by shard id. The children of these shards come after them.
+        """Return the shards that a new query reads first, and where it starts in each. It reads their children when they have ended.
 
-        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention becomes the horizon, which loses nothing. Raises as `refresh`.
+        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`; a time before retention becomes the horizon. Raises the same errors as `refresh`.
         """
         if start.kind is PositionKind.AT_TIMESTAMP and not await self._waited(
             "DescribeStreamSummary", partial(self._retention.reaches_back_to, start.value)
@@ -129,11 +129,11 @@ class Stream:
         return await self._waited("ListShards", ask)
 
     def shard(self, shard_id: str) -> Shard | None:
-        """Return a shard as ListShards returned it; None if it is not listed yet, or not any more."""
+        """Return a shard as ListShards returned it; None if it was not in the last list, because it is too new or was trimmed."""
         return self._shards.get(shard_id)
 
     def hash_range(self, shard_id: str) -> tuple[int, int] | None:
-        """Return the hash keys of a shard, listed or announced by its parent's last event; None if they are not known."""
+        """Return the range of hash keys of a shard that was listed, or announced by its parent's last event; else None."""
         return self.lineage[shard_id].hash_range if shard_id in self.lineage else None
 
     def with_descendants(self, shard_ids: Iterable[str]) -> list[Shard]:
@@ -164,7 +164,7 @@ class Stream:
         """
         ended = any(position.is_end for position in positions.values())
         if lost := set(self._missing(positions, ended)) - self._lost:
-            await self.refresh()  # the shard may only have been too new
+            await self.refresh()  # a shard may have been missing only because it was too new
             for shard_id in sorted(lost.intersection(self._missing(positions, ended))):
                 self._report(shard_id)
         for shard_id, position in positions.items():
@@ -175,11 +175,11 @@ class Stream:
                 await self._listed(self._retention.check_begun(shard))
 
     async def check_position(self, shard_id: str, position: Position, read_until: float | None = None) -> None:
-        """Report records after a position that are gone, as a subscription from there does. Raises as `check_loss`."""
+        """Report records that are gone after a position, as a subscription from there would. Raises the same errors as `check_loss`."""
         await self._listed(self._retention.check(shard_id, position, read_until))
 
     async def is_past(self, shard_id: str, number: int) -> bool:
-        """Whether the record with a number is older than the retention; False if that is not known."""
+        """Whether the record with sequence number `number` is older than the retention; False if that is not known."""
         try:
             return await self._retention.is_past(shard_id, number)
         except CALL_ERRORS as error:
@@ -187,18 +187,18 @@ class Stream:
             return False
 
     async def check_replay(self, shard_id: str, through: Position, positions: Mapping[str, Position]) -> None:
-        """Report records that are gone from a planned range that begins at a shard's trim horizon. Raises as `check_loss`.
+        """Report records that are gone from a planned range that begins at a shard's trim horizon. Raises the same errors as `check_loss`.
 
         Args:
             shard_id: The shard.
             through: The end of the range.
-            positions: The offset that the micro-batch starts from, of this stream, by shard id.
+            positions: The offset at which the micro-batch starts, in this stream, by shard id.
         """
         shard = self.shard(shard_id)
         if shard is None:
-            return  # the read itself will fail
+            return  # reading it will fail
         if shard_id not in positions or self._follows(shard, positions):
-            # The range began with the shard's first record.
+            # The range begins with the shard's first record.
             await self._waited("DescribeStreamSummary", partial(self._retention.check_begun, shard))
         await self._waited("DescribeStreamSummary", partial(self._retention.check_range, shard, through))
 
@@ -228,15 +228,15 @@ class Stream:
         *,
         apart: bool = False,
     ) -> ShardSubscription:
-        """Make a subscription to one shard, not started. A former one must have ended.
+        """Make a subscription to one shard, without starting it. An earlier subscription to the shard must have ended.
 
         Args:
             shard_id: The shard.
             start: Where to begin.
             sink: Receives the events.
-            read_until: Records that arrived before this time lie at or before `start`, epoch seconds; None: not known.
-            may_open: Awaited before each SubscribeToShard, and returns once it is allowed; None: always allowed.
-            apart: Whether it reads with GetRecords, for a query that catches up.
+            read_until: All records that arrived before this time, epoch seconds, lie at or before `start`; None: not known.
+            may_open: Is awaited before each SubscribeToShard call, and returns once the call is allowed; None: always allowed.
+            apart: Whether to read with GetRecords, for a query that catches up.
 
         Raises:
             StreamReplacedError: The position is older than the shard, and so belongs to an earlier stream.
@@ -250,15 +250,15 @@ class Stream:
         return self.apart if apart and self.apart is not None else self.subscriptions
 
     async def tip(self, shard_id: str, position: Position, *, apart: bool = False) -> End:
-        """Find the tip of a shard. The last record is known only if it arrived lately, or with GetRecords.
+        """Find the tip of a shard. Its last record is found only if it arrived in the last 10 minutes, or if GetRecords is used.
 
         Args:
             shard_id: The shard.
             position: How far it has been read.
-            apart: Whether to use GetRecords, because a subscription would end the one of the run.
+            apart: Whether to use GetRecords, because a new subscription would end the run's subscription.
 
         Raises:
-            StreamError: It cannot be subscribed to.
+            StreamError: The shard cannot be read.
         """
         by, now = self._by(apart), round(self._clock.time() * 1000)
         polled = by.context.stream.polled
@@ -276,13 +276,13 @@ class Stream:
         return End(position if polled else await self._ask(by, shard_id, None, first_end))
 
     async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, apart: bool = False) -> End:
-        """Find the position just before the first record that arrived at a time or later; `SHARD_END` if there is none.
+        """Find the position just before the first record that arrived at a time or later; `SHARD_END` if the shard ends before that.
 
         Args:
             shard_id: The shard.
             epoch_ms: The time, epoch milliseconds; not in the future.
-            position: How far the shard has been read. Returned if nothing is left before the time.
-            apart: As `tip`, which raises the same.
+            position: How far the shard has been read. This is returned if no records are left before the time.
+            apart: Whether to use GetRecords, as in `tip`. Raises the same errors as `tip`.
         """
         for start in look_from(epoch_ms, position):
             if (end := await self._look(self._by(apart), shard_id, start, epoch_ms)) is not None:
@@ -292,7 +292,7 @@ class Stream:
     async def _look(
         self, by: Subscriptions, shard_id: str, start: Position, epoch_ms: int, *, timed: bool = True
     ) -> End | None:
-        """Find the end of a shard at a time, searching from a position on; None if there are no records between."""
+        """Find the last position before a time, searching from `start` on; None if there are no records between the two."""
         look = partial(last_before, epoch_ms=epoch_ms, now=self._clock.monotonic, timed=timed)
         end: End | None = None
         while True:
@@ -310,7 +310,7 @@ class Stream:
         start: Position | None,
         read: Callable[[EventStream], Awaitable[T]],
     ) -> T:
-        """Subscribe, and let `read` read the events and close them. Retries both."""
+        """Subscribe, and let `read` read the events and close them. Both are retried if they fail."""
         context, recovery = by.context, by.recovery(shard_id)
         backoff = Backoff(context.retry, context.random)
         while True:
@@ -328,7 +328,7 @@ class Stream:
                 await self._clock.sleep(delay)
 
     async def _waited(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Do the same as `_listed`, but retry transient errors: for a start, which can wait."""
+        """Do the same as `_listed` for a call of `ask`, but retry transient errors: a start can wait for that."""
         return await self._listed(self._patience.call(f"{operation} of stream {self.ref.name!r}", ask))
 
     async def _listed(self, listing: Awaitable[T]) -> T:

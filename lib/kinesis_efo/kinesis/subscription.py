@@ -26,11 +26,11 @@ from kinesis_efo.records.events import ChildShard
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 10.0
-"""Longest sleep while a future position is waited for, since Kinesis' clock becomes more exact with each response."""
+"""Maximum sleep in seconds while the start is in the future, because Kinesis' clock becomes more exact with each response."""
 
 
 class _Outcome(NamedTuple):
-    """How one subscription ended: the reason, for the log, and the error, if one ended it."""
+    """How one subscription ended: the reason for the log, and the error, if an error ended it."""
 
     why: str
     error: Exception | None = None
@@ -41,7 +41,7 @@ _CLOSED: Final = _Outcome("the shard is closed")
 
 
 class ShardSubscription:
-    """Reads one shard from a position on. The arguments are those of `Stream.subscribe`, and besides:
+    """Reads one shard from a position on. It has the arguments of `Stream.subscribe` and two more.
 
     Args:
         retention: Checks whether records after a position may be gone; None: not checked.
@@ -77,13 +77,13 @@ class ShardSubscription:
 
     @property
     def read_until(self) -> float | None:
-        """Records that arrived before this time lie at or before `position`, epoch seconds; None: not known."""
+        """All records that arrived before this time, epoch seconds, lie at or before `position`; None: not known."""
         return self._progress.read_until
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
-        """Note that ListShards shows the shard as closed, in case Kinesis does not announce its end.
+        """Set the last sequence number and the children of the shard, which ListShards shows as closed.
 
-        Once the position has reached `last`, its last number, the end is delivered as if Kinesis had announced it.
+        Once the position has reached `last`, the end of the shard is delivered, even if Kinesis does not announce it in an event.
         """
         self._progress.closing = (last, children)
 
@@ -211,7 +211,7 @@ class ShardSubscription:
     def _clean_end(self, opened: float, *, any_event: bool) -> _Outcome:
         now, limits = self._context.clock.monotonic(), self._context.limits
         if not any_event and (now - opened < limits.too_short or now - self._progress.heard_at > limits.silence):
-            # A proxy answers, but Kinesis does not: renewing for ever would be a silent stall.
+            # A proxy may respond in place of Kinesis. Renewing the subscription for ever would be a silent stall.
             return _Outcome(
                 "ended without an event", FrameError(f"the {self._context.way} ended without a single event")
             )
@@ -224,7 +224,7 @@ def _close(stream: EventStream) -> None:
 
 
 class Subscriptions:
-    """Makes the subscriptions to the shards of one stream by one transport, and remembers when Kinesis allows the next call for each.
+    """Makes the subscriptions to the shards of one stream with one transport, and keeps the state that a shard's subscriptions share.
 
     Attributes:
         context: How the stream is read.

@@ -36,10 +36,10 @@ PAGE: Final = 1_000
 """Shards per call: the default of the API, given explicitly."""
 
 SKEW_SECONDS: Final = 300.0
-"""AWS refuses signatures if the clock is further off."""
+"""Maximum error of this machine's clock, seconds: AWS refuses the signatures of a machine whose clock is further off."""
 
 FRESH_SECONDS: Final = 5.0
-"""How long a reply is reused. An error is raised only to the callers that wait for it."""
+"""For how many seconds a reply is reused. An error is not reused: only the callers that wait at that moment get it."""
 
 
 class ShardLister(Protocol):
@@ -49,8 +49,8 @@ class ShardLister(Protocol):
         """List all shards within retention, open and closed.
 
         Raises:
-            ResponseParserError: No shard is listed, as by some servers right after a stream was created. It passes: every stream has an
-                open shard. A new query that accepted an empty list would never read anything.
+            ResponseParserError: The list is empty, as that of some servers right after a stream was created. A later call has shards,
+                because every stream has an open one. A new query that accepted an empty list would never read anything.
         """
         ...
 
@@ -62,7 +62,7 @@ class ShardLister(Protocol):
             epoch_ms: The time in epoch milliseconds.
 
         Raises:
-            ResponseParserError: No shard is listed, although the stream existed at that time.
+            ResponseParserError: The list is empty, although the stream existed at that time.
         """
         ...
 
@@ -79,7 +79,7 @@ class ShardLister(Protocol):
         ...
 
     async def consumer_exists(self, consumer_arn: str) -> bool:
-        """Whether a consumer has this ARN and is not being deleted. A consumer that is registered again has another ARN."""
+        """Whether there is a consumer with this ARN that is not being deleted. A consumer that is registered again has another ARN."""
         ...
 
 
@@ -88,7 +88,7 @@ class Topology:
 
     Args:
         client: An aiobotocore `kinesis` client whose retries cover throttling. The caller closes it.
-        clock: Distinguishes a time that is too new from one that is too old.
+        clock: Distinguishes a time that is too new from a time that is too old.
         patience: Retries transient errors of all calls but `distribution`, which a read can do without; None: no retries.
     """
 
@@ -145,7 +145,7 @@ class Topology:
         except ClientError as error:
             if code_of(error) != "InvalidArgumentException":
                 raise
-        # Kinesis has the same error for a time before retention and for one in the future, such as "now" by a fast clock.
+        # Kinesis has the same error for a time before retention and for a time in the future, such as "now" on a clock that is fast.
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
             return await self._list_some(stream_arn, {"Type": "AT_LATEST"})
         return None
@@ -163,7 +163,7 @@ class Topology:
             shards += [self._shard(stream_arn, data) for data in page["Shards"]]
             if not (token := page.get("NextToken")):
                 return shards
-            # The token includes stream and filter, which must not be sent with it.
+            # The token includes the stream and the filter, which must not be sent together with a token.
             request = {"NextToken": token}
 
     def _shard(self, stream_arn: str, data: dict[str, Any]) -> Shard:
@@ -178,7 +178,7 @@ class Topology:
             raise SequenceNumberError(f"{where} cannot be read: {error}") from None
         assert first is not None, "Kinesis always names it"
         if last is not None and last < first:
-            # Some servers send a placeholder, with which the shard would count as read at any position.
+            # Some servers send a placeholder. The shard would then count as read to its end at any position.
             if (stream_arn, shard_id) not in self._impossible:
                 self._impossible.add((stream_arn, shard_id))
                 logger.warning(
@@ -209,8 +209,8 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
     A time before retention becomes the horizon.
 
     Raises:
-        ClientError: Kinesis refused; botocore's exception.
-        ValueError: `start` is a position inside one shard.
+        ClientError: Kinesis refused the call; botocore's exception.
+        ValueError: `start` is a position of a single shard.
     """
     if start.kind is PositionKind.AT_TIMESTAMP:
         if (opened := await lister.shards_open_at(stream_arn, start.value)) is not None:
@@ -221,7 +221,7 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
 
 
 async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
-    """Identify the stream that has an ARN now. If its time of creation cannot be read, for example without permission, it is left out."""
+    """Return the identity of the stream that has an ARN now; without its time of creation if that cannot be read (no permission)."""
     try:
         return StreamIdentity(stream_arn, await lister.created(stream_arn))
     except CALL_ERRORS as error:
@@ -239,9 +239,9 @@ async def told_distribution(lister: ShardLister, ref: StreamRef) -> Distribution
 
 
 class Presence:
-    """The shards and the consumer of one stream, as of the last seconds, with one call for all subscriptions that ask at the same time.
+    """Gets the shards and the consumer of one stream, at most `FRESH_SECONDS` old, with one call for all subscriptions that ask at once.
 
-    A fault may hit a thousand shards at once, and Kinesis allows an account few such calls a second. An error is raised to all that wait.
+    A fault may hit a thousand shards at once, and Kinesis allows an account few such calls per second. An error goes to all that wait.
     """
 
     def __init__(self, stream: StreamRef, lister: ShardLister, clock: Clock) -> None:
@@ -253,7 +253,7 @@ class Presence:
         return await self._shards.get()
 
     async def end(self, shard_id: str) -> tuple[int, tuple[ChildShard, ...]] | None:
-        """Return the last number of a shard and its children; None if it is open or not listed."""
+        """Return the last sequence number of a shard and its children; None if the shard is open or not listed."""
         shards = await self._shards.get()
         last = next((shard.last for shard in shards if shard.shard_id == shard_id), None)
         return None if last is None else (last, announced(shard for shard in shards if shard_id in shard.parents))
@@ -264,7 +264,7 @@ class Presence:
 
 
 class SharedCall(Generic[T]):
-    """A call whose reply is shared by callers at the same time, or at most `seconds` later."""
+    """A call whose reply is shared by all that ask while it runs, or within `seconds` after it."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, seconds: float) -> None:
         self._ask = ask
@@ -279,7 +279,7 @@ class SharedCall(Generic[T]):
         if self._asking is None:
             self._asking = asyncio.create_task(self._answer())
             self._asking.add_done_callback(self._done)
-        # One cancelled caller must not cancel the call of the others.
+        # A caller that is cancelled must not cancel the call for the others.
         return await asyncio.shield(self._asking)
 
     async def _answer(self) -> T:
@@ -290,11 +290,11 @@ class SharedCall(Generic[T]):
     def _done(self, task: asyncio.Task[T]) -> None:
         self._asking = None
         if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not log it: the callers raise it
+            task.exception()  # so that asyncio does not log the error, which the callers raise
 
 
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
-    """Await a call of a `ShardLister`, and turn its failure into an error with a remedy. `source` is where the ARN came from.
+    """Await a call of a `ShardLister`, and turn its errors into errors with a remedy. `source` is where the ARN came from.
 
     Raises:
         StreamError: The shards cannot be listed; the message says why and what to do.

@@ -1,4 +1,4 @@
-"""Defines the protocol by which shards are read (`Transport`), and implements it with SubscribeToShard and aiobotocore.
+"""Defines `Transport`, the protocol of what subscribes to shards, and implements it with SubscribeToShard and aiobotocore.
 
 The client chooses HTTP/2 or HTTP/1.1. Events are parsed here, because botocore's event parser is ten times slower and quadratic in
 the size of an event.
@@ -30,16 +30,16 @@ from kinesis_efo.records.frames import Frame, FrameDecoder, encode_frame
 def subscription_config(
     transport: str = "auto", share: Callable[[], int] = lambda: 1 << 62, *, silence: float = 35
 ) -> dict[str, Any]:
-    """Return the configuration of the client for subscriptions, except `max_pool_connections`: that must exceed the number of shards,
-    since a call waits for ever if no connection is free.
+    """Return the configuration of the client for subscriptions, except `max_pool_connections`. That must exceed the number of shards,
+    because a call waits for ever if no connection is free.
 
     The subscription retries, not the client. Kinesis sends an event every 5 s even if a shard is idle, so 35 s of silence mean a dead
-    connection. Kinesis sends at once, before room is taken, but no more than HTTP/2's window or the socket's buffer allows.
+    connection. Kinesis begins to send before room is taken, but not more than HTTP/2's window or the socket's buffer allows.
 
     Args:
         transport: `auto`, `http2` or `http1`: see `kinesis_efo.http2.session`.
-        share: Returns how many bytes a subscription may receive without room.
-        silence: Longest time without a byte, seconds.
+        share: Returns how many bytes a subscription may receive before it takes room for them.
+        silence: Maximum time without a byte, seconds.
     """
 
     def make(address: tuple[Any, ...]) -> socket.socket:
@@ -64,26 +64,26 @@ _INITIAL_RESPONSE: Final = encode_frame({":message-type": "event", ":event-type"
 
 
 class NoRoom(Exception):
-    """There was no room for `Limits.full` seconds, so the subscription must be closed for a while."""
+    """For `Limits.full` seconds there was no room, so the subscription must be closed for a while."""
 
 
 class Quota(Protocol):
-    """Room for the events of one subscription. A transport takes it before it reads an event."""
+    """Room in memory for the events of one subscription. A transport takes room before it reads an event."""
 
     @property
     def share(self) -> int:
-        """Bytes that may be received without room."""
+        """Bytes that the transport may receive before it takes room for them."""
         ...
 
     def take(self, size: int) -> bool:
-        """Take room for the payload of the next event, at most so many bytes; returns whether there was enough."""
+        """Take room for the payload of the next event, which has at most `size` bytes. Returns whether there was enough room."""
         ...
 
     async def wait(self, size: int) -> None:
         """Wait for the room that `take` did not find, and take it.
 
         Raises:
-            NoRoom: There was none for a long time.
+            NoRoom: There was no room for a long time.
         """
         ...
 
@@ -112,7 +112,7 @@ class Unlimited:
 
 
 class EventStream(Protocol):
-    """The events of one subscription. Read by one task at a time."""
+    """The events of one subscription. Only one task at a time may read them."""
 
     @property
     def received(self) -> int:
@@ -120,17 +120,17 @@ class EventStream(Protocol):
         ...
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        """Iterate over the events, in order, until Kinesis ends the subscription, after five minutes or at the shard's end.
+        """Iterate over the events, in order, until Kinesis ends the subscription: after five minutes or at the shard's end.
 
         Raises:
-            EventStreamError: Kinesis ended the subscription with an error; botocore's exception, with the code.
+            EventStreamError: Kinesis ended the subscription with an error. It is botocore's exception, with the code.
             FrameError: The bytes are not a valid event stream, or not a valid event.
-            Exception: The transport's own, for connections that broke or fell silent.
+            Exception: An error of the transport: the connection has broken or fallen silent.
         """
         ...
 
     def close(self) -> None:
-        """End the subscription. May be called at any time, by any task, several times; a waiting read ends or raises at once."""
+        """End the subscription. Any task may call this at any time, more than once. A read that waits ends or raises at once."""
         ...
 
 
@@ -144,18 +144,18 @@ class Transport(Protocol):
             stream: The stream, and the consumer to subscribe.
             shard_id: The shard.
             position: Where to start. None: at the tip, by Kinesis' own clock. `SHARD_END` is refused with ValueError.
-            room: Room is taken before an event larger than the share is read, and before any other event with records is returned. It
-                passes to the receiver of the event.
+            room: Grants room before an event larger than the share is read, and before any other event with records is returned. The
+                room then belongs to the receiver of the event.
 
         Raises:
-            ClientError: Kinesis refused; botocore's exception.
-            Exception: The transport's own.
+            ClientError: Kinesis refused the call; botocore's exception.
+            Exception: Another error of the transport.
         """
         ...
 
 
 class OpenedLater:
-    """Opens a transport at its first call, and again if that failed or was cancelled; implements `Transport`."""
+    """Opens a transport at the first call, and again if opening failed or was cancelled; implements `Transport`."""
 
     def __init__(self, opening: Callable[[], Awaitable[Transport]]) -> None:
         self._opening = opening
@@ -192,8 +192,8 @@ class BotoTransport:
 class BotoEventStream:
     """The body of one SubscribeToShard response, aiohttp's or HTTP/2's, with its headers received.
 
-    Once the length of a large frame is known, the rest of it is read only when there is room for it. Without room, nothing is read from
-    the socket.
+    Once the length of a large frame is known, the rest of the frame is read only when there is room for it. While there is no room,
+    nothing is read from the socket.
 
     Attributes:
         received: Bytes received so far.
@@ -261,7 +261,7 @@ class BotoEventStream:
                 # The initial response is empty; unknown types of events are ignored.
                 pass
             case "event", kind:
-                # It may hold records, which would be skipped if reading went on.
+                # The event may hold records, which would be skipped if reading went on.
                 raise FrameError(f"an event has the :event-type {kind!r}, so its contents are not known")
             case "exception", _:
                 raise _stream_error(str(frame.headers.get(":exception-type")), _message(frame.payload))
@@ -301,7 +301,7 @@ class _Connection:
             self._transport.resume_reading()
 
     def expect(self, size: int) -> None:
-        """Let so many bytes come at once. With HTTP/1.1 there is nothing to do."""
+        """Let the server send `size` bytes at once. With HTTP/1.1 there is nothing to do."""
         if self._body is not None:
             self._body.expect(size)
 
@@ -310,7 +310,7 @@ def starting_position(position: Position | None) -> dict[str, Any]:
     """Convert a position to SubscribeToShard's `StartingPosition`; None to `LATEST`.
 
     Raises:
-        ValueError: It is `SHARD_END`, or a time outside of the calendar.
+        ValueError: The position is `SHARD_END`, or a time outside of the years 1 to 9999.
     """
     if position is None:
         return {"Type": "LATEST"}

@@ -1,1 +1,1 @@
-"""The wire: frames to events, events to records, records to Arrow."""
+"""Decodes what Kinesis sends: bytes to frames, frames to events, events to records, and records to Arrow batches."""

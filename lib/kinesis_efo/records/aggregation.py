@@ -35,9 +35,9 @@ def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRec
 
     None if the data is not an aggregate, or a corrupt one, which counts as an ordinary record.
 
-    After a reshard an aggregate may hold a record with a hash key of another shard. The KPL sends such an aggregate again, split
-    up, and the KCL (AggregatorUtil.deaggregate) drops all of it: with the shard's `hash_range`, its list is empty. Other producers do
-    not send it again: if no record may be lost, give no `hash_range`.
+    After a reshard an aggregate may hold a record with a hash key of another shard. The KPL sends the records of such an aggregate again,
+    and the KCL (AggregatorUtil.deaggregate) drops all of it. So does this function if it gets the shard's `hash_range`: the list is empty.
+    Other producers do not send the records again: if no record may be lost, give no `hash_range`.
     """
     if len(data) <= len(MAGIC) + _DIGEST or not data.startswith(MAGIC):
         return None
@@ -110,7 +110,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    # Most have one byte.
+    # Most numbers have one byte.
     value = message[at]
     if value < 0x80:
         return value, at + 1

@@ -14,7 +14,7 @@ _ARRIVAL: Final = re.compile(rb'"ApproximateArrivalTimestamp"\s*:\s*([-+0-9.eE]+
 
 
 class Mark(NamedTuple):
-    """Consecutive records of an event that arrived at about the same time, epoch milliseconds, up to a sequence number."""
+    """Consecutive records that arrived between `earliest` and `latest`, epoch milliseconds; `through` is the last one's sequence number."""
 
     earliest: int
     latest: int
@@ -35,9 +35,9 @@ _DECODER = msgspec.json.Decoder(_Arrivals)
 
 
 def read_marks(payload: bytes, step: int) -> tuple[Mark, ...]:
-    """Read the arrival times of an event's records, as marks of at most `step` milliseconds each, in the order of the records.
+    """Read the arrival times of an event's records, as marks that span at most `step` milliseconds each, in the order of the records.
 
-    Empty if a record has no arrival time or cannot be read. (The error is raised where the event is decoded.)
+    There are no marks if a record has no arrival time or cannot be read. (The decoder of the event raises the error.)
 
     >>> payload = b'{"Records":[%b,%b,%b]}' % tuple(
     ...     b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%d,"Data":""}' % each for each in ((1, 10), (2, 11), (3, 60))
@@ -70,7 +70,7 @@ def read_marks(payload: bytes, step: int) -> tuple[Mark, ...]:
 
 
 def last_arrival(payload: bytes) -> float | None:
-    """Return the arrival time of an event's last record, epoch milliseconds; None if it has none.
+    """Return the arrival time of an event's last record, epoch milliseconds; None if there is no arrival time.
 
     >>> last_arrival(b'{"Records":[{"ApproximateArrivalTimestamp":1.7E9,"Data":""}]}')
     1700000000000.0

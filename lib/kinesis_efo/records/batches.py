@@ -34,14 +34,14 @@ SCHEMA: Final = pa.schema(
 """The columns of the source, in this order."""
 
 MAX_ROWS: Final = 10_000
-"""Most rows in a batch. Events are combined up to here, because a batch of few rows costs Spark as much as one of thousands."""
+"""Maximum rows of a batch. Events are combined up to this size, because a batch of few rows costs Spark as much as one of thousands."""
 
 MIN_ROWS: Final = 100
-"""Fewest rows in a batch, if the range has so many and `MAX_BYTES` allows them."""
+"""Minimum rows of a batch, if there are so many and `MAX_BYTES` allows them."""
 
 CACHE_BYTES: Final = 2 << 20
-"""A batch of at least `MIN_ROWS` is complete at this size of its payloads: one that fits into the processor's cache is built a fifth
-faster."""
+"""A batch of at least `MIN_ROWS` is complete at this size of its payloads, because building it takes a fifth less time if it fits into the
+processor's cache."""
 
 MAX_BYTES: Final = 8 << 20
 """A batch is complete at this size of its payloads, whatever its rows."""
@@ -60,7 +60,7 @@ class KinesisRecord(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
 
 
 class ShardRows(NamedTuple):
-    """Records of one shard, in order, and their data; one for each row, once aggregates are split.
+    """Records of one shard, in order, and their data. Once aggregates are split, there is one record for each row.
 
     `hash_range` is the first and last hash key of the shard, if aggregates with records of other shards are to be left out.
     """
@@ -72,7 +72,7 @@ class ShardRows(NamedTuple):
 
 
 def is_full(rows: int, size: int) -> bool:
-    """Whether so many rows, from payloads of `size` bytes, complete a batch."""
+    """Whether `rows` rows, from payloads of `size` bytes, complete a batch."""
     return rows >= MAX_ROWS or size >= (CACHE_BYTES if rows >= MIN_ROWS else MAX_BYTES)
 
 
@@ -143,8 +143,8 @@ class BatchBuilder:
     def rest(self, record: KinesisRecord[Any], body: bytes, done: int) -> Iterator[pa.RecordBatch]:
         """Build the rows of an aggregate after sub-sequence number `done`.
 
-        A record that is not an aggregate has only number 0 (as in the KCL), so nothing of it is left. If aggregates are left
-        whole, the whole record is delivered while any of it is left.
+        A record that is not an aggregate has only sub-sequence number 0 (as in the KCL), so nothing of it is left. If aggregates are not
+        split, the whole record is delivered if any of it is left.
         """
         whole = self._run._replace(records=[record], data=[body])
         (key, hash_range, rows, bodies), subs = self._take_apart(whole)
@@ -157,7 +157,7 @@ class BatchBuilder:
             yield from _built([whole], _binary([body]), None)
 
     def report(self, left_out: Callable[[ShardKey, int], None]) -> None:
-        """Log corrupt aggregates, and call `left_out` with the number of those left out, by shard."""
+        """Log how many aggregates were corrupt, and call `left_out` with each shard and the number of its aggregates left out."""
         for key, corrupt in self._corrupt.items():
             logger.warning("%s: %d records begin like KPL aggregates but are none; passed on as they are", key, corrupt)
         for key, foreign in self._foreign.items():
@@ -187,7 +187,7 @@ class BatchBuilder:
 
 
 def _built(runs: list[ShardRows], data: pa.Array, subs: list[int] | None) -> Iterator[pa.RecordBatch]:
-    """Build batches of records, given the data and the sub-sequence numbers of all of them; None: 0 each."""
+    """Build batches of records, given the data and the sub-sequence numbers of all these records; `subs` None: all are 0."""
     records = _joined_lists([run.records for run in runs])
     streams, shards = _shards(runs)
     for start, stop in even_parts(len(data)):
@@ -249,7 +249,7 @@ def _strings(values: list[Any]) -> pa.Array:
         return pa.array(values, pa.string())
     text = "".join(values)
     data = text.encode()
-    # Most are ASCII, one byte per character.
+    # Most texts are ASCII, with one byte per character.
     lengths = map(len, values if len(data) == len(text) else map(str.encode, values))
     return _joined(pa.string(), lengths, len(values), data)
 

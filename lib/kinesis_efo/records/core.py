@@ -21,17 +21,17 @@ _INTERFACE: Final = 1
 
 
 class CoreBatch(Protocol):
-    """Rows that the core has decoded for one batch. It declines whole payloads with something unusual."""
+    """Rows that the core has decoded for one batch. The core declines a whole payload if it has something unusual."""
 
     @property
     def floor(self) -> str | None:
-        """Number of the last record taken, or of the start of the range; None if there is neither."""
+        """The sequence number of the last record taken, or of the start of the range; None if there is neither."""
 
     def begin(self, stream: str, shard: str, floor: str | None, ceiling: str | None) -> bool:
-        """Begin a shard's range: records after `floor`, up to `ceiling`. Returns whether the core can decode it."""
+        """Begin a shard's range: the records after `floor`, up to `ceiling`. Returns whether the core can decode it."""
 
     def add(self, payload: bytes | memoryview) -> tuple[int, int, bool] | None:
-        """Decode a payload. Returns the numbers of records in the range and in all, and whether they reach its end; None: declined."""
+        """Decode a payload. Returns how many records are in the range, how many in all, and whether the range has ended; None: declined."""
 
     def clear(self) -> None:
         """Discard all rows."""
@@ -49,18 +49,18 @@ class CoreFrames(Protocol):
 
     @property
     def missing(self) -> int:
-        """Bytes of that frame that have not arrived."""
+        """Bytes of the incomplete frame that have not arrived."""
 
     def feed(self, chunk: bytes) -> tuple[list[tuple[dict[str, str | bytes | bool], bytes]], bytes | None]:
-        """Return headers and payloads of the frames that the chunk completes; and, if the next frame is declined, all bytes from there
-        on, which the core then discards."""
+        """Return the headers and payloads of the frames that the chunk completes. If the core declines the next frame, it also returns all
+        bytes from that frame on, and discards them."""
 
     def rest(self) -> bytes:
         """Return the bytes of the incomplete frame and discard them."""
 
 
 class EventReaders(NamedTuple):
-    """The core's functions that read events. None: declined.
+    """The core's functions that read events. `read_head` and `read_answer` return None for what the core declines.
 
     Attributes:
         new_frames: Makes a decoder of the frames of one stream.
@@ -75,7 +75,7 @@ class EventReaders(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The decoder of this process, and the reason.
+    """The decoder that this process uses, and why.
 
     Attributes:
         new_batch: Makes a batch of the core, given whether to split KPL aggregates; None: Python decodes.

@@ -23,7 +23,7 @@ from kinesis_efo.records.core import CoreBatch, new_batch
 logger = logging.getLogger(__name__)
 
 _PAYS_OFF: Final = 512
-"""Bytes of JSON per record above which pybase64, with a call per record, is faster than msgspec's own base64."""
+"""If a record has more bytes of JSON than this, pybase64, with a call per record, is faster than msgspec's own base64 decoder."""
 
 
 class _EventRecords(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
@@ -72,7 +72,7 @@ class Decoder:
         through: Position,
         hash_range: tuple[int, int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Decode a range and yield the batches that are full.
+        """Decode a range, and yield the batches that have become full.
 
         Args:
             payloads: Raw events of the shard, in order, that cover the range.
@@ -103,7 +103,7 @@ class Decoder:
                 core.hand_over(builder)
             records, data = cutter.cut(payload)
             if begun and records:
-                # Reading starts at the partly delivered aggregate: it is the first record, unless it was trimmed.
+                # Reading starts at the partly delivered aggregate, so that is the first record, unless it was trimmed.
                 if int(records[0].sequence_number) == begun.value:
                     yield from builder.rest(records.pop(0), data.pop(0), begun.sub)
                 begun = None
@@ -115,7 +115,7 @@ class Decoder:
                 break
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of the remaining rows, and log corrupt aggregates.
+        """Yield the batches of the remaining rows. Logs corrupt aggregates, and calls `left_out` for those left out.
 
         Raises:
             FrameError: A record has a value that no row can have.
@@ -169,7 +169,7 @@ class _Cutter:
 
 
 class _RangePayloads(NamedTuple):
-    """Payloads with rows of one range in the batch that the core decodes. The floor of the cutter is the start of these payloads."""
+    """Payloads of one range from which the core has rows in its present batch. `cutter.floor` is the number before these payloads."""
 
     cutter: _Cutter
     hash_range: tuple[int, int] | None
@@ -232,7 +232,7 @@ class _CoreDecoder:
             yield batch.slice(start, stop - start)
 
     def hand_over(self, builder: BatchBuilder) -> None:
-        """Decode the batch so far in Python, which also decodes the rest of it."""
+        """Decode the payloads of the present batch again, in Python, which also decodes the rest of the batch."""
         self._ready = False
         if not self._rows:
             return
@@ -241,7 +241,7 @@ class _CoreDecoder:
             large = cutter.large
             for payload in payloads:
                 builder.add(*cutter.cut(payload), len(payload))
-            # The value of the last event, which may not be among the payloads kept.
+            # Restore the value of the last event, which may not be among the payloads that were kept.
             cutter.large = large
         self._stretches = [_RangePayloads(cutter, hash_range, [])]
         self._core.clear()

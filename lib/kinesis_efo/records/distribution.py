@@ -1,4 +1,4 @@
-"""How Kinesis distributes a stream's records over its shards: by their keys, or by itself (`RecordDistributionStrategy`).
+"""How Kinesis distributes a stream's records over its shards: by their keys, or without regard to keys (`RecordDistributionStrategy`).
 
 https://docs.aws.amazon.com/streams/latest/dev/service-managed-record-distribution.html
 """
@@ -14,15 +14,15 @@ class Distribution(Enum):
     """How Kinesis chooses the shard of a record. The values are those of the API, except `UNKNOWN`."""
 
     KEYED = "USER_PARTITION_KEY"
-    """By the explicit hash key or the partition key."""
+    """According to the explicit hash key or the partition key."""
     AUTO = "AUTO"
-    """By itself, whatever the keys are."""
+    """Without regard to the keys."""
     UNKNOWN = "unknown"
     """Not known."""
 
 
 def distribution_of(client: Any, summary: Mapping[str, Any]) -> Distribution:
-    """Return the distribution of new records from the response of DescribeStreamSummary; older records may have had another one."""
+    """Return the distribution of new records from the response of DescribeStreamSummary. Older records may have been distributed otherwise."""
     told = summary.get("RecordDistributionStrategy")
     if told is not None:
         return next((each for each in Distribution if each.value == told), Distribution.UNKNOWN)
@@ -37,7 +37,7 @@ def _is_known_to(client: Any) -> bool:
 
 
 def lenient(stream: str, distribution: Distribution) -> str:
-    """Word the warning that no aggregates are left out although option `deaggregate` is `strict`."""
+    """Return the warning that no aggregates are left out although option `deaggregate` is `strict`."""
     why = (
         "Kinesis distributes or distributed its records itself (RecordDistributionStrategy AUTO), whatever their keys are"
         if distribution is Distribution.AUTO

@@ -1,4 +1,4 @@
-"""Reads the head of an event: the facts that the fetcher needs before Spark's tasks decode the records (`records`).
+"""Reads the head of an event: the facts that the fetcher needs before Spark's tasks decode the records.
 
 An event is a message of SubscribeToShard, or a response of GetRecords, which holds records in the same form. The payload stays raw
 JSON. If the native core is installed, it reads the usual events, with the same result.
@@ -40,9 +40,9 @@ class EventHead(NamedTuple):
         millis_behind: How far the event lags behind the shard's tip, in milliseconds.
         records: Number of Kinesis records in it; aggregated ones count once.
         children: The children of the shard; only if it ends.
-        still: Whether the position stays the same: a GetRecords response without records names no new one.
-        last: The number of its last record; None if it has none, or it cannot be read.
-        stuck: Whether GetRecords returned the iterator of the request.
+        still: Whether the position stays the same, because a GetRecords response without records has no new position.
+        last: The sequence number of its last record; None if it has no records, or the number cannot be read.
+        stuck: Whether GetRecords returned the same iterator as that of the request.
     """
 
     continuation: int | None
@@ -83,7 +83,7 @@ class _Child(msgspec.Struct, rename="pascal"):
 
 
 class _CountedRecord(msgspec.Struct, gc=False):
-    """No fields: records are counted, not read."""
+    """A record without fields, because records are only counted here."""
 
 
 class _PolledRecord(msgspec.Struct, rename="pascal", gc=False):
@@ -116,7 +116,7 @@ class _StoredRecords(msgspec.Struct, rename="pascal"):
 
 
 class GetRecordsAnswer(NamedTuple):
-    """A response of GetRecords, as events: two if it holds the last records and the end.
+    """A response of GetRecords, as one event, or as two if it has both the last records and the end of the shard.
 
     Attributes:
         iterator: The iterator of the next call; None at the shard's end.
@@ -150,9 +150,9 @@ _ABOUT_A_RECORD: Final = 185
 
 
 def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
-    """Return an event's last record, or the last one up to number `through`; None if it has none.
+    """Return an event's last record, or the last one up to sequence number `through`; None if there is none.
 
-    Searches the text for the number (quotes within keys and data are escaped). Decodes only a payload that seems to hold an aggregate.
+    Searches the text for the number (quotes within keys and data are escaped). Decodes the payload only if it seems to hold an aggregate.
 
     >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
     LastRecord(number=42, sub=0)
@@ -181,8 +181,8 @@ def sequence_number(name: str, text: str) -> int:
     """Parse a sequence number. `name` is the name of its field, for messages.
 
     Raises:
-        SequenceNumberError: It has leading zeros, which would be lost in later requests.
-        FrameError: It is not a number.
+        SequenceNumberError: The text has leading zeros, which would be lost in later requests.
+        FrameError: The text is not a number.
 
     >>> sequence_number("SequenceNumber", "42")
     42
@@ -200,8 +200,8 @@ def read_head(payload: bytes) -> EventHead:
     """Read the head of an event.
 
     Raises:
-        FrameError: It is not JSON or not an event; or it has neither a continuation nor children, or both; or its continuation
-            lies before its last record.
+        FrameError: The payload is not JSON or not an event; or it has neither a continuation nor children, or both; or the continuation
+            lies before the last record.
         SequenceNumberError: A sequence number has leading zeros.
 
     >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"SequenceNumber":"41"}]}')
@@ -232,7 +232,7 @@ def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
     """Read a response of GetRecords. `asked` is the iterator of the request, to set `EventHead.stuck`.
 
     Raises:
-        FrameError: It is not JSON or not such a response; or it has neither an iterator nor children, or both.
+        FrameError: The body is not JSON or not such a response; or it has neither an iterator nor children, or both.
         SequenceNumberError: A sequence number has leading zeros.
 
     >>> answer = read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}')
@@ -265,13 +265,13 @@ def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
 
 
 def first_number(payload: bytes) -> int | None:
-    """Return the number of an event's first record; None if it has none."""
+    """Return the sequence number of an event's first record; None if it has no records."""
     found = _NUMBER.search(payload)
     return int(found[1]) if found else None
 
 
 def has_record(payload: bytes, number: int) -> bool:
-    """Whether an event has the record with a number. Searches the text: quotes within keys and data are escaped."""
+    """Whether an event has the record with sequence number `number`. Searches the text (quotes within keys and data are escaped)."""
     # Compiling a regular expression for each number would take longer than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:
@@ -286,7 +286,7 @@ def reached(payload: bytes) -> Position:
     """Return the position after an event, or after a GetRecords response with records.
 
     Raises:
-        FrameError, SequenceNumberError: As `read_head` and `read_answer`.
+        FrameError, SequenceNumberError: The same as from `read_head` and `read_answer`.
     """
     if _CONTINUATION_NAME in payload:
         number = read_head(payload).continuation
@@ -295,9 +295,9 @@ def reached(payload: bytes) -> Position:
 
 
 def data_in(arrived: float | None, records: float | None, events: float = 0) -> float | None:
-    """Estimate the bytes of data in events, given their bytes and records (or both per second). The rest is JSON, base64 and keys.
+    """Estimate the bytes of data in events, given their bytes and their number of records (or both per second).
 
-    The number of events matters if each has few records.
+    The other bytes are JSON, base64 and keys. The number of events matters if each has few records.
 
     >>> data_in(1_525_000.0, 1000.0), data_in(100.0, 5.0), data_in(7.0, None)
     (1005000.0, 0.0, None)

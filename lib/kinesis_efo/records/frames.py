@@ -3,7 +3,7 @@
 A frame is: total length, length of the headers, CRC of these two; headers; payload; CRC of everything before it. All
 numbers are big-endian (https://smithy.io/2.0/aws/amazon-eventstream.html).
 
-If the native core is installed, it reads valid frames of usual length. All others are read here, and errors are raised here.
+If the native core is installed, it reads valid frames of usual length. This module reads all other frames, and raises the errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kinesis_efo.errors import FrameError
 from kinesis_efo.records.core import event_readers
 
 try:
-    # Ten times as fast as zlib's, with which the checksum is a third of a fetcher's work.
+    # This is ten times as fast as zlib's `crc32`, with which the checksum is a third of a fetcher's work.
     from isal.isal_zlib import crc32
 except ImportError:
     from zlib import crc32
@@ -36,8 +36,8 @@ class Frame(NamedTuple):
     """One frame; its checksums were right.
 
     Attributes:
-        headers: By name, for example `:message-type` and `:event-type`. Numbers, times and UUIDs stay raw bytes: no header that
-            this library reads has one.
+        headers: The headers by name, for example `:message-type` and `:event-type`. Numbers, times and UUIDs stay raw bytes, because
+            no header that this library reads has such a value.
         payload: The body; JSON in a SubscribeToShard stream.
     """
 
@@ -67,8 +67,8 @@ class FrameDecoder:
         """Decode the next bytes, and return the frames that they completed, in order.
 
         Raises:
-            FrameError: A length is impossible or a checksum is wrong. Frames before it are returned first, and the next call
-                raises. The decoder does not recover: it cannot know where the next frame begins.
+            FrameError: A length is impossible or a checksum is wrong. If the chunk completes frames before that, they are returned, and
+                the next call raises the error. The decoder does not recover, because it cannot know where the next frame begins.
         """
         if self._core is None or self._begun:
             return self._feed(chunk)
@@ -99,7 +99,7 @@ class FrameDecoder:
                 if self._prelude is None:
                     self._prelude = _check_prelude(self._buffer[at : at + _PRELUDE.size])
                 else:
-                    # Even of a frame with a fault, nothing more is awaited.
+                    # Forget the prelude even if the frame has a fault, because no more bytes of the frame are awaited.
                     prelude, self._prelude = self._prelude, None
                     frames.append(_frame(self._buffer, at, *prelude))
                     at += prelude[0]
@@ -120,7 +120,7 @@ class FrameDecoder:
 
     @property
     def missing(self) -> int:
-        """Bytes of that frame that have not arrived."""
+        """Bytes of the incomplete frame that have not arrived."""
         if self._core is not None and not self._begun:
             return self._core.missing
         return self._prelude[0] - self._have if self._prelude else 0
@@ -128,7 +128,7 @@ class FrameDecoder:
     def collect(self) -> None:
         """Allocate the memory of the incomplete frame at once.
 
-        A buffer that grows with the bytes of a large frame would be copied, and for a while take twice the memory.
+        A buffer that grows with the bytes of a large frame would be copied, and would take twice the memory during the copy.
         """
         if self._prelude:
             self._buffer.extend(bytes(max(0, self._prelude[0] - len(self._buffer))))

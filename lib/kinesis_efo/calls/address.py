@@ -1,7 +1,7 @@
 """The address of a service: a Unix socket for processes of the same user in its network namespace, and TCP for all others.
 
-The Unix sockets have abstract names: these belong to a network namespace, need no directory, and end with their process. They have no
-permissions, so each end checks the user of the other one.
+The Unix sockets have abstract names. Such a name belongs to a network namespace, needs no directory, and ends with its process. It has
+no permissions, so each end of a connection checks the user of the other end.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from kinesis_efo.hosts import EVERY_ADDRESS, LOOPBACK, bracketed, is_every_addre
 _BACKLOG: Final = 1024
 _CREDENTIALS: Final = struct.Struct("=iII")
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""Errors of a system with IPv6 turned off, on which IPv6 sockets can be created nevertheless."""
+"""Errors of binding an IPv6 socket if IPv6 is turned off, but such sockets can be created."""
 
 
 class FetcherAddress(msgspec.Struct, frozen=True):
     """The address of a service.
 
     Attributes:
-        namespace: The network namespace in which it listens at loopback, from `network_namespace`; empty if it does not.
-        port: Its port.
-        hosts: Names and addresses that may lead to it from elsewhere, in the order to try.
+        namespace: The network namespace in which it listens at loopback, from `network_namespace`; empty if it does not listen there.
+        port: Its TCP port.
+        hosts: Names and addresses at which other hosts may reach it, in the order to try.
         certificate: Its TLS certificate, PEM; None if it does not use TLS.
         nearby: The name of its Unix socket in that namespace; empty if it has none.
     """
@@ -45,11 +45,11 @@ class FetcherAddress(msgspec.Struct, frozen=True):
     nearby: str = ""
 
     def hosts_from(self, namespace: str) -> tuple[str, ...]:
-        """The hosts that a caller in a network namespace should try, in order. Loopback leads to the service only in its own one."""
+        """Return the hosts that a caller in a network namespace should try, in order: loopback only in the namespace of the service."""
         return (LOOPBACK, *self.hosts) if namespace == self.namespace else self.hosts
 
     def location(self, host: str) -> str:
-        """The URL of the service at one of its hosts, for messages."""
+        """Return the URL of the service at one of its hosts, for messages."""
         scheme = "tcp" if self.certificate is None else "tls"
         return f"{scheme}://{bracketed(host)}:{self.port}"
 
@@ -59,10 +59,7 @@ class FetcherAddress(msgspec.Struct, frozen=True):
 
 @cache
 def network_namespace(proc: Path = Path("/proc")) -> str:
-    """A unique id of this process's network namespace: the boot id of the machine, and the namespace on it.
-
-    On a system without /proc, which has no namespaces, it is the host name.
-    """
+    """Return a unique id of this process's network namespace; on a system without /proc, and so without namespaces, the host name."""
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {(proc / 'self/ns/net').readlink()}"
@@ -72,9 +69,9 @@ def network_namespace(proc: Path = Path("/proc")) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where a service has to listen: the address or name to bind to, and the ports to try, in order; 0 is any free one.
+    """Where a service has to listen: the address or name to bind to, and the ports to try, in order; port 0 means any free port.
 
-    `hosts` are names and addresses for callers elsewhere, in the order to try.
+    `hosts` are the names and addresses that callers on other hosts should try, in order.
     """
 
     bind: str = LOOPBACK
@@ -83,7 +80,7 @@ class Listening:
 
     @property
     def loopback_only(self) -> bool:
-        """Whether nothing leaves the network namespace, so that TLS is not needed."""
+        """Whether no connection leaves the network namespace, so that TLS is not needed."""
         return all(map(is_loopback, (self.bind, *self.hosts)))
 
     @property
@@ -92,7 +89,7 @@ class Listening:
         return self.bind == LOOPBACK or is_every_address(self.bind)
 
     def listen(self, port: int) -> socket.socket:
-        """Listen at a port. "Every address" includes IPv6, if the system has it. Raises `OSError` if that is not possible."""
+        """Listen at a port. If `bind` means every address, this includes IPv6, if the system has it. Raises `OSError` if it fails."""
         if is_every_address(self.bind) and socket.has_dualstack_ipv6():
             try:
                 return _server("::", port, socket.AF_INET6, both=True)
@@ -100,7 +97,7 @@ class Listening:
                 if error.errno not in _NO_IPV6:
                     raise
             return _server(EVERY_ADDRESS, port, socket.AF_INET)
-        # A name may have several addresses: take the first, as each would have another free port.
+        # A name may have several addresses. Use only the first: with port 0, each would get another port.
         family, *_, (address, *_) = socket.getaddrinfo(self.bind, port, type=socket.SOCK_STREAM)[0]
         return _server(str(address), port, family)
 
@@ -114,7 +111,7 @@ def _server(address: str, port: int, family: int, *, both: bool = False) -> sock
 
 
 def listen_nearby() -> socket.socket | None:
-    """A listening Unix socket with a new name; None if the system has no abstract names."""
+    """Return a listening Unix socket with a new name; None if the system has no abstract names."""
     if sys.platform != "linux":
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -124,10 +121,10 @@ def listen_nearby() -> socket.socket | None:
 
 
 def connect_nearby(name: str, seconds: float) -> socket.socket:
-    """Connect to a socket of `listen_nearby`, by its name without the leading zero byte.
+    """Connect to a socket that `listen_nearby` made. `name` is its name without the leading zero byte.
 
     Raises:
-        OSError: There is none in this network namespace, or it belongs to another user's process.
+        OSError: There is no such socket in this network namespace, or it belongs to another user's process.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

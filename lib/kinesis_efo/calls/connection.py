@@ -27,19 +27,19 @@ from kinesis_efo.hosts import LOOPBACK
 
 T = TypeVar("T")
 AT_MOST: Final = 4
-"""Most connections that are kept: a worker serves all queries of a session. The oldest are closed first."""
+"""Maximum number of connections that are kept: a Python worker has tasks of all queries of a session. The oldest are closed first."""
 
 _CONNECT_SECONDS: Final = 5.0
 _LAST_CONNECT_SECONDS: Final = 20.0
-"""Time for the last address: a machine under load answers late, and there is no other address to try."""
+"""Seconds for the last address: longer, because a machine under load answers late, and there is no other address to try."""
 _SEND_SECONDS: Final = 20.0
 
 _reached: dict[tuple[str, ...], str] = {}
-"""The host at which a service has answered, by its hosts: the next task in this process tries it first."""
+"""For the hosts of each service, the host that has answered; the next task in this process tries that host first."""
 
 
 class ConnectionCache:
-    """Open connections that are not in use; beyond `at_most` the oldest is closed. Thread-safe."""
+    """Keeps at most `at_most` open connections that are not in use, for the next user. Thread-safe."""
 
     def __init__(self, at_most: int = AT_MOST) -> None:
         self._at_most = at_most
@@ -47,12 +47,12 @@ class ConnectionCache:
         self._lock = threading.Lock()
 
     def take(self, where: Hashable) -> Wire | None:
-        """Take a connection to a place out of the cache, if there is one."""
+        """Remove the cached connection to `where` and return it; None if there is none."""
         with self._lock:
             return self._wires.pop(where, None)
 
     def keep(self, where: Hashable, wire: Wire) -> None:
-        """Keep a connection, in place of an earlier one to the same place. Closes broken ones, and the oldest if there are too many."""
+        """Keep a connection to `where`. Closes an earlier one to `where`, broken ones, and the oldest if there are too many."""
         with self._lock:
             ended = [each for each, kept in self._wires.items() if each == where or kept.speaks]
             closing = [self._wires.pop(each) for each in ended]
@@ -71,30 +71,30 @@ class ConnectionCache:
             wire.close()
 
     def forked(self) -> None:
-        """Close the ends of this process, a child that was forked just now; the parent's stay open."""
-        # Another thread of the parent may have held the lock.
+        """Close the connections in this process, which was just forked; they stay open in the parent process."""
+        # Another thread of the parent may have held the lock during the fork.
         self._lock = threading.Lock()
         self.close()
 
 
 CONNECTIONS: Final = ConnectionCache()
-"""The connections of this process."""
+"""The kept connections of this process."""
 atexit.register(CONNECTIONS.close)
-if hasattr(os, "register_at_fork"):  # Windows has none, and does not fork
+if hasattr(os, "register_at_fork"):  # Windows has no such function, and does not fork
     os.register_at_fork(after_in_child=CONNECTIONS.forked)
 
 
 class Connection:
     """One connection to one service, for one thread; the secret is that of the run.
 
-    It connects with the first call, at the first address that answers, and again after the connection was broken.
+    The first call connects, to the first host that answers. If the connection was broken, the next call connects again.
 
     Args:
         namespace: The network namespace of this process.
-        connect_seconds: Time for each host but the last.
-        last_connect_seconds: Time for the last host.
-        kept: Keeps connections within the machine open for the next task; None: they are closed.
-        allocate: Makes the memory for a frame's body, given its bytes.
+        connect_seconds: Seconds to connect to each host but the last.
+        last_connect_seconds: Seconds to connect to the last host.
+        kept: Keeps connections within the machine open for the next task; None: `close` closes them.
+        allocate: Makes the memory for a frame's body, given its size in bytes.
     """
 
     service = "fetcher"
@@ -113,7 +113,7 @@ class Connection:
     ) -> None:
         self._address = address
         self._secret = secret
-        # A kept connection was proven with one secret.
+        # The secret is a part of the place, because a kept connection was proven with one secret.
         self._place = (address, secret)
         self._namespace = network_namespace() if namespace is None else namespace
         self._connect_seconds = connect_seconds
@@ -133,14 +133,14 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close the connection, or put it into the cache."""
+        """Put the connection into the cache, if there is one and the service is on this machine; otherwise close it."""
         if self._wire is not None and self._kept is not None and self._local:
             self._kept.keep(self._place, self._wire)
             self._wire = None
         self.drop()
 
     def action(self, name: str, request: msgspec.Struct, answer: type[T], seconds: float) -> T:
-        """Make a call whose reply is one message of the type `answer`, for which it waits at most some seconds.
+        """Make a call whose reply is one message of the type `answer`; wait for it at most `seconds`.
 
         Raises:
             FetcherUnreachableError: The service cannot be reached, or does not reply in time.
@@ -154,9 +154,9 @@ class Connection:
             return msgspec.json.decode(frame.head, type=answer)
 
     def call(self, request: Request, body: bytes, seconds: float) -> tuple[Wire, Frame]:
-        """Make a call; returns the connection, and the first frame of the reply, for which it waits at most some seconds.
+        """Make a call, and wait at most `seconds` for the reply; returns the connection, and the first frame of the reply.
 
-        A call may arrive twice. Raises `LostError`, `TimeoutError` and `KinesisEfoError`, see `translated`.
+        A call is sent again if an open connection is broken, so it may arrive twice. Raises the errors that `translated` translates.
         """
         head = msgspec.json.encode(request)
 
@@ -176,7 +176,7 @@ class Connection:
         return ask(self._connected())
 
     def checked(self, frame: Frame) -> Frame:
-        """Return a frame of a reply; raise the error of the other side if the frame is one."""
+        """Return a frame of a reply, or raise the error of the other side if the frame is an error."""
         if frame.kind is Kind.REFUSED:
             raise self._refused()
         if frame.kind is Kind.ERROR:
@@ -202,7 +202,7 @@ class Connection:
 
     def _connect(self, host: str, seconds: float) -> Wire:
         if host == LOOPBACK and self._namespace == self._address.namespace and self._address.nearby:
-            # Costs half as much as TCP, and needs no TLS.
+            # A Unix socket costs half as much as TCP, and needs no TLS.
             try:
                 return self._proven(connect_nearby(self._address.nearby, seconds), seconds)
             except OSError as error:
@@ -252,7 +252,7 @@ class Connection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Translate errors into this library's. Any error closes the connection."""
+        """Translate errors inside the context into errors of this library. After any error, the connection is closed."""
         try:
             yield
         except Exception as error:

@@ -1,7 +1,7 @@
 """A service for other processes of this library: listens, has callers prove a secret, and passes their calls to an event loop.
 
-Each connection has a thread, which also sends the replies. Before a caller has proven the secret it can use only one of
-`MOST_STRANGERS` places, `2 * PROOF_BYTES` bytes, and `STRANGER_SECONDS`.
+Each connection has a thread, which also sends the replies. A caller that has not proven the secret can take only one of
+`MOST_STRANGERS` places, send only `2 * PROOF_BYTES` bytes, and stay only for `STRANGER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ T = TypeVar("T")
 More: TypeAlias = Callable[[str, bytes], Coroutine[Any, Any, msgspec.Struct | None]]
 
 STRANGER_SECONDS: Final = 10.0
-"""Longest time for a caller by TCP to prove the secret."""
+"""Maximum seconds for a caller to prove the secret, and for a tool to send a call."""
 
 MOST_STRANGERS: Final = 512
-"""Most callers by TCP that have not proven the secret yet. Each needs a thread; further ones wait in the backlog."""
+"""Maximum number of TCP callers that have not proven the secret yet. Each needs a thread; further callers wait in the backlog."""
 
 HURRY_SECONDS: Final = 2.0
-"""Time to prove the secret while all these places are taken, so that silent strangers do not keep out the callers of the run."""
+"""Seconds to prove the secret while all places for strangers are taken, so that silent ones do not keep out callers of the run."""
 
 _SECRET: Final = 0
 _MOST_REQUEST_HEAD: Final = 8 << 10
@@ -57,7 +57,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """The one call that tools may make: with a token for this call only, its name, the type of its message, and what makes the reply."""
+    """The one call that tools may make: the token that allows only this call, its name, its message's type, and what makes the reply."""
 
     token: str
     name: str
@@ -66,7 +66,7 @@ class Desk:
 
 
 class Call:
-    """A call in progress. `is_tool`: the caller has proven only the token of tools. It may last some seconds; None: without limit."""
+    """A call in progress. `is_tool`: the caller has proven only the token of tools. `seconds` bounds the whole call; None: no limit."""
 
     def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
         self._wire = wire
@@ -75,7 +75,7 @@ class Call:
 
     @property
     def gone(self) -> bool:
-        """Whether the caller has gone: it sends nothing before the reply, so anything received is the end."""
+        """Whether the caller has gone. It sends nothing before it has the reply, so anything unread is the end of the connection."""
         return self._wire.speaks or self._wire.unheard
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = ()) -> None:
@@ -89,12 +89,12 @@ class Call:
 
 
 class Service:
-    """Serves callers that prove a secret until `shutdown`, at `address`. Raises `FetcherError` if it cannot listen.
+    """Serves, at `address`, callers that prove a secret. Call `shutdown` to end it. Raises `FetcherError` if it cannot listen.
 
     Args:
         loop: The event loop for calls; None if `act` needs none.
         certificate: The certificate for TLS on TCP connections; None: they do not use TLS.
-        desk: The call for tools; None: they are refused.
+        desk: The call for tools; None: tools are refused.
         more: Replies to calls that the service itself does not know; returns None if it does not know them either.
     """
 
@@ -151,13 +151,13 @@ class Service:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Accept no more calls; running calls have a moment to end. May be called again."""
+        """Accept no more calls, and close all connections after running calls have had a moment to end. May be called again."""
         with self._lock:
             self._stopping = True
             idle = [*self._idle, *self._strangers]
         for sock in filter(None, (self._socket, self._nearby)):
             with contextlib.suppress(OSError):
-                # Wakes the accepting thread.
+                # This wakes the accepting thread.
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
         for wire in idle:
@@ -186,7 +186,7 @@ class Service:
             try:
                 sock, _ = listening.accept()
             except OSError:
-                # As if no more files can be opened: the caller waits.
+                # For example, the process cannot open more files. The caller waits meanwhile.
                 time.sleep(_PAUSE_SECONDS)
                 continue
             try:
@@ -215,7 +215,7 @@ class Service:
             if len(self._strangers) < MOST_STRANGERS:
                 return True
             for wire, since in self._strangers.items():
-                # A caller whose data is not read yet is not late.
+                # Spare a caller that has sent its proof, which this process has not read yet.
                 if since <= late and not wire.speaks:
                     wire.cut()
         return False
@@ -295,16 +295,16 @@ class Service:
     # -- calls
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
-        """Handle a call of a task or a fetcher, by its name; returns the reply, or None if it was sent in parts."""
+        """Handle the call `name` of a task or a fetcher; returns the reply, or None if the reply was sent in parts."""
         if self._more is not None:
-            # Not cancelled if the caller has gone, because it may ask again.
+            # Not cancelled if the caller has gone, because the caller may make this call again.
             answer = self.run(None, self._more(name, body))
             if answer is not None:
                 return answer
         raise FetcherError(f"the {self.what} has no action {name!r}")
 
     def run(self, call: Call | None, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the event loop. It is cancelled when the caller of `call` has gone."""
+        """Run a coroutine in the event loop. If the caller of `call` has gone, the coroutine is cancelled."""
         return self.result(call, self.submit(work))
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -317,10 +317,10 @@ class Service:
             raise Stopped from None
 
     def done(self, call: Call | None, future: concurrent.futures.Future[Any], seconds: float) -> bool:
-        """Wait for a coroutine; False if it takes longer. It is cancelled when the caller has gone."""
+        """Wait for a coroutine; False if it takes longer than `seconds`. If the caller has gone, cancels it and raises `CallerGone`."""
         give_up_at = time.monotonic() + seconds
         while not concurrent.futures.wait((future,), min(_CANCEL_CHECK_SECONDS, seconds)).done:
-            # The task was killed, or the query has stopped.
+            # The caller has gone if its task was killed, or its query has stopped.
             if call is not None and call.gone:
                 future.cancel()
                 raise CallerGone
@@ -329,7 +329,7 @@ class Service:
         return True
 
     def result(self, call: Call | None, future: concurrent.futures.Future[T]) -> T:
-        """The result of a coroutine, or its error."""
+        """Wait for a coroutine; return its result or raise its error."""
         self.done(call, future, inf)
         try:
             return future.result()

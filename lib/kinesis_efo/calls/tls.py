@@ -16,9 +16,9 @@ CERTIFICATE_NAME: Final = "fetcher.kinesis-efo.invalid"
 """The name in every certificate, whatever the address of the service."""
 
 _BEFORE: Final = timedelta(days=2)
-"""A certificate is valid from this long before it is made, because clocks of hosts differ."""
+"""The validity of a certificate begins this long before it is made, because clocks of hosts differ."""
 _AFTER: Final = timedelta(days=30 * 365)
-"""A certificate is valid for longer than any run, because it cannot be renewed."""
+"""A certificate is valid for this long, longer than any run, because it cannot be renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Certificate:
 
 
 def make_certificate(now: datetime) -> Certificate:
-    """Make a self-signed certificate for one service, at a time with its zone."""
-    # Imported here, because TLS is not used on loopback.
+    """Make a self-signed certificate for one service. The present time `now` must have a time zone."""
+    # Imported only when needed, because TLS is not used on loopback.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -54,7 +54,7 @@ def make_certificate(now: datetime) -> Certificate:
 
 
 def showing(certificate: Certificate) -> ssl.SSLContext:
-    """The TLS context of a service with this certificate."""
+    """Return the TLS context of a service with this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     with _readable(certificate.pem) as chain, _readable(certificate.key) as key:
@@ -64,7 +64,7 @@ def showing(certificate: Certificate) -> ssl.SSLContext:
 
 @lru_cache(maxsize=16)
 def trusting(pem: str) -> ssl.SSLContext:
-    """The TLS context of a caller that trusts only this certificate."""
+    """Return the TLS context of a caller that trusts only this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=pem)
@@ -72,17 +72,17 @@ def trusting(pem: str) -> ssl.SSLContext:
 
 
 def fingerprint(certificate: str | bytes | None) -> bytes:
-    """The hash of a certificate, PEM or DER, to which proofs are bound. Python has no other channel binding for TLS 1.3."""
+    """Return the hash of a certificate, PEM or DER. Proofs are bound to it, because Python has no other channel binding for TLS 1.3."""
     der = ssl.PEM_cert_to_DER_cert(certificate) if isinstance(certificate, str) else certificate
     return hashlib.sha256(der or b"").digest()
 
 
 @contextlib.contextmanager
 def _readable(text: str) -> Iterator[str]:
-    """A path from which a text can be read once: Python loads keys only from files, and this one must not be on disk."""
+    """Yield a path from which a text can be read once: Python loads keys only from files, but this key must not be on disk."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as file:
-        # Short enough to fit into the pipe.
+        # This does not block, because the text fits into the pipe.
         file.write(text.encode())
         file.close()
         yield f"/dev/fd/{reading}"

@@ -1,9 +1,9 @@
 """One end of a connection between processes of a run: proofs, then frames. Blocking, for one thread at a time.
 
-The service sends its greeting and a challenge; the caller its own challenge and the proof that it knows the secret; the service its
-proof. The secret itself is never sent. Then the service replies to each request with one frame, or with several up to `END`. A frame
-is its kind, the lengths of its head and of its body; the head, a message in JSON; and the body. Both ends must have the same version of
-the library, which the greeting ensures.
+First, the service sends its greeting and a challenge. The caller sends its own challenge and the proof that it knows the secret. Then the
+service sends its proof. The secret itself is never sent. After that, the service replies to each request with one frame, or with several
+up to `END`. A frame consists of its kind, the lengths of its head and its body, the head (a message in JSON), and the body. The greeting
+ensures that both ends have the same version of this protocol.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ PROOF_BYTES: Final = 32
 """Size of a challenge and of a proof."""
 
 MOST_HEAD: Final = 16 << 20
-"""Longest head of a frame, bytes."""
+"""Maximum bytes of a frame's head."""
 
 ALONE_BYTES: Final = 64 << 10
-"""Parts of this size or more are sent as they are. Smaller ones are joined, to make fewer system calls."""
+"""Parts of so many bytes or more are sent as they are. Smaller parts are joined, to make fewer system calls."""
 
 UNHEARD_SECONDS: Final = 20.0
-"""A host that has not acknowledged sent data for this long has vanished."""
+"""A host that has not acknowledged sent data for so many seconds counts as vanished."""
 
 _UNIX: Final = getattr(socket, "AF_UNIX", None)
 _REFUSAL: Final = bytes(PROOF_BYTES)
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The head of a call's first frame: its name, and how long the caller waits for the whole reply; None: without limit."""
+    """The head of a request: the call's name, and how many seconds the caller waits for the whole reply; None: without limit."""
 
     name: str
     seconds: float | None = None
@@ -81,7 +81,7 @@ class LostError(ConnectionError):
 
 
 class Wire:
-    """One end of a connection, on a connected socket. `allocate` makes the memory for a body, given its bytes."""
+    """One end of a connection, on a connected socket. `allocate` makes the memory for a body, given its size in bytes."""
 
     def __init__(self, sock: socket.socket, allocate: Callable[[int], Any] = bytearray) -> None:
         self._socket = sock
@@ -98,13 +98,13 @@ class Wire:
     # -- proofs
 
     def challenge(self, secrets: Sequence[str], channel: bytes, give_up_at: float) -> int | None:
-        """Let the caller prove that it knows one of some secrets, and prove the same to it; else refuse it.
+        """Let the caller prove that it knows one of `secrets`, and prove to the caller that this service knows it, too.
 
-        Proofs are bound to the fingerprint `channel`. Returns the index of the secret; None if the caller knows none of them.
+        Proofs are bound to the fingerprint `channel`. Returns the index of the secret; None if the caller was refused, as it knows none.
 
         Raises:
-            LostError: See the class.
-            TimeoutError: It is later than `give_up_at`, monotonic seconds.
+            LostError: The connection is closed or broken.
+            TimeoutError: The time `give_up_at`, in monotonic seconds, has passed.
         """
         own = os.urandom(PROOF_BYTES)
         self._send(GREETING + own, give_up_at)
@@ -118,13 +118,13 @@ class Wire:
         return None
 
     def prove(self, secret: str, channel: bytes, give_up_at: float) -> bool:
-        """Respond to the challenge of a service; returns whether it has accepted the secret, and has proven that it knows it.
+        """Respond to the challenge of a service; returns whether the service accepts the secret, and proves that it knows the secret, too.
 
         Proofs are bound to the fingerprint `channel`.
 
         Raises:
-            LostError: See the class; or it is another service.
-            TimeoutError: It is later than `give_up_at`, monotonic seconds.
+            LostError: The connection is closed or broken, or the other side is not a service that knows the secret.
+            TimeoutError: The time `give_up_at`, in monotonic seconds, has passed.
         """
         greeting = bytes(self._fill(bytearray(len(GREETING)), None, give_up_at))
         if greeting != GREETING:
@@ -144,8 +144,8 @@ class Wire:
         """Send a frame: its type, its message, and the parts of its body.
 
         Raises:
-            LostError: See the class.
-            TimeoutError: The other side has not received it at `give_up_at`, monotonic seconds. The connection cannot be used any more.
+            LostError: The connection is closed or broken.
+            TimeoutError: The frame was not sent before `give_up_at`, in monotonic seconds. The connection cannot be used any more.
         """
         parts = list(parts)
         prefix = _PREFIX.pack(kind, len(head), sum(map(len, parts)))
@@ -160,10 +160,10 @@ class Wire:
     # -- receiving
 
     def receive(self, seconds: float | None, most_head: int = MOST_HEAD, most_body: float = inf) -> Frame:
-        """The next frame, with a head and a body of at most so many bytes.
+        """Wait for the next frame and return it. `most_head` and `most_body` are the maximum bytes of its head and body.
 
         Raises:
-            LostError: See the class.
+            LostError: The connection is closed or broken, or the received data is not a frame, or too large.
             TimeoutError: No byte was received for `seconds`.
         """
         kind, head, body = _PREFIX.unpack(self._fill(bytearray(_PREFIX.size), seconds))
@@ -201,14 +201,14 @@ class Wire:
 
     @property
     def speaks(self) -> bool:
-        """Whether there is unread data, or the end of the connection."""
+        """Whether there is unread data, or the connection has ended."""
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN)
         return bool(poll.poll(0))
 
     @property
     def unheard(self) -> bool:
-        """Whether the other host has not acknowledged sent data for long. A busy host does acknowledge."""
+        """Whether the other host has not acknowledged sent data for `UNHEARD_SECONDS`. A busy host does acknowledge data."""
         if not self._is_tcp or not hasattr(socket, "TCP_INFO"):
             return False
         told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
@@ -220,7 +220,7 @@ class Wire:
     def cut(self) -> None:
         """End the connection for both sides, even if another thread uses it; that thread gets an error."""
         with contextlib.suppress(OSError):
-            # Not the method of a TLS socket, which would continue without TLS.
+            # Not `shutdown` of a TLS socket, which would continue without TLS.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ def _pieces(parts: Iterable[Data]) -> Iterator[Data]:
 
 
 def words(error: OSError) -> str:
-    """The text of an error, without its number."""
+    """Return the text of an error, without its number."""
     if isinstance(error, ssl.SSLError):
         return str(getattr(error, "verify_message", "") or error.reason or error)
     return error.strerror or str(error)

@@ -1,7 +1,7 @@
 """One connection of HTTP/2: many requests at a time, each with a stream of its own.
 
-`h2` implements the protocol, except DATA frames, on which it would spend four times as much, and GOAWAY, on which it would end streams
-that may go on. So this package handles the windows and the content-length of responses.
+The library `h2` implements the protocol, except for DATA frames, on which `h2` would spend four times as much CPU, and GOAWAY frames, after
+which it would end streams that may go on. Therefore, this package also handles the windows and the content-length of responses.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from kinesis_efo.http2.response import LEAST_WINDOW, Response, WindowOverflow
 logger = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 32
-"""Most requests on one connection, even if the service allows more: they are lost together."""
+"""Maximum requests on one connection, even if the service allows more, because they are lost together."""
 
 RECEIVE_BYTES: Final = 256 << 10
-"""Size of the receive buffer that all connections of an event loop share: each copies its bytes before the next one receives."""
+"""Size of the receive buffer, which all connections of an event loop can share: each copies its bytes before the next one receives."""
 
 _MOST_UNSENT: Final = 1 << 20
 _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
-# The connection's window is reopened at once: streams have windows of their own, and one that is not read must not stop others.
+# The connection's window is reopened at once, so that a stream that is not read does not stop others. Streams have their own windows.
 _CONNECTION_WINDOW: Final = 1 << 30
 
 
 class Connection(asyncio.BufferedProtocol):
     """A connection to a service.
 
-    `changed` is called when another request can begin here, or no more can. The receive buffer `scratch`, of `RECEIVE_BYTES`, can be shared
-    by the connections of one event loop.
+    `changed` is called with this connection when the connection can take another request, or takes no more requests. The receive buffer
+    `scratch`, of `RECEIVE_BYTES`, can be shared by the connections of one event loop.
 
     Attributes:
         ready: Done once the service's first SETTINGS have arrived; fails with `NotHttp2` if something else came.
-        active: Requests under way, and places taken for requests.
+        active: Number of places that were taken, for requests under way or about to be sent.
     """
 
     def __init__(self, clock: Clock, changed: Callable[[Connection], None], scratch: bytearray) -> None:
@@ -125,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         self.active += 1
 
     def give_place(self) -> None:
-        """Return a place after the request, or without one."""
+        """Return a place after its request has ended, or because it is not needed."""
         self.active -= 1
         self._keepalive.used()
         self._part()
@@ -133,9 +133,9 @@ class Connection(asyncio.BufferedProtocol):
     async def request(
         self, headers: Sequence[tuple[str, str]], body: bytes, share: Callable[[], int], silence: float | None
     ) -> Response:
-        """Send a request in a place taken before; returns once the response's headers have arrived.
+        """Send a request, for which `take_place` was called; returns once the response's headers have arrived.
 
-        Headers that begin with a colon come first. For `share` and `silence` see `Response`.
+        In `headers`, those that begin with a colon come first. `Response` explains `share` and `silence`.
 
         Raises:
             NotProcessed: The service refused the request before it processed it.
@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.open_window(stream_id, size)
 
     def cancel(self, stream_id: int) -> None:
-        """Reset a stream, the rest of which is not needed."""
+        """Reset a stream whose rest is not needed."""
         self._forget(stream_id)
         self._outbox.flush()
 
@@ -256,8 +256,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def ended(self, stream_id: int) -> None:
         if stream_id in self._responses:
-            # End the stream in `h2`, too, which counts the open ones. Empty trailers do that without a check of content-length
-            # against the data, which `h2` has not seen.
+            # End the stream in `h2`, too, because `h2` counts the open streams. Empty trailers do that without a check of
+            # content-length against the data, which `h2` has not seen.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refused(self, stream_id: int, why: NotProcessed) -> None:
         if stream_id in self._responses:
-            # The connection takes no more requests than now, whatever its SETTINGS say, so the next try uses another one.
+            # Take no more requests here than those under way, whatever the SETTINGS say, so that the next try uses another connection.
             self._ceiling = len(self._responses) - 1
             self._draining = self._draining or not self._ceiling
             self._end(stream_id, why)
@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self, stream_id: int) -> None:
         if self._responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
-                # Fails if both sides have ended the stream. If not, the service may have responded before it had all of the request.
+                # This fails if both sides have ended the stream. If not, the service may have responded before it had the whole request.
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._outbox.room.set()
             self.give_place()
@@ -336,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- the end
 
     def _part(self) -> None:
-        """Close the connection if the service is closing it and no request needs it any more."""
+        """Close the connection if the service is closing it and no request needs it any more; otherwise report the change."""
         if self._draining and not self.active:
             self.close()
         else:
@@ -346,12 +346,12 @@ class Connection(asyncio.BufferedProtocol):
         what = f"the other side violates HTTP/2: {str(wrong) or type(wrong).__name__}"
         self._never_ready(NotHttp2(f"{what}; it says {bytes_read!r}"))
         if not isinstance(wrong, H2Error):
-            # For an error that `h2` found, it has written GOAWAY already.
+            # If `h2` has found the error, it has written GOAWAY already.
             self._h2.close_connection(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR))
         self._hang_up(ConnectionLost(what))
 
     def _hang_up(self, why: ConnectionLost) -> None:
-        """Close the connection once the GOAWAY is sent, at latest after `PING_SECONDS`."""
+        """Close the connection once the GOAWAY is sent, at the latest after `PING_SECONDS`."""
         self._outbox.holding = False
         self._outbox.flush()
         self._lose(why)
@@ -367,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = why
         self._never_ready(why)
         for stream_id in list(self._responses):
-            # An exception for each, because raising one writes its trace into it.
+            # Each response gets its own exception, because raising an exception writes a traceback into it.
             self._end(stream_id, ConnectionLost(str(why)))
         self._outbox.close()
         self._keepalive.stop()
@@ -376,7 +376,7 @@ class Connection(asyncio.BufferedProtocol):
     def _never_ready(self, why: Exception) -> None:
         if not self.ready.done():
             self.ready.set_exception(why)
-            # Retrieved, so that asyncio does not log it if nothing waits for it.
+            # Retrieve the exception, so that asyncio does not log it if nothing waits for `ready`.
             self.ready.exception()
 
 
@@ -387,7 +387,7 @@ class _Outbox:
 
     Attributes:
         room: Set when the service may have opened the window for more of a request.
-        holding: Whether to hold back the bytes, as while received frames are handled: the replies to all of them are sent together.
+        holding: Whether to hold back the bytes. It is set while received frames are handled, to send all replies to them together.
     """
 
     def __init__(self, connection: H2Connection, abort: Callable[[Exception], None]) -> None:
@@ -411,7 +411,7 @@ class _Outbox:
         self.room.set()
 
     async def send(self, response: Response, body: bytes) -> None:
-        """Send the bytes collected so far and the body of a request, as the window allows, unless its response is over before."""
+        """Send the bytes collected so far, and the body of a request as the window allows. Stops if the response is over before."""
         view = memoryview(body)
         while view and not response.over:
             self.room.clear()
@@ -426,7 +426,7 @@ class _Outbox:
 
     def open_window(self, stream_id: int, size: int) -> None:
         """Let the service send `size` more bytes of a stream."""
-        # After the headers that open the stream.
+        # First take the headers that open the stream from `h2`: the window update must come after them.
         self._unsent += self._h2.data_to_send()
         self._unsent += WindowUpdateFrame(stream_id, window_increment=size).serialize()
         # Many readers wake up together; their updates are sent in one piece.

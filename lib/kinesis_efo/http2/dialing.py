@@ -42,7 +42,7 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """Host and port as in a `Host` header, which is signed: without the default port."""
+        """Host and port, without the default port, as in a `Host` header, which is a part of the signature."""
         return str(self).removesuffix(f":{_PORTS[self.scheme]}")
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy for services with TLS: its URL, with user and password if it needs them, and TLS for `https` proxies."""
+    """A proxy for services with TLS: its URL, with user and password if it needs them, and the TLS context for an `https` proxy."""
 
     url: str
     security: ssl.SSLContext | None
@@ -61,10 +61,10 @@ class Proxy:
 async def dial(
     origin: Origin, security: ssl.SSLContext | None, proxy: Proxy | None, make: Callable[[], Connection]
 ) -> Connection:
-    """Open a connection that `make` makes, directly or through a proxy with TLS, and wait until it takes requests.
+    """Open the connection that `make` makes and wait until it is ready. If `security` is None, neither TLS nor the proxy is used.
 
     Raises:
-        NotHttp2: The service speaks HTTP/1.1.
+        NotHttp2: The service does not speak HTTP/2.
         ProxyRefused: The proxy refused to connect.
         OSError: The service cannot be reached, or its certificate is not trusted.
     """
@@ -135,7 +135,7 @@ async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:
-    """The head of a response, or its first bytes if it is too long."""
+    """Return the head of a response, or its first bytes if the head is too long."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HttpFacts:
-    """The protocol of a response. Settings of HTTP/2 are None with HTTP/1.1, and if the service has not sent them.
+    """The protocol of a response, and the service's settings of HTTP/2: None with HTTP/1.1, or if the service has not sent them.
 
     Attributes:
         version: `HTTP/2` or `HTTP/1.1`.
         tls: Version of TLS, such as `TLSv1.3`; None without TLS.
-        most_streams: Most streams at a time on one connection (SETTINGS_MAX_CONCURRENT_STREAMS).
+        most_streams: Maximum streams at a time on one connection (SETTINGS_MAX_CONCURRENT_STREAMS).
         initial_window: Bytes that a client may send on a new stream before the service opens the window further.
-        largest_frame: Largest frame that the service accepts, bytes.
-        header_list: Most bytes of headers that the service accepts.
+        largest_frame: Maximum bytes of a frame that the service accepts.
+        header_list: Maximum bytes of headers that the service accepts.
     """
 
     version: str

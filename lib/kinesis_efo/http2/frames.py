@@ -1,6 +1,6 @@
 """Splits the received bytes of HTTP/2 into frames, and passes on the contents of DATA before a frame is complete.
 
-Pure. All other frames are passed on whole, for `h2`: this module reads only a frame's header and its padding.
+Pure. All other frames are passed on whole, for `h2`. This module understands only the header and the padding of a frame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FrameSink(Protocol):
     """Receives frames."""
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """Take the next bytes of a stream, valid during the call only, and the bytes of padding, which count against the window, too."""
+        """Take the next bytes of a stream, valid only during the call, and the number of bytes of padding, which use the window, too."""
         ...
 
     def ended(self, stream_id: int) -> None:
@@ -37,7 +37,7 @@ class FrameSink(Protocol):
 
 
 class FrameSplitter:
-    """Splits bytes into frames for a sink. Without its header, a frame has at most `largest` bytes, as in this side's SETTINGS."""
+    """Splits bytes into frames for a sink. `largest` is the maximum size of a frame without its header, from this side's SETTINGS."""
 
     def __init__(self, sink: FrameSink, largest: int) -> None:
         self._sink = sink
@@ -49,10 +49,10 @@ class FrameSplitter:
         self._ends = False
 
     def feed(self, view: memoryview) -> None:
-        """Take the next bytes, cut anywhere. They are not kept.
+        """Take the next bytes, which may begin and end anywhere in a frame. The memory of `view` can be reused after the call.
 
         Raises:
-            MalformedFrame: A frame is larger than allowed, or its padding is, or it is data of no stream.
+            MalformedFrame: A frame is larger than `largest`, its padding is larger than the frame, or a DATA frame has no stream.
         """
         at, end = 0, len(view)
         while at < end:

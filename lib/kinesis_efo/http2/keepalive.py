@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from kinesis_efo.http2.connection import Connection
 
 PING_SECONDS: Final = 5.0
-"""After this long without a byte a PING is sent; the other side has as long again to reply."""
+"""Seconds without a received byte after which a PING is sent; the other side has the same time again to reply."""
 IDLE_SECONDS: Final = 15.0
-"""A connection without requests is closed after this long."""
+"""Seconds after which a connection without requests is closed."""
 
 
 class Keepalive:
@@ -36,7 +36,7 @@ class Keepalive:
             self._task.cancel()
 
     def heard(self) -> None:
-        """Note that bytes came."""
+        """Note that bytes were received."""
         self._heard_at = self._clock.monotonic()
 
     def used(self) -> None:
@@ -44,7 +44,7 @@ class Keepalive:
         self._used_at = self._clock.monotonic()
 
     async def _keep(self) -> None:
-        # If this fails, close the connection: a dead one would not be noticed.
+        # If watching fails, close the connection, because nothing would notice that it is dead.
         try:
             await self._look_after()
         except Exception as error:

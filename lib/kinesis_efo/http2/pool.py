@@ -10,18 +10,18 @@ from kinesis_efo.http2.connection import Connection
 from kinesis_efo.http2.faults import ConnectionLost
 
 _MOST_OPENING: Final = 16
-"""Most connections that are opened at a time: each takes several round trips, and some CPU for TLS."""
+"""Maximum number of connections that are opened at a time: each takes several round trips, and some CPU for TLS."""
 _PARTING_SECONDS: Final = 1.0
-"""How long the other side may take to close its end when the pool is closed."""
+"""Seconds that the other side may take to close its end when the pool is closed."""
 
 Changed = Callable[[Connection], None]
 
 
 class Pool:
-    """Assigns requests to at most `most` connections. `dial` opens one that is ready for requests, given what it calls if it has changed.
+    """Assigns requests to at most `most` connections. `dial` opens a connection, which calls the given function when it has changed.
 
-    The first connection is opened alone, because its SETTINGS say how many requests one takes. If it fails, all waiting requests fail; the
-    caller retries them.
+    The first connection is opened alone, because its SETTINGS say how many requests a connection takes. If it cannot be opened, all
+    waiting requests fail; the caller retries them.
     """
 
     def __init__(self, dial: Callable[[Changed], Awaitable[Connection]], most: int) -> None:
@@ -29,7 +29,7 @@ class Pool:
         self._most = most
         self._open: set[Connection] = set()
         self._sockets: set[Connection] = set()
-        # Dictionaries as ordered sets.
+        # These dictionaries are used as ordered sets.
         self._free: dict[Connection, None] = {}
         self._waiting: dict[asyncio.Future[Connection], None] = {}
         self._opening: set[asyncio.Task[None]] = set()
@@ -42,7 +42,7 @@ class Pool:
         return frozenset(self._open)
 
     async def place(self) -> Connection:
-        """Wait for a place. The caller must use it for a request, or return it with `give_place`.
+        """Wait for a place on a connection. The caller must use it for a request, or return it with `give_place`.
 
         Raises:
             Exception: The error of `dial`.
@@ -115,7 +115,7 @@ class Pool:
             return
         self._open.add(connection)
         self._sockets.add(connection)
-        # In these cases, another connection would fail in the same way; opening one after the other would be a storm.
+        # In the first two cases another connection would fail in the same way, so opening more would be a storm.
         if connection.closed:
             self._fail(ConnectionLost("the service closed the connection before it took a request"))
         elif not connection.most_streams:
@@ -126,7 +126,7 @@ class Pool:
         self._changed(connection)
 
     def _fail(self, error: Exception) -> None:
-        # As many requests fail as the connection would have taken: the others wait for the next connection.
+        # Fail as many requests as the connection would have taken; the others wait for the next connection.
         for _ in range(min(len(self._waiting), self._places or len(self._waiting))):
             if not (place := self._next()).done():
                 place.set_exception(error)
@@ -139,7 +139,7 @@ class Pool:
         if connection.gone:
             self._sockets.discard(connection)
         if connection not in self._open:
-            # Still being opened, or closed before.
+            # The connection is still being opened, or was closed before.
             return
         if connection.closed:
             self._open.discard(connection)

@@ -1,6 +1,6 @@
-"""One response of HTTP/2, with the interface of aiohttp's, so that aiobotocore and the readers of event streams take either.
+"""One response of HTTP/2. It has the interface of aiohttp's responses, so that aiobotocore and the readers of event streams take either.
 
-The stream's window bounds its memory: it is reopened when bytes are read, not when they arrive.
+The stream's window bounds the memory of a response, because it is reopened when bytes are read, not when they arrive.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from kinesis_efo.http2.connection import Connection
 
 LEAST_WINDOW: Final = 8 << 10
-"""The smallest window of a stream, and its first one, bytes."""
+"""Minimum bytes of a stream's window, and the bytes of its first window."""
 
 LARGEST_WINDOW: Final = 512 << 10
-"""The largest window of a stream, bytes: a larger one brings no more throughput."""
+"""Maximum bytes of a stream's window; a larger one brings no more throughput."""
 
 _CRUMBS: Final = 1024
 
@@ -33,12 +33,12 @@ class WindowOverflow(Exception):
 
 
 class Response:
-    """One response; made before its request is sent.
+    """One response. It is created before its request is sent.
 
-    `share` returns how many bytes may be received without room. A read lasts at most `silence` seconds without a byte.
+    `share` returns how many bytes may be received without taking room in the buffer. A read fails after `silence` seconds without a byte.
 
     Attributes:
-        status: The status, once `opened` has returned.
+        status: The HTTP status, once `opened` has returned.
         headers: The headers in lower case, once `opened` has returned.
         content: The response itself, for aiohttp's interface.
     """
@@ -81,7 +81,7 @@ class Response:
             await self._more()
 
     async def readany(self) -> bytes:
-        """Wait for bytes and return all that have arrived; none at the end. Reopens the window.
+        """Wait for bytes and return all that have arrived; no bytes mean the end. Reopens the window.
 
         Raises:
             ConnectionError: The service reset the stream, or the connection is lost.
@@ -99,7 +99,7 @@ class Response:
         return read
 
     async def read(self) -> bytes:
-        """Read all bytes up to the end; errors as with `readany`. If this is cancelled, the response is closed, as with aiohttp's."""
+        """Read all bytes up to the end. Raises the same errors as `readany`. If this fails, the response is closed, as in aiohttp."""
         parts = []
         try:
             while part := await self.readany():
@@ -110,7 +110,7 @@ class Response:
         return b"".join(parts)
 
     def expect(self, size: int) -> None:
-        """Open the window for the rest of a large event, for which room was taken."""
+        """Open the window for `size` bytes, the rest of a large event for which room in the buffer was taken."""
         self._widen_to(size)
 
     def close(self) -> None:
@@ -132,18 +132,18 @@ class Response:
         self._wake()
 
     def arrive(self, piece: memoryview | bytes, padding: int = 0) -> None:
-        """Take the next bytes, which are copied, and the bytes of padding, which count against the window, too.
+        """Take the next bytes, which are copied, and the number of bytes of padding, which use the window, too.
 
         Raises:
-            WindowOverflow: They exceed the window.
+            WindowOverflow: The bytes and the padding exceed the window.
         """
         size = len(piece)
         if size + padding > self._window:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # Copied, because other streams write to the same buffer. Small chunks are joined: each has an overhead in memory, so the
-            # window alone would not bound the memory of many.
+            # Copied, because the next bytes are received into the same buffer. Small chunks are joined, because each has an overhead
+            # in memory, which the window does not bound.
             if self._chunks and len(self._chunks[-1]) + size <= _CRUMBS:
                 self._chunks[-1] += bytes(piece)
             else:

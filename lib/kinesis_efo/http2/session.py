@@ -36,7 +36,7 @@ from kinesis_efo.raw_bodies import HttpSession
 logger = logging.getLogger(__name__)
 
 TRANSPORTS: Final = ("auto", "http2", "http1")
-"""The protocols of subscriptions: HTTP/2 if TLS' handshake agrees on it, else HTTP/1.1; HTTP/2 only; HTTP/1.1 only."""
+"""The choices for subscriptions, in this order: HTTP/2 if the TLS handshake agrees on it, else HTTP/1.1; only HTTP/2; only HTTP/1.1."""
 
 _TRIES: Final = 3
 _DECIDED_SECONDS: Final = 300.0
@@ -55,7 +55,7 @@ def session_class(
 ) -> Any:
     """Return the class for `AioConfig(http_session_cls=...)` for one of `TRANSPORTS`.
 
-    `share` returns how many bytes of a response may be received without room. `socket_factory` makes the sockets of HTTP/1.1.
+    `Response` explains `share`. `socket_factory` makes the sockets of HTTP/1.1.
     """
     if transport == "http1":
         return partial(HttpSession, socket_factory=socket_factory)
@@ -64,7 +64,7 @@ def session_class(
 
 
 class Http2Session(HttpSession):
-    """aiobotocore's HTTP session with HTTP/2; only that, if `only`.
+    """aiobotocore's HTTP session, which tries HTTP/2 first. If `only`, it does not use HTTP/1.1.
 
     Certificates, proxies, timeouts and errors are those of any session of aiobotocore.
     """
@@ -96,7 +96,7 @@ class Http2Session(HttpSession):
         """Send a request over HTTP/2; with `auto`, over HTTP/1.1 if that is not possible.
 
         Raises:
-            HTTPClientError: There was no response (also as botocore's `ConnectionError`); the message has the reason.
+            HTTPClientError: There was no response; the message has the reason. Some errors are botocore's `ConnectionError`.
         """
         if self._closed:
             raise HTTPClientError(error="the client was closed")
@@ -176,7 +176,7 @@ class Http2Session(HttpSession):
         try:
             return await asyncio.shield(self._contexts[proxy_url])
         except Exception as error:
-            # The next try may find the file.
+            # Forget the failure, because the next try may find the file.
             self._contexts.pop(proxy_url, None)
             error_text = (
                 f"TLS cannot be set up with authorities {self._verify!r} and client certificate {self._certificate!r}: "
@@ -234,7 +234,7 @@ def _unconnected(cause: Exception, url: str, proxy_url: str | None) -> BotoCoreE
 
 
 def _because(error: BotoCoreError, cause: Exception) -> BotoCoreError:
-    """Add the cause to the message: botocore's messages do not have it."""
+    """Add the cause to the message of an error, because botocore's messages do not have it."""
     error.args = (f"{error}: {str(cause) or type(cause).__name__}",)
     return error
 

@@ -1,7 +1,7 @@
 """Detects that a query's checkpoint went back (for example, it was restored from a backup) or was deleted. Pure.
 
-The checkpoint's mark is certain evidence. A checkpoint of an earlier version has no mark; then the shards' rows are evidence, unless
-another query has moved them.
+A checkpoint's mark is certain evidence. A checkpoint that an earlier version of the library wrote has no mark; then the rows of the
+shards are the evidence, unless another query has moved them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, Offset, Position, PositionKind, ShardKey
 
 LEFT_OUT: Final = "a file sink silently skips each micro-batch whose number it already has"
-"""The loss, as all messages about a checkpoint that went back word it."""
+"""What is lost after a checkpoint went back: a part of all messages about that."""
 
 CAUSES: Final = (
     "it was restored from a backup, is a copy of another query's, or Spark has left offsets out of it (option "
     "asyncProgressTrackingEnabled)"
 )
-"""Why a checkpoint can be behind its own mark. Spark does not allow that option with a sink that skips micro-batches."""
+"""Why a checkpoint can be behind its furthest noted mark. Spark does not allow that option with a sink that skips micro-batches."""
 
 
 def gone_back(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:
-    """Say how far a checkpoint, with its newest mark, is behind the furthest marks; None if it is not, or if that is not known.
+    """Describe how far the checkpoint with the newest mark `mark` is behind its furthest mark in `reached`; None if it is not behind.
 
-    A run notes a mark once Spark has written it into the checkpoint, so a checkpoint is not normally behind its mark. Only with Spark's
-    option `asyncProgressTrackingEnabled` it may be: Spark then leaves out offsets, and a run does not learn of the option.
+    A run notes a mark only after Spark has written it into the checkpoint, so a checkpoint that is behind went back. The exception is
+    Spark's option `asyncProgressTrackingEnabled`: with it, Spark leaves offsets out of the checkpoint. A run does not learn of the option.
     """
     before = furthest(reached, mark.checkpoint)
     if before is None or before.mark.moved <= mark.moved:
@@ -44,9 +44,9 @@ def gone_back(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:
 def restored(
     offset: Offset, stream: str, rows: Mapping[ShardKey, Lease], reached: tuple[CheckpointMark, ...]
 ) -> str | None:
-    """Word the warning for a query whose checkpoint, by its last offset, went back; None if there is no evidence of that.
+    """Return the warning for a query whose checkpoint went back; None if its last offset shows no evidence of that.
 
-    The evidence is in the rows of a stream's shards, and in the furthest marks in the run's row.
+    The evidence is in `reached`, the furthest marks in the run's row; for an offset without a mark, in the rows of the stream's shards.
     """
     if offset.mark is not None:
         if (said := gone_back(reached, offset.mark)) is None:
@@ -70,7 +70,7 @@ def restored(
 
 
 def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
-    """Word the warning for a new query of an application that has read the stream before, by its shards' rows; None if it has not."""
+    """Return the warning for a new query if the shards' rows show that the application has read the stream before; None if they do not."""
     read = {key: row for key, row in sorted(rows.items()) if row.has_begun}
     if not read:
         return None
@@ -91,7 +91,7 @@ def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
 
 
 def is_ahead(row: Lease, position: Position) -> bool:
-    """Whether a shard's row is further than a position. Start positions do not compare."""
+    """Whether a shard's row is further than a position. False if one of the two is only a start position."""
     reached = row.reached
     if reached is None or not row.has_begun or position.kind not in (PositionKind.AFTER, PositionKind.SHARD_END):
         return False

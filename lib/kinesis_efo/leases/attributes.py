@@ -1,7 +1,7 @@
-"""The attributes of a lease table's row: the values of those with several fields, and all of them in DynamoDB's typed form.
+"""Converts attributes of a lease table's rows to and from DynamoDB's typed form, and defines those that have several fields.
 
-A position is stored in KCL's `checkpoint` and `checkpointSubSequenceNumber`, and in this library's `continuation`. Errors name row and
-attribute.
+A position is stored in KCL's `checkpoint` and `checkpointSubSequenceNumber`, and in this library's `continuation`. Errors name the row
+and the attribute.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _REQUIRED: Final = object()
 
 
 class Lag(NamedTuple):
-    """A run's lag in one stream, as of the last renewal of its lease. The command line reads it.
+    """How far a run is behind in one stream, as of the last renewal of the stream's lease. The command line shows it.
 
     Attributes:
         shards: Number of shards that are read.
-        buffered: Bytes fetched from them and not yet processed.
-        millis_behind: How far the slowest shard is behind its tip, including the time for which its fetched records wait to be processed;
-            milliseconds. None if nothing was fetched yet.
+        buffered: Bytes that were fetched from these shards and not yet processed.
+        millis_behind: Milliseconds by which the slowest shard is behind its tip, including the time that its fetched records wait to be
+            processed; None if nothing was fetched yet.
         shard: Id of the slowest shard.
         records: Kinesis records fetched from all shards and not yet processed.
-        at: When this was measured, epoch milliseconds by the run's own clock; None if not known.
+        at: The time of this measurement in epoch milliseconds, from the run's own clock; None if not known.
     """
 
     shards: int
@@ -40,14 +40,14 @@ class Lag(NamedTuple):
 
 
 class CheckpointMark(NamedTuple):
-    """The furthest mark of a checkpoint, and when it was noted, epoch milliseconds."""
+    """The furthest mark of a checkpoint, and the time at which it was noted, in epoch milliseconds."""
 
     mark: Mark
     at: int
 
 
 def read(item: Attributes, name: str, kind: str, default: Any = _REQUIRED) -> Any:
-    """Return the value of an attribute of a type (`S`, `SS`)."""
+    """Return the value of an attribute of the DynamoDB type `kind`, such as `S`. If the row lacks it, return `default`, if given."""
     attribute = item.get(name)
     if attribute is None or "NULL" in attribute:
         if default is _REQUIRED:
@@ -68,12 +68,12 @@ def number(item: Attributes, name: str, default: Any = _REQUIRED) -> int:
 
 
 def optional_number(item: Attributes, name: str) -> int | None:
-    """Return the value of an attribute that is a whole number; None if the row has none."""
+    """Return the value of an attribute that is a whole number; None if the row lacks it."""
     return None if read(item, name, "N", None) is None else number(item, name)
 
 
 def seconds(item: Attributes, name: str) -> float | None:
-    """Return the value of an attribute in milliseconds; None if the row has none."""
+    """Return, in seconds, the value of an attribute that is stored in milliseconds; None if the row lacks it."""
     value = optional_number(item, name)
     return None if value is None else value / 1000
 
@@ -84,27 +84,27 @@ def fault(item: Attributes, what: str) -> ValueError:
 
 
 def stored(position: Position) -> tuple[Position, int, int | None]:
-    """Split a position into checkpoint, sub-sequence number, and continuation."""
+    """Split a position into the values of `checkpoint`, `checkpointSubSequenceNumber` and `continuation`."""
     if position.kind is PositionKind.INSIDE:
         return Position.after(position.value), position.sub, None
     return position, 0, position.value if position.kind is PositionKind.AFTER else None
 
 
 def read_continuation(item: Attributes) -> int | None:
-    """Read the number up to which the shard was read; None if only the checkpoint says so."""
+    """Return the sequence number in `continuation`, up to which the shard was read; None if there is none or `checkpoint` is further."""
     checkpoint = read(item, "checkpoint", "S", "LATEST")
     text = read(item, "continuation", "S", None)
     if text is None:
         return None
     if not text.isdecimal():
         raise fault(item, f"has attribute 'continuation' = {text!r}, expected a sequence number")
-    # A KCL application moves the checkpoint of a row that it takes over, and keeps unknown attributes as they are.
+    # A KCL application that takes over a row moves its checkpoint, but keeps unknown attributes as they are.
     moved_on = checkpoint == "SHARD_END" or (checkpoint.isdecimal() and int(checkpoint) > int(text))
     return None if moved_on else int(text)
 
 
 def read_checkpoint(item: Attributes) -> Position | None:
-    """Read the checkpoint; None if a KCL application stored no position."""
+    """Return the position in `checkpoint`; None if a KCL application stored no position there."""
     text = read(item, "checkpoint", "S", "LATEST")
     if text in ("TRIM_HORIZON", "SHARD_END"):
         return Position(PositionKind[text])
@@ -119,7 +119,7 @@ def read_checkpoint(item: Attributes) -> Position | None:
 
 
 def of_lag(lag: Lag) -> dict[str, dict[str, Any]]:
-    """Make the attribute with a lag."""
+    """Convert a lag to the attribute `lag`."""
     numbers = {"shards": lag.shards, "bufferedBytes": lag.buffered, "records": lag.records or None, "at": lag.at}
     fields = {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
     if lag.millis_behind is not None and lag.shard is not None:
@@ -132,7 +132,7 @@ def read_lag(item: Attributes) -> Lag | None:
     fields = read(item, "lag", "M", None)
     if fields is None:
         return None
-    named = {**fields, "leaseKey": item.get("leaseKey", {})}  # for messages
+    named = {**fields, "leaseKey": item.get("leaseKey", {})}  # for error messages
     return Lag(
         number(named, "shards"),
         number(named, "bufferedBytes"),
@@ -144,7 +144,7 @@ def read_lag(item: Attributes) -> Lag | None:
 
 
 def of_marks(marks: tuple[CheckpointMark, ...]) -> dict[str, dict[str, Any]]:
-    """Make the attribute with the marks of checkpoints."""
+    """Convert the marks of checkpoints to the attribute `marks`."""
     fields = {
         each.mark.checkpoint: {"M": {"moved": {"N": str(each.mark.moved)}, "at": {"N": str(each.at)}}} for each in marks
     }
@@ -155,13 +155,13 @@ def read_marks(item: Attributes) -> tuple[CheckpointMark, ...]:
     """Read the marks of checkpoints, the newest first; empty if the row has none."""
     found = []
     for checkpoint, each in read(item, "marks", "M", {}).items():
-        named = {**each.get("M", {}), "leaseKey": item.get("leaseKey", {})}  # for messages
+        named = {**each.get("M", {}), "leaseKey": item.get("leaseKey", {})}  # for error messages
         found.append(CheckpointMark(Mark(checkpoint, number(named, "moved")), number(named, "at")))
     return tuple(sorted(found, key=lambda each: each.at, reverse=True))
 
 
 def read_stream(item: Attributes) -> StreamIdentity | None:
-    """Read which stream was read; None if the row does not say."""
+    """Read the identity of the stream that was read; None if the row does not have it."""
     arn = read(item, "streamArn", "S", None)
     if arn is None:
         return None

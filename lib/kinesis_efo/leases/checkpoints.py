@@ -1,8 +1,8 @@
 """Writes the checkpoints of shards into the lease table: after changes, at a bounded rate, and only while the run's lease is held.
 
-Checkpoints are for tools and for new queries; a query continues from Spark's own offsets. Every row has the epoch of the run that wrote
-it, and a run does not overwrite the rows of a later run. It does replace checkpoints of another stream, such as one that was deleted and
-created again since.
+These checkpoints are for tools and for new queries; a restarted query continues from Spark's own offsets. Every row has the
+epoch of the run that wrote it, and a run does not overwrite the rows of a later run. A run replaces checkpoints of another stream,
+for example of an earlier stream with the same name that was deleted.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ CLEANUP_INTERVAL: Final = 60.0
 """Seconds between two cleanups of the rows of finished shards (KCL's interval)."""
 
 REFRESH_INTERVAL: Final = 60.0
-"""Seconds between two writes of `readUntil` if the position does not change, as that of an idle polled shard."""
+"""Seconds after which `readUntil` is written again although the position of the shard has not changed, because the shard is idle."""
 
 _SHARD_INTERVAL: Final = 5.0
-"""Least seconds between two checkpoints of one shard."""
+"""Minimum seconds between two checkpoints of one shard; only the end of a shard is written at once."""
 
 _LOOK_INTERVAL: Final = 5.0
 _RETRY_PAUSE: Final = 1.0
@@ -44,7 +44,7 @@ _LAST_WRITES_IN_FLIGHT: Final = 32
 
 
 class Schedule:
-    """The shards whose rows are to be written, each once and at the earliest time that was asked for; monotonic times, in seconds."""
+    """A queue of the shards whose rows should be written: each once, at the earliest requested time. Times are monotonic, in seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -56,20 +56,20 @@ class Schedule:
         return shard in self._times
 
     def add(self, shard: ShardKey, at: float) -> None:
-        """Write a shard's row at a time."""
+        """Request that a shard's row is written at the time `at`."""
         if at < self._times.get(shard, inf):
             self._times[shard] = at
             heapq.heappush(self._heap, (at, shard))
             self._wake.set()
 
     async def next(self, until: float) -> ShardKey | None:
-        """Wait for the time of a shard, and remove it. None if none has come until a time."""
+        """Wait until the time of a shard has come; remove and return it. None if that does not happen before the time `until`."""
         while True:
             self._wake.clear()
             now = self._clock.monotonic()
             while self._heap and self._heap[0][0] <= now:
                 at, shard = heapq.heappop(self._heap)
-                if self._times.get(shard) == at:  # else it was removed, or was due earlier
+                if self._times.get(shard) == at:  # else this entry is outdated: the shard was returned earlier
                     del self._times[shard]
                     return shard
             if now >= until:
@@ -86,11 +86,11 @@ class Checkpoints:
         keys: Keys of the rows.
         epoch: Returns the epoch of the run's lease on a stream; None while it is not held.
         identity: Returns the identity of the stream with a logical name.
-        rate: Most writes a second, all shards together.
+        rate: Maximum number of writes per second, for all shards together.
         clock: Time.
-        read_until: Returns a time such that all records of a shard that arrived before it lie at or before a position, epoch seconds.
-        failure: Gets the error that ends the run.
-        fetcher: Returns the name of a shard's fetcher, for people who look at the rows; None if there is only one.
+        read_until: Returns a time in epoch seconds: all records of a shard that arrived before that time lie at or before a position.
+        failure: Receives the error that ends the run.
+        fetcher: Returns the name of a shard's fetcher, which rows have only as information; None if the run has only one fetcher.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Checkpoints:
     # -- called by the reader
 
     def found(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Note the rows of a stream's shards when its lease was taken."""
+        """Note the rows that the shards of a stream had when the stream's lease was taken."""
         for shard, each in self._shards.items():
             if shard.stream == stream:
                 each.row = each.stray = None
@@ -141,7 +141,7 @@ class Checkpoints:
             self._clean_soon()
 
     def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
-        """Set all shards that are read now, with the contents of new rows. Missing rows are created, and incomplete ones completed."""
+        """Set the shards that queries read now, with contents for new rows. Missing rows are created, and incomplete rows are completed."""
         gone = [each for shard, each in self._shards.items() if each.wanted and shard not in shards]
         for each in gone:
             each.leave()
@@ -151,23 +151,23 @@ class Checkpoints:
             self._enqueue(shard)
 
     def note(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
-        """Note up to where a shard is done, to be written later, and the last record up to there. Positions move only forwards."""
+        """Note the position up to which a shard is done, and the last record up to it; both are written later. Never moves back."""
         if self._of(shard).note(position, record):
             self._enqueue(shard)
 
     def stored(self, shard: ShardKey) -> Position | None:
-        """Return the position of a shard in its row, or the one about to be written there; None if it has none."""
+        """Return the position that a shard's row has, or will have after its next write; None if there is none."""
         each = self._shards.get(shard)
         return each.position if each is not None else None
 
     def finish(self, shard: ShardKey, children: Collection[str] = ()) -> None:
-        """Note that a shard is done to its end, with the shard ids of its children."""
+        """Note that a shard is done up to its end; `children` are the shard ids of its children."""
         self._of(shard).pending = PendingCheckpoint(SHARD_END, frozenset(children))
         self._enqueue(shard, 0.0)
         self._clean_soon()
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """Return a time such that all records that arrived before it lie at or before a position, from the shard's row; epoch seconds."""
+        """Return the `read_until` of a shard's row, in epoch seconds; None if it has none, or if it does not hold for `position`."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         known = row is not None and row.position is not None and position.reaches(row.position)
         return row.read_until if row is not None and known else None
@@ -179,7 +179,7 @@ class Checkpoints:
         self._task = asyncio.create_task(self._run(), name="checkpoints")
 
     async def stop(self, at_most: float = 4.0) -> None:
-        """Write all pending checkpoints at once, while the run's lease is still held. After `at_most` seconds the rest stays unwritten."""
+        """Write all pending checkpoints now, while the run's lease is still held. After `at_most` seconds, the rest stays unwritten."""
         if self._task is None:
             return
         self._task.cancel()
@@ -208,7 +208,7 @@ class Checkpoints:
         return each
 
     def _enqueue(self, shard: ShardKey, after: float | None = None) -> None:
-        """Write a shard's row after so many seconds, or when it is its turn."""
+        """Schedule the write of a shard's row: in `after` seconds, or, if None, as soon as `_SHARD_INTERVAL` allows."""
         now, each = self._clock.monotonic(), self._of(shard)
         if after is not None:
             self._schedule.add(shard, now + after)
@@ -273,13 +273,13 @@ class Checkpoints:
                 return True
             self._check_owner(outcome.current)
             if row is None and outcome.current is None:
-                # To try again at once would never end.
+                # Without this error, the loop would try again for ever.
                 raise LeaseTableError(f"{self._table.label}: row {each.key} exists and is no lease; delete it")
             each.found(outcome.current, stream)
         return wrote
 
     def _check_owner(self, row: Lease | None) -> None:
-        """Raise an error if a shard's row has an owner: a KCL application, which ignores the run's lease."""
+        """Raise an error if a shard's row has an owner, because this can only be a KCL application, which ignores the run's lease."""
         if row is not None and row.owner is not None:
             raise LeaseLostError(
                 f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application reads with "
@@ -289,7 +289,7 @@ class Checkpoints:
     # -- periodic work
 
     def _refresh(self) -> None:
-        """Write the rows of idle shards that have been read on for long."""
+        """Schedule writes of rows whose `readUntil` is outdated, as happens while their shards are idle."""
         for shard, each in self._shards.items():
             if each.wanted and each.is_outdated(partial(self._read_until, shard), REFRESH_INTERVAL):
                 self._enqueue(shard)
@@ -298,7 +298,7 @@ class Checkpoints:
         self._cleanup_at = min(self._cleanup_at, self._clock.monotonic() + CLEANUP_INTERVAL)
 
     async def _clean(self, now: float) -> None:
-        """Finish and delete the rows of parents that were read to their end, except those of `want`."""
+        """Finish the rows of parents that were read to their end, and delete finished rows, except of shards that queries read now."""
         by_key = {each.key: shard for shard, each in self._shards.items()}
         rows = {
             key: row

@@ -1,7 +1,7 @@
 """Detects expired leases: the counter did not change for the lease timeout, or the owner's process has provably ended.
 
-No time is in the table: an observer measures on its own monotonic clock how long there was no change (KCL's rule). Pure, except for its
-arguments.
+The table contains no times, so an observer measures with its own monotonic clock how long a row has not changed (KCL's rule). Pure,
+except for the function `gone`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A row as it was seen last: since when it has its owner, when owner or counter changed, and whether it is gone from the table."""
+    """A row as last seen, the times at which its owner was first seen and the row last changed, and whether it has left the table."""
 
     lease: Lease
     owner_since: float
@@ -27,7 +27,7 @@ class Observer:
 
     Args:
         lease_timeout: Time without change after which a lease counts as expired.
-        gone: Returns whether an owner has ended for certain; called once per owner and scan.
+        gone: Returns whether an owner's process has certainly ended; called once per owner and scan.
     """
 
     def __init__(self, lease_timeout: float, gone: Callable[[str], bool] = lambda _owner: False) -> None:
@@ -37,10 +37,10 @@ class Observer:
         self._heartbeats: dict[str, Heartbeat] = {}
 
     def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Heartbeat]:
-        """Note all rows of a scan that was complete at a time; returns all heartbeats, by lease key.
+        """Note all rows of a scan that was complete at the time `now`; returns all heartbeats, by lease key.
 
-        A row that is seen for the first time counts as renewed now. A row with an owner that is not in the table any more is remembered
-        until it would have expired: if it was deleted by hand, its owner may not know yet.
+        A row that is seen for the first time counts as renewed now. A row with an owner that has left the table is remembered until it
+        would have expired, because its owner may not know yet that the row was deleted by hand.
         """
         owners = {lease.owner for lease in leases.values() if lease.owner is not None}
         self._ended = frozenset(filter(self._gone, owners))
@@ -61,15 +61,15 @@ class Observer:
         return Heartbeat(lease, old.owner_since, now if moved else old.changed_at)
 
     def quiet(self, heartbeat: Heartbeat, now: float) -> bool:
-        """Whether neither owner nor counter has changed for the lease timeout, or the owner has ended."""
+        """Whether the owner and the counter of a row have not changed for the lease timeout, or its owner has ended."""
         return now - heartbeat.changed_at >= self._timeout or heartbeat.lease.owner in self._ended
 
     def expires_at(self, heartbeat: Heartbeat) -> float:
-        """Return when a row will have been quiet for the lease timeout."""
+        """Return the time at which the row's lease expires if the row does not change before."""
         return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:
-        """Whether the owner was watched for a whole timeout, and renewed its lease in the last two thirds of it, where two are due."""
+        """Whether the owner was watched for a lease timeout or longer, and has renewed within the last two thirds of a timeout."""
         return (
             now - heartbeat.owner_since >= self._timeout
             and heartbeat.changed_at > heartbeat.owner_since

@@ -14,10 +14,10 @@ RUN_PREFIX: Final = "#run:"
 
 
 class LeaseKeys:
-    """Converts between the shards of one application and the keys of their rows. It maps logical stream names to names in Kinesis.
+    """Converts between the shards of one application and the keys of their rows. `streams` has the Kinesis name of each logical name.
 
-    A shard's row has the key `<stream name>:<shard id>`. Two other forms are read: the shard id alone, which a KCL writes if its
-    application reads one stream, and KCL's `<account>:<stream>:<epoch>:<shard id>`.
+    A shard's row has the key `<logical stream name>:<shard id>`. Two forms that KCL applications write are decoded, too: the shard id
+    alone, if the application reads one stream, else `<account>:<stream>:<epoch>:<shard id>`.
 
     >>> keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
     >>> keys.encode(ShardKey("orders", "shardId-000000000000"))
@@ -61,7 +61,7 @@ class LeaseKeys:
         return None if shard is None else shard.stream
 
     def by_shard(self, rows: Mapping[str, T]) -> dict[ShardKey, T]:
-        """Return the shards' rows. If a shard has several rows with different forms of the key, this library's form wins."""
+        """Return the rows of shards, by shard. If a shard has several rows, the one whose key has this library's form is returned."""
         found: dict[ShardKey, T] = {}
         for key, row in rows.items():
             shard = self.decode(key)
@@ -71,7 +71,7 @@ class LeaseKeys:
 
 
 def run_key(stream: str) -> str:
-    """Return the key of a run's lease on a stream, by the stream's logical name.
+    """Return the key of a run's lease on a stream; `stream` is the logical name.
 
     >>> run_key("orders")
     '#run:orders'

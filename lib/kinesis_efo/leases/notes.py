@@ -1,6 +1,6 @@
 """Notes for later runs in a run's rows: whether Kinesis distributes a stream's records itself, and the furthest marks of checkpoints.
 
-They are written with the renewals of the lease and its release. A later start detects by the marks that a checkpoint went back.
+The notes are written when a lease is renewed or released. A later run compares a checkpoint with the marks to detect that it went back.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 
 KEPT: Final = 16
-"""Most checkpoints in one row: about 40 bytes each, of the 1 KB that a write is billed by. The entry of a deleted checkpoint stays until
-newer ones take its place."""
+"""Maximum number of marks in one row. Each takes about 40 bytes, and DynamoDB bills writes per 1 KB. The mark of a deleted checkpoint stays
+until newer marks take its place."""
 
 
 class RunNotes:
@@ -28,7 +28,7 @@ class RunNotes:
         self._planned: dict[str, tuple[Mark, int]] = {}
 
     def found(self, stream: str, row: Lease) -> None:
-        """Read the notes of earlier runs from a stream's row, when its lease was taken."""
+        """Read the notes of earlier runs from the row of a stream whose lease was just taken."""
         if row.distributed:
             self._distributed.add(stream)
         self._found[stream] = row.marks
@@ -38,19 +38,19 @@ class RunNotes:
         return stream in self._distributed
 
     def note_distributed(self, stream: str) -> None:
-        """Write with the next renewal that Kinesis distributes a stream's records itself."""
+        """Note that Kinesis distributes a stream's records itself. The next renewal of the lease writes this note."""
         self._distributed.add(stream)
 
     def reached(self, stream: str) -> tuple[CheckpointMark, ...]:
-        """Return the marks of the checkpoints with which a stream was read, when its lease was taken."""
+        """Return the marks that the row of a stream had when its lease was taken; earlier runs wrote them."""
         return self._found.get(stream, ())
 
     def note_mark(self, mark: Mark) -> None:
-        """Write with the next renewal that the checkpoint has the micro-batch with a mark. May be called in any thread."""
+        """Note that a checkpoint has reached a mark. The next renewal writes this note. May be called in any thread."""
         self._planned[mark.checkpoint] = mark, round(self._clock.time() * 1000)
 
     def stored_in(self, stream: str, row: Lease) -> Lease:
-        """Return the row of a stream with these notes."""
+        """Return the row of a stream with these notes added."""
         marks = row.marks
         for mark, at in list(self._planned.values()):
             marks = noted(marks, mark, at)
@@ -58,7 +58,7 @@ class RunNotes:
 
 
 def noted(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[CheckpointMark, ...]:
-    """Add a checkpoint's mark, noted at a time in epoch milliseconds, if it is further than its former one; the newest first."""
+    """Add a mark, noted at `at` (epoch milliseconds), if it is further than its checkpoint's known mark; returns all, the newest first."""
     before = furthest(known, mark.checkpoint)
     if before is not None and before.mark.moved >= mark.moved:
         return known
@@ -68,5 +68,5 @@ def noted(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[Check
 
 
 def furthest(known: tuple[CheckpointMark, ...], checkpoint: str) -> CheckpointMark | None:
-    """Return the mark of a checkpoint; None if it is not known."""
+    """Return the known mark of a checkpoint; None if there is none."""
     return next((each for each in known if each.mark.checkpoint == checkpoint), None)

@@ -1,4 +1,4 @@
-"""Names of lease owners. A name identifies the owner's process, so that other processes can see whether it has ended, or is of their program.
+"""Names of lease owners. A name identifies the owner's process, so that others can see if it has ended or belongs to their program.
 
 An owner is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. A boot id alone does not identify a host: containers share it,
 and so do virtual machines that were restored from one snapshot.
@@ -46,7 +46,7 @@ def readable(owner: str) -> str:
 
 
 def provably_gone(owner: str, proc: Path = _PROC) -> bool:
-    """Whether an owner's process has certainly ended. False unless it ran on this machine and in this container."""
+    """Whether an owner's process has certainly ended. Always False for a process on another machine or in another container."""
     if (process := _of_this_machine(owner)) is None:
         return False
     try:
@@ -67,7 +67,7 @@ def of_this_program(owner: str, proc: Path = _PROC) -> bool:
     if process.pid == str(os.getpid()):
         return True
     stat = read_stat(process.pid, proc)
-    # If the parent has ended, the process has another one, usually 1, that is not Spark.
+    # If the parent has ended, the process has another parent, usually process 1, which is not Spark.
     return stat is not None and stat.started == process.started and stat.parent == str(os.getppid()) != "1"
 
 

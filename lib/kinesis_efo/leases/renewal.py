@@ -1,7 +1,7 @@
-"""Renews the row of one lease, and computes the deadline until which the lease is held, on this process' clock.
+"""Renews the row of one lease, and computes the deadline until which the lease is held, on this process's clock.
 
-A lease is held until `lease_timeout` after the moment *before* its last successful write was sent. Other runs see that write later than
-it was sent, so they find the lease expired only after this run does.
+A lease is held for `lease_timeout` from the moment at which its last successful write was sent. Other runs see that write later, so
+they find the lease expired only after this run does.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a lease lasts that is not renewed, and how long the table may be out of use (`subscribe.retryTimeout`); in seconds."""
+    """Seconds that a lease lasts without renewal, and seconds that the table may be unavailable (`subscribe.retryTimeout`)."""
 
     lease_timeout: float
     patience: float = 600.0
 
     @property
     def renewal(self) -> float:
-        """Time between two renewals: a third of the timeout, so that two may fail; at most 10 s, because they also write the lag."""
+        """Seconds between two renewals: a third of the timeout, so that two may fail; at most 10, because renewals also write the lag."""
         return min(self.lease_timeout / 3, 10.0)
 
 
@@ -46,11 +46,11 @@ class RenewalEnd(Enum):
 class Renewal:
     """Renews one lease until it is lost, or has to be released.
 
-    It was taken by a write that was sent after `sent_at`, a monotonic time in seconds. Each renewal asks for the run's lag, and each write
-    lets `noting` add notes to the row.
+    `sent_at` is the monotonic time, in seconds, just before the write was sent that took the lease. Each renewal calls `lag` and writes
+    the result; before each write, `noting` adds notes to the row.
 
     Attributes:
-        lease: The row as it was written last.
+        lease: The row as it was last written.
         lost_to: The owner that took the lease, if known.
         trouble: The error of the last write, if it failed.
     """
@@ -83,7 +83,7 @@ class Renewal:
 
     @property
     def deadline(self) -> float:
-        """Monotonic time until which the lease is held, seconds."""
+        """The monotonic time, in seconds, until which the lease is held."""
         return self._sent_at + self._timing.lease_timeout
 
     @property
@@ -93,12 +93,12 @@ class Renewal:
 
     @property
     def held(self) -> bool:
-        """Whether the lease may be used: it is valid, and not about to be released."""
+        """Whether the lease may be used: it is valid, and its renewal has not ended."""
         return self._keeping and self.valid
 
     @property
     def why_late(self) -> str:
-        """The reason why the lease was not renewed in time: this process or the table. They have different remedies."""
+        """The reason, for messages, why the lease was not renewed in time: this process did not run, or the table could not be used."""
         if self._stopped >= self._timing.renewal:
             return (
                 f"this process did not run for {self._stopped:.1f} s (stopped, swapped out, or short of CPU) and lease_timeout is "
@@ -113,9 +113,10 @@ class Renewal:
         self._leaving.set()
 
     async def keep(self) -> RenewalEnd:
-        """Renew until the lease is lost or should be released. Does not release it."""
+        """Renew the lease until it is lost or `leave` is called; returns the reason. Does not release the lease."""
         try:
-            pause = self._timing.renewal * self._random.uniform(0.5, 1)  # so that leases taken together spread out
+            # Random, so that renewals of leases that were taken together spread out.
+            pause = self._timing.renewal * self._random.uniform(0.5, 1)
             while True:
                 await self._pause(pause)
                 if not self.valid:  # checked before each write: the process may have been suspended past the deadline
@@ -139,13 +140,13 @@ class Renewal:
         self._note_time(due)
 
     def _note_time(self, due: float) -> None:
-        """Note how late this process woke up from a wait for the clock: so long it did not run."""
+        """Note for how long this process did not run: it should have woken up at the time `due`, and has woken up now."""
         self._stopped = max(self._stopped, self._clock.monotonic() - due)
 
     async def release(self) -> bool:
-        """Free the row; retried for up to one lease timeout. Returns whether it is free now.
+        """Remove the owner from the row, with retries for up to one lease timeout; returns whether the row has no owner now.
 
-        The deadline does not matter: the lease is not used any more, and the write is refused if another run has it.
+        The deadline does not matter, because the lease is not used any more, and the write is refused if another run has the lease.
         """
         give_up_at = self._clock.monotonic() + self._timing.lease_timeout
         while self._clock.monotonic() < give_up_at:
@@ -159,7 +160,7 @@ class Renewal:
         return False
 
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | None:
-        """Change the row; None if that failed for now or took too long. A row that was deleted by hand is written again, with its owner."""
+        """Change the row; None if that failed for now or took too long. A row with an owner that was deleted by hand is created again."""
         while True:
             after = self._noting(change(self.lease))
             outcome = await self._send(self._store.update(self.lease, after), give_up_at)
@@ -170,7 +171,7 @@ class Renewal:
             current = outcome.current if isinstance(outcome, Conflict) else None
             if current is None or (current.owner, current.counter) != (self.lease.owner, self.lease.counter + 1):
                 return outcome
-            # An earlier write had succeeded, but its response was lost. It is not known when it was sent, so the deadline stays.
+            # An earlier write succeeded, but its response was lost. The time at which it was sent is not known, so the deadline stays.
             self.lease = current
             if self._clock.monotonic() >= give_up_at:
                 return None

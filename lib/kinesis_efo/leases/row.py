@@ -1,7 +1,7 @@
 """One row of the lease table as a value: its changes, and its form in DynamoDB.
 
 A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`). Attribute names
-and types are those of KCL's `DynamoDBLeaseSerializer`, so that rows of a KCL application can be read, with some that only this library has.
+and types are those of KCL's `DynamoDBLeaseSerializer`, so that rows of a KCL application can be read; this library adds some attributes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OURS: Final = frozenset({"epoch", "endpoint", "continuation", "checkpointTimest
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """The contents of a new row for a shard's checkpoint: its start, the parents' shard ids, and the partition-key hashes, decimal."""
+    """The contents of a new row for a shard: its start position, its parents' shard ids, and its range of hash keys in decimal digits."""
 
     start: Position = TRIM_HORIZON
     parents: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ class LeaseInfo:
 
     @property
     def is_known(self) -> bool:
-        """Whether the shard was listed or announced: then its hash keys are known."""
+        """Whether the hash keys are known, because Kinesis has listed or announced the shard."""
         return self.starting_hash_key is not None
 
 
@@ -53,20 +53,20 @@ class Lease:
     """A row of the lease table: a run's lease on a stream, or the checkpoint of a shard. `docs/lease-table.md` has all attributes.
 
     Attributes:
-        counter: One more with every write, which tells writers that another one was first.
-        owner: The owner; None if there is none. Of the shards' rows, only those of a KCL application have owners.
-        checkpoint: The last record that was read, if its number is known, or the start position; None if a KCL application stored no
-            position: it wrote `LATEST`, or `AT_TIMESTAMP` with the time only in its configuration.
+        counter: Grows by one with every write, so that a write is refused if another writer was first.
+        owner: The name of the owner; None if there is none. Shards' rows have owners only if a KCL application wrote them.
+        checkpoint: The position of the last record that was read, if its sequence number is known, or the start position. None if a KCL
+            application stored no position, but `LATEST`, or `AT_TIMESTAMP` with the time only in its configuration.
         sub: Sub-sequence number within an aggregated record, the last one if all of it was read; 0 for a plain record.
-        continuation: Sequence number up to which the shard was read. It may be higher than the last record's: Kinesis sends such numbers
-            for idle shards, too. None in rows of a KCL application, whose checkpoint may be inside of an aggregate.
-        epoch: Grows with every run that takes the lease. In a shard's row, the epoch of the run that wrote it.
+        continuation: Sequence number up to which the shard was read. It may be higher than the last record's, because Kinesis sends such
+            sequence numbers for idle shards, too. None in rows of a KCL application, whose checkpoint may be inside of an aggregate.
+        epoch: Grows with every run that takes the lease. In a shard's row, the epoch of the run that wrote the row.
         stream: The stream that was read; None in rows of a KCL application, and in rows that were moved by hand.
-        written: When a run wrote a shard's row, epoch seconds by its own clock; None if not known.
-        also: Attributes with texts that only rows for a KCL application have.
+        written: The time at which a run wrote a shard's row, in epoch seconds of the run's own clock; None if not known.
+        also: Names and values of text attributes that only rows for a KCL application have.
         ours: Whether this library certainly wrote the row, rather than a KCL application.
-        read_until: Records that arrived before this time lie at or before the checkpoint, epoch seconds; None if not known. For an idle
-            polled shard, nothing else says how far it was read.
+        read_until: Epoch seconds; all records that arrived before this time lie at or before the row's position. None if not known. If
+            a shard is polled and idle, nothing else shows how far it was read.
     """
 
     key: str
@@ -95,7 +95,7 @@ class Lease:
 
     @classmethod
     def new(cls, key: str, info: LeaseInfo) -> Self:
-        """Make a row for a shard that has none yet, without an owner."""
+        """Make a row without an owner for a shard that has no row yet."""
         checkpoint, sub, continuation = attributes.stored(info.start)
         return cls(key, checkpoint=checkpoint, sub=sub, continuation=continuation).completed(info)
 
@@ -119,10 +119,10 @@ class Lease:
     def checkpointed(
         self, position: Position, children: Collection[str] = (), record: LastRecord | None = None
     ) -> Self:
-        """Return the row with a position up to which everything is done, and without an owner.
+        """Return the row with `position`, up to which everything is done, and without an owner.
 
-        The children are those of a shard that has ended. The record is the last one up to there; None if there was none since the row was
-        written, or it is not known.
+        `children` are the shard ids of the children of a shard that has ended. `record` is the last record up to the position; None if
+        there was none since the row was written, or if it is not known.
         """
         checkpoint, sub, continuation = attributes.stored(position)
         if continuation is not None and record is not None:
@@ -156,7 +156,7 @@ class Lease:
         return position != current and position.reaches(current)
 
     def is_of_another(self, stream: StreamIdentity) -> bool:
-        """Whether it is certainly the checkpoint of another stream: an earlier one of that name, or one that the manifest named before."""
+        """Whether the row is certainly of another stream: an earlier one with the same name, or one that the manifest named before."""
         return self.stream is not None and self.stream.differs(stream)
 
     @property
@@ -175,12 +175,12 @@ class Lease:
 
     @property
     def reached(self) -> Position | None:
-        """How far the shard was read, as tools show it: an aggregate that a KCL application has begun counts as read."""
+        """How far the shard was read, as tools show it. An aggregate of which a KCL application has read only a part counts as read."""
         return self.checkpoint if self.continuation is None else Position.after(self.continuation)
 
     @property
     def record(self) -> int | None:
-        """Number of the last record that was read; None if it is not known, or there was none."""
+        """Sequence number of the last record that was read; None if it is not known, or there was none."""
         checkpoint = self.checkpoint
         return checkpoint.value if checkpoint is not None and checkpoint.kind is PositionKind.AFTER else None
 
@@ -221,7 +221,7 @@ class Lease:
 
     @classmethod
     def from_item(cls, item: Mapping[str, Mapping[str, Any]]) -> Self | None:
-        """Read a row of this library or of a KCL; None for other rows (KCL 3.5 marks those of its leader and workers by `entityType`).
+        """Convert DynamoDB attributes to a row; None for rows that are not leases, such as those of KCL 3.5 with another `entityType`.
 
         Raises:
             ValueError: An attribute has the wrong type or value; the message names row and attribute.
@@ -250,9 +250,9 @@ class Lease:
 
 
 def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
-    """Describe checkpoints among a stream's rows that are certainly of another stream than the present one; None if there are none.
+    """Describe, for a message, those of a stream's rows that are certainly of another stream than `present`; None if there are none.
 
-    Shards of every stream have the same ids, so their rows have the same keys.
+    All streams have the same shard ids, so the rows of an earlier stream have the same keys as those of the present one.
     """
     found = sorted((row for row in rows if row.is_of_another(present)), key=lambda row: row.key)
     if not found:

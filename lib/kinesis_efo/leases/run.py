@@ -33,10 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LeaseStats:
-    """How often this run took a lease, lost one to another run, or gave one up because no renewal succeeded in time.
-
-    Other threads read the numbers, for metrics.
-    """
+    """How often this run took a lease, lost one to another run, or could not renew one in time. Other threads read the numbers."""
 
     taken: int = 0
     lost_to_others: int = 0
@@ -44,7 +41,7 @@ class LeaseStats:
 
 
 class LeaseListener:
-    """Reads streams while their leases are held. It is called in the event loop of the lease. This one reads nothing.
+    """Reads streams while their leases are held. `RunLease` calls it in its event loop. This base class reads nothing.
 
     Attributes:
         failure: Holds the error that ends the run.
@@ -57,14 +54,14 @@ class LeaseListener:
         """Start reading a stream, because its lease is held now; `rows` are the present rows of its shards, by lease key."""
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """Stop reading a stream before returning, because its lease was lost: to an owner, or because it was not renewed in time."""
+        """Stop reading a stream before returning, because its lease was lost; `owner` has it now, or is None if that is not known."""
 
     def lag(self, stream: str) -> Lag | None:
-        """Return how far the reader is behind. Called before each renewal, so it must return at once."""
+        """Return how far reading a stream is behind. Called before each renewal, so it must return at once."""
 
 
 class _Holder(NamedTuple):
-    """A run, as the rows of its leases name it."""
+    """What a run writes about itself into the rows of its leases."""
 
     owner: str
     endpoint: str = ""
@@ -72,7 +69,7 @@ class _Holder(NamedTuple):
 
 
 class _Outage(NamedTuple):
-    """A time in which the lease table cannot be used."""
+    """An outage of the lease table: the monotonic time of its first error, in seconds, and its last error."""
 
     since: float
     error: LeaseError
@@ -88,8 +85,8 @@ class RunLease:
         timing: How long a lease lasts.
         clock: Time.
         random: Spreads renewals.
-        application: Name for messages.
-        gone: Returns whether an owner has certainly ended, so that its leases need not expire.
+        application: The application's name for messages; None: messages name the table.
+        gone: Returns whether an owner has certainly ended, so that its leases can be taken before they expire.
         is_sibling: Returns whether an owner is a process of the same program.
 
     Attributes:
@@ -162,13 +159,13 @@ class RunLease:
         return self._renewals[stream].lease.epoch if self.is_held(stream) else None
 
     async def wait_held(self, streams: Collection[str], at_most: float | None = None) -> None:
-        """Wait until the leases on streams that were given to `want` or `extend` are held, for at most so many seconds.
+        """Wait until the leases on these streams are held, for at most `at_most` seconds. Call `want` or `extend` with the streams before.
 
         Raises:
             AlreadyRunningError: Another run holds one of them, and was seen to renew it during `lease_timeout`.
             LeaseLostError: Another run took one of them.
             LeaseTableError: The table cannot be used.
-            TableUnavailableError: `at_most` has passed.
+            TableUnavailableError: The leases are not held after `at_most` seconds.
         """
         give_up_at = None if at_most is None else self._clock.monotonic() + at_most
         while True:
@@ -192,11 +189,11 @@ class RunLease:
     # -- start and stop
 
     async def start(self, listener: LeaseListener, endpoint: str, status: str | None = None) -> None:
-        """Check the table and start. The endpoint and the status are written into the rows; see `Lease`.
+        """Check the table and start to take leases. The endpoint and the status are written into the rows of the leases.
 
         Raises:
             LeaseTableError: The table is missing, is not a lease table, or access to it is refused.
-            TableUnavailableError: It could not be reached for `Timing.patience`.
+            TableUnavailableError: The table could not be reached for `Timing.patience`.
         """
         self._listener = listener
         self._holder = _Holder(self._holder.owner, endpoint, status)
@@ -212,7 +209,7 @@ class RunLease:
         self._wake.set()
         for renewal in self._renewals.values():
             renewal.leave()
-        # Nothing is cancelled before: a lease that is just being taken would not be released.
+        # Wait before cancelling tasks, because a lease that is just being taken would not be released otherwise.
         if self._tasks:
             await within(self._clock, at_most, self._ended())
         for stream in self._renewals:
@@ -238,7 +235,7 @@ class RunLease:
             self._fail(error)
 
     async def _step(self) -> float:
-        """Scan once if a lease is missing, and take the free ones; returns the seconds until the next step is due."""
+        """Scan once if a lease is missing, and take free leases; returns the seconds until the next step is due."""
         timeout = self._timing.lease_timeout
         if self.wanted <= self._renewals.keys():
             return self._timing.renewal
@@ -250,16 +247,16 @@ class RunLease:
                 return 0.0
             free, expires_at = self._search.choose(scan, self._renewals.keys(), self._clock.monotonic())
             self._news.set()
-            # No attempt takes longer than a lease. If one times out but its write arrives later, the row has our owner and is taken again.
+            # An attempt ends after the lease timeout. If its write arrives later, the row has this run as owner, and is taken again.
             attempts = [within(self._clock, timeout, self._take(stream, found)) for stream, found in free.items()]
             results = await asyncio.gather(*attempts, return_exceptions=True)
             errors = [each for each in results if isinstance(each, BaseException)]
-            for error in sorted(errors, key=lambda each: isinstance(each, TableUnavailableError)):  # others first
+            for error in sorted(errors, key=lambda each: isinstance(each, TableUnavailableError)):  # fatal ones first
                 raise error
         except TableUnavailableError as error:
             return self._unavailable(error)
         self._outage = None
-        # Scan again at once if one was taken: more leases may be free now. Else when the first one expires.
+        # Scan again at once if a lease was taken, because more may be free now; otherwise at the latest when another run's lease expires.
         return 0.0 if True in results else min(timeout / 10, expires_at - self._clock.monotonic())
 
     def _unavailable(self, error: TableUnavailableError) -> float:
@@ -283,7 +280,7 @@ class RunLease:
         sent_at = self._clock.monotonic()
         outcome = await (self._table.create(after) if free.row is None else self._table.update(before, after))
         if isinstance(outcome, Conflict):
-            return outcome.current is not None and outcome.current.owner == owner  # an earlier take arrived late
+            return outcome.current is not None and outcome.current.owner == owner  # an earlier write arrived late
         if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
             self.stats.taken += 1
             self.notes.found(stream, outcome)
@@ -295,7 +292,7 @@ class RunLease:
             task = asyncio.create_task(self._tend(stream, renewal), name=f"lease on {stream}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            if self._stopping:  # while the write was under way
+            if self._stopping:  # `stop` was called during the write
                 renewal.leave()
             else:
                 self._listener.lease_taken(stream, free.shards)
@@ -325,7 +322,7 @@ class RunLease:
         except Exception as error:
             self._fail(error)
         finally:
-            # Only after the release, because the row must not be taken again before.
+            # Do this only after the release, because this run must not take the row again before.
             del self._renewals[stream]
             self._wake.set()
             self._news.set()

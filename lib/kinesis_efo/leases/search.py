@@ -1,4 +1,4 @@
-"""Decides which of the leases that a run wants it may take, from scans of the table. Pure, except for the questions about owners."""
+"""Decides, from scans of the table, which leases a run may take. Pure, except for the functions that check the owners' processes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """The lease on a stream can be taken: its row, if there is one, with a new epoch, and the rows of the stream's shards by lease key.
+    """A lease that can be taken: its present row, if there is one, its new epoch, and the rows of the stream's shards by lease key.
 
-    The epoch is higher than that of every row of the stream.
+    The new epoch is higher than that of every row of the stream.
     """
 
     row: Lease | None
@@ -30,12 +30,12 @@ class Free:
 
 
 class Search:
-    """Looks for the leases that a run wants.
+    """Chooses the leases that a run takes, out of those that it wants.
 
     Attributes:
-        subject: The application, for messages.
+        subject: The name of the application or of its table, for messages.
         wanted: The streams whose lease should be held.
-        refused: The reason for each stream of `extend` that was given up.
+        refused: Streams of `extend` whose lease cannot be taken, each with the error.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Search:
         self._is_sibling = is_sibling
 
     def extend(self, streams: Collection[str]) -> None:
-        """Look for further leases. If one cannot be taken, only who asks for it gets the error."""
+        """Want further leases. If one of them cannot be taken, the run does not end; `refused` has the error."""
         for stream in streams:
             self.refused.pop(stream, None)
         self._further |= frozenset(streams) - self.wanted
@@ -64,14 +64,14 @@ class Search:
         self._further -= {stream}
 
     def choose(self, scan: Scan, held: Collection[str], now: float) -> tuple[dict[str, Free], float]:
-        """Choose the leases to take, besides those that are held, from a scan that was complete at a monotonic time, in seconds.
+        """Choose the leases to take, besides those on the `held` streams. `scan` was complete at the monotonic time `now`, in seconds.
 
         Returns:
-            The leases to take, by stream; and the time at which the first one expires that another run seems to have.
+            The leases to take, by stream; and the time at which the first of the leases expires that other runs seem to hold.
 
         Raises:
-            AlreadyRunningError: Another run holds one, and was seen to renew it.
-            LeaseLostError: Another run has held one since this run lost it.
+            AlreadyRunningError: Another run holds a wanted lease, and was seen to renew it.
+            LeaseLostError: Another run has held a lease since this run lost it.
             LeaseTableError: A row cannot be read.
         """
         for key in sorted(scan.unreadable):
@@ -94,14 +94,14 @@ class Search:
                 case seen:
                     expiring.append(self._observer.expires_at(seen))
         if not held:
-            # Take the first stream alone: if runs start at the same moment, each would hold some streams, and none all.
+            # First take only one lease: otherwise, runs that start at the same moment could each get some of the leases, and none all.
             free = dict([] if expiring else [*free.items()][:1])
         return free, min(expiring, default=inf)
 
     def decide(self, stream: str, rows: Mapping[str, Heartbeat], now: float) -> Free | Heartbeat:
-        """Return how to take a stream's lease, or the row of another run that may be alive: it has an owner and changed lately.
+        """Return how to take a stream's lease; or, if another owner may be alive, the row of such an owner that changed last.
 
-        Rows of shards count, too, because a KCL application owns those. A row that this run owns was lost while the table was out of reach.
+        Rows of shards count, too, because a KCL application owns those. A row of this run itself, which it could not renew, can be taken.
         """
         others = [seen for seen in rows.values() if seen.lease.owner not in (None, self._me)]
         alive = [seen for seen in others if not self._observer.quiet(seen, now)]
@@ -114,7 +114,7 @@ class Search:
         )
 
     def _refuse(self, stream: str, error: LeaseError) -> None:
-        """Give up a stream of `extend`. For any other stream, raise the error: it ends the run."""
+        """Give up a stream of `extend`. For any other stream, raise the error, which ends the run."""
         if stream not in self._further:
             raise error
         logger.warning("%s", error)

@@ -1,4 +1,4 @@
-"""What the row of each shard should be, and which rows of ended shards can be deleted. Pure."""
+"""Computes what the row of a shard should contain, and which rows of ended shards can be deleted. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kinesis_efo.positions import SHARD_END, LastRecord, Position
 
 @dataclass(frozen=True, slots=True)
 class PendingCheckpoint:
-    """A position to store with one of the next writes."""
+    """A position that will be stored in a shard's row by one of the next writes."""
 
     position: Position
     children: frozenset[str] = frozenset()
     record: LastRecord | None = None
 
     def is_news_to(self, row: Lease) -> bool:
-        """Whether storing it changes a row: positions move only forwards."""
+        """Whether storing this position moves the row forwards, or adds children to it."""
         return row.advances(self.position) or not self.children <= row.children
 
     def stored_in(self, row: Lease) -> Lease:
@@ -33,13 +33,13 @@ class ShardRow:
     """The row of one shard: as it is in the table, and as it should be.
 
     Attributes:
-        key: Its lease key.
+        key: The lease key of the row.
         row: The row in the table; None if there is none, or if it is not known.
-        stray: The row of another stream that the table has in its place.
+        stray: A row in the table that has the same key, but is of another stream.
         wanted: Whether a query reads the shard now.
         info: The contents of a new row; None if the shard needs no row.
-        pending: The position to store; it stays after it was stored.
-        written_at: Monotonic time of this run's last write, seconds; None before the first one.
+        pending: The last position that was stored or should be stored; None if there is none.
+        written_at: Monotonic time of this run's last write, in seconds; None before the first write.
     """
 
     key: str
@@ -52,13 +52,13 @@ class ShardRow:
 
     @property
     def position(self) -> Position | None:
-        """The position in the row, or the one about to be written there; None if it has none."""
+        """The position that the row has, or will have after its next write; None if there is none."""
         if self.pending is not None:
             return self.pending.position
         return self.row.position if self.row is not None else None
 
     def found(self, row: Lease | None, stream: StreamIdentity) -> None:
-        """Set the row that is in the table. It is a stray if it is of another stream than the present one."""
+        """Set the row that was found in the table; it is a stray if it is of another stream than `stream`."""
         is_stray = row is not None and row.is_of_another(stream)
         self.row, self.stray = (None, row) if is_stray else (row, None)
 
@@ -69,15 +69,15 @@ class ShardRow:
             self.info = None
 
     def want(self, info: LeaseInfo) -> bool:
-        """A query reads the shard; returns whether that is news that the row lacks."""
+        """Note that a query reads the shard; returns whether the row may have to be created or completed."""
         is_news = self.info is None or info.is_known != self.info.is_known
         self.wanted, self.info = True, info
         return is_news
 
     def leave(self) -> None:
-        """No query reads the shard any more."""
+        """Note that no query reads the shard any more."""
         self.wanted = False
-        # A shard may be read to its end before its row is created. It still needs one, or it would seem not to have been read.
+        # A shard that was read to its end before its row was created still needs a row: without one, it would seem not to have been read.
         if self.row is not None or self.pending is None or not self.pending.position.is_end:
             self.info = None
 
@@ -92,9 +92,9 @@ class ShardRow:
         return True
 
     def change(self, read_until: Callable[[Position], float | None], outdated_by: float) -> Lease | None:
-        """Return the row as it should be; None if it is already, or if nothing is known about the shard.
+        """Return the row as it should be written; None if it need not be written.
 
-        If nothing else changes, it is written if the time up to which the shard was read is outdated by so many seconds.
+        If nothing else has changed, the row is written if its `read_until` is outdated by `outdated_by` seconds.
         """
         row, pending = self.row, self.pending
         if row is None:
@@ -117,7 +117,7 @@ class ShardRow:
         return changed if until is None else replace(changed, read_until=until)
 
     def is_outdated(self, read_until: Callable[[Position], float | None], seconds: float) -> bool:
-        """Whether the row's `read_until` is behind by `seconds` or more."""
+        """Whether the row's `read_until` is outdated by `seconds` or more."""
         row = self.row
         until = None if row is None or row.position is None else read_until(row.position)
         return row is not None and until is not None and until - (row.read_until or 0.0) >= seconds
@@ -126,10 +126,10 @@ class ShardRow:
 def passed_parents(
     leases: Mapping[str, Lease], candidates: Collection[str], wanted: Collection[str]
 ) -> list[tuple[Lease, frozenset[str]]]:
-    """Return rows of shards that were read to their end but whose checkpoint is earlier, with the ids of their children.
+    """Return rows of shards that were read to their end although their checkpoint is earlier, each with the ids of its children.
 
-    A crash after the children were planned, but before the parent's last checkpoint was written, leaves such a row. If a query reads the
-    child (its key is wanted) and not the parent (a candidate), the parent is done: an offset contains children only after their parents.
+    A crash after the children were planned, but before the parent's last checkpoint was written, leaves such a row. The parent is done if
+    a query reads a child (its key is in `wanted`) but not the parent (in `candidates`), because an offset has children only after parents.
     """
     children: dict[str, set[str]] = {}
     for key in wanted:
@@ -143,10 +143,10 @@ def passed_parents(
 
 
 def finished_parents(leases: Mapping[str, Lease], candidates: Collection[str]) -> list[Lease]:
-    """Return those candidates among the rows that can be deleted.
+    """Return the rows that can be deleted, out of those with the keys `candidates`.
 
-    KCL's rule: all children have rows with a checkpoint after the start, and the parents' rows are gone. The children are listed in
-    `childShardIds`; if a crash kept that from being written, they are complete if they cover the parent's hash range.
+    KCL's rule: a shard's row can be deleted if reading has begun in all of its children, and the rows of its own parents are gone. Its
+    children are listed in `childShardIds`; if a crash prevented that, they are complete if they cover the shard's hash range.
     """
     children: dict[str, list[Lease]] = {}
     for lease in leases.values():

@@ -1,6 +1,6 @@
-"""The interface to the lease table: conditional writes, which return the new row, or why they were refused.
+"""The interface to the lease table. All writes are conditional.
 
-A write succeeds only if the row still has the owner and the counter that the writer saw, so no run overwrites what another one wrote.
+A write succeeds only if the row still has the owner and the counter that the writer saw, so no run overwrites what another run wrote.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The write was refused, because the row has changed, perhaps by an earlier write of the same process whose response was lost.
+    """The outcome of a refused write. The row had changed, perhaps by an earlier write of this process whose response was lost.
 
     Attributes:
         current: The present row; None if it does not exist.
@@ -25,7 +25,7 @@ class Conflict:
 
 
 Outcome: TypeAlias = Lease | Conflict
-"""The row as it was written or deleted, or why that was refused."""
+"""The outcome of a write: the row as it was written or deleted, or a conflict."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Implements the lease table of `store.py` with DynamoDB: one call per method."""
+"""Implements the interface of `store.py` with a DynamoDB table."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from kinesis_efo.leases.row import OBSOLETE, Item, Lease
 from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
 
 _FOR_NOW: Final = (Cause.PASSING, Cause.IN_USE, Cause.CREDENTIALS_UNREACHABLE)
-"""Transient causes. An unknown code is not one of them: the run ends with an error that names it."""
+"""The causes that count as transient. For an unknown error code, the run ends with an error that names the code."""
 
 
 def client_config(lease_timeout: float) -> AioConfig:
-    """Return the configuration of a client. Timeouts are short, because a response after the lease timeout, in seconds, is useless."""
+    """Return the configuration of a client. Its timeouts are short, because a response after `lease_timeout` seconds is useless."""
     return AioConfig(
         connect_timeout=lease_timeout / 6,
         read_timeout=lease_timeout / 6,
         retries={"mode": "standard", "total_max_attempts": 3},
-        max_pool_connections=34,  # a run that stops has 32 writes under way
+        max_pool_connections=34,  # a run that stops has up to 32 writes under way
     )
 
 
 class LeaseTable(LeaseStore):
-    """The lease table of one application, by name or ARN, with aiobotocore's DynamoDB client.
+    """The lease table of one application. `client` is aiobotocore's DynamoDB client, `name` the table's name or ARN.
 
-    It is never created here; `declared_by` names the manifest and the infrastructure that declare it, for messages.
+    This class does not create the table; `declared_by` says in messages which manifest and infrastructure declare it.
     """
 
     def __init__(self, client: Any, name: str, *, declared_by: str) -> None:
@@ -150,7 +150,7 @@ class LeaseTable(LeaseStore):
 
 
 def _fenced(seen: Lease) -> dict[str, Any]:
-    """Make the request for a row, on condition that it still has the owner and the counter with which it was seen."""
+    """Make the part of a request that names a row, and the condition that it still has the owner and the counter of `seen`."""
     values: Item = {":counter": {"N": str(seen.counter)}}
     owned = "attribute_not_exists(leaseOwner)"
     if seen.owner is not None:
@@ -163,7 +163,7 @@ def _fenced(seen: Lease) -> dict[str, Any]:
 
 
 def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
-    """Make the request that changes one row into the other. Unknown attributes stay as they are."""
+    """Make the request that changes a row from `before` to `after`. Attributes unknown to this library stay as they are."""
     old, new = before.to_item(), after.to_item()
     changed = sorted(name for name in new if old.get(name) != new[name])
     gone = sorted(set(old) - set(new))

@@ -15,7 +15,7 @@ from kinesis_efo.leases.store import LeaseStore, Scan
 
 @dataclass(frozen=True, slots=True)
 class WatchResult:
-    """The last scan, the keys of leases that were seen to be renewed or whose checkpoint moved, and the duration of the watch."""
+    """The last scan, the keys of leases that were renewed, the keys of rows whose checkpoint moved, and the seconds of watching."""
 
     scan: Scan
     live: frozenset[str]
@@ -38,12 +38,12 @@ async def watch(
     of_interest: Callable[[Lease], bool] = lambda _lease: True,
     waiting: Callable[[], None] = lambda: None,
 ) -> WatchResult:
-    """Watch until every owned lease was renewed, or the time is over. Live owners renew every third of the lease timeout.
+    """Watch the table until every owned lease was renewed, or the time is over. Live owners renew every third of the lease timeout.
 
     Args:
-        table: The leases.
+        table: The lease table.
         clock: Time.
-        at_most: Seconds to watch: the lease timeout, to be sure that a silent owner is dead; 0 to scan once.
+        at_most: Maximum seconds to watch: the lease timeout, to be sure that a silent owner is dead; 0 to scan once.
         of_interest: Selects the leases to wait for.
         waiting: Called once, if one scan is not enough.
 

@@ -18,7 +18,7 @@ class Kind(Enum):
     AMOUNT = "gauge"
     """An amount at this moment; values are added."""
     WORST = "gauge, worst"
-    """A measure at this moment of which higher is worse; the highest value counts."""
+    """A measure at this moment for which a higher value is worse; the highest value counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Metric:
 DIMENSIONS: Final = {
     name: name.capitalize() for name in ("application", "environment", "stream", "shard", "fetcher", "error", "reason")
 }
-"""CloudWatch's names of the attributes, by their OpenTelemetry names."""
+"""The names of the attributes in CloudWatch, by their names in OpenTelemetry."""
 
 _SHARD: Final = ("stream", "shard")
 

@@ -1,8 +1,8 @@
 """Writes metrics as lines of CloudWatch's embedded metric format (EMF), which CloudWatch extracts from collected logs.
 
 Source: Amazon CloudWatch user guide, "Specification: Embedded metric format". AWS bills each combination of dimensions as a custom
-metric, so shard and fetcher are not dimensions but plain members of the line, for Logs Insights. So one alarm on the lag covers all
-fetchers.
+metric, so shard and fetcher are not dimensions but plain members of the line, for Logs Insights. Therefore, one alarm on the lag covers
+all fetchers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 NAMESPACE: Final = "KinesisEfo"
 _MOST_METRICS: Final = 100
 _END_SECONDS: Final = 2.0
-"""How long `close` waits for lines that are being written: a file system may hang."""
+"""Maximum seconds that `close` waits for lines that are being written, because a file system may hang."""
 _NO_DIMENSIONS: Final = ("shard", "fetcher")
 _DETAIL: Final = ("error", "reason")
-"""Attributes whose metrics also appear without this dimension, as totals."""
+"""Attributes whose metrics also appear without the attribute's dimension, as totals."""
 
 
 def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:
-    """Make the lines of one interval, one per set of attributes. They show how much counters have grown since the values `before`."""
+    """Make the lines of one interval, one per set of attributes. They have the growth of each counter since the values `before`."""
     by_attributes: dict[Attributes, dict[Metric, float]] = {}
     for (metric, attributes), value in values.items():
         by_attributes.setdefault(attributes, {})[metric] = _value(metric, value, before.get((metric, attributes), 0))
@@ -60,7 +60,7 @@ def _value(metric: Metric, value: float, before: float) -> float:
 def emf_sink(where: str) -> Callable[[str], None]:
     """Make a function that writes lines to `stdout`, `stderr` or a file.
 
-    It opens a file for each set of lines, so that the file may be rotated and several processes may append to it.
+    The function opens a file anew for each text, so that the file may be rotated and several processes may append to it.
     """
 
     def to_stream(text: str) -> None:
@@ -77,7 +77,7 @@ def emf_sink(where: str) -> Callable[[str], None]:
 
 
 class EmfWriter:
-    """Writes the lines of a registry once per interval, in seconds, and a last time when it is closed. `write` is as of `emf_sink`."""
+    """Writes a registry's metrics as EMF lines every `interval` seconds and when it is closed. `write` is a function from `emf_sink`."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class EmfWriter:
                 logger.warning("metrics cannot be written as EMF lines: %s; check option 'metrics.emf.to'", error)
             self._failed = True
         else:
-            # Not after a failure: then the next lines include the growth that was not written.
+            # Only after success, so that the next lines include the growth that could not be written.
             self._before, self._failed = values, False
 
     def _run(self) -> None:

@@ -126,7 +126,7 @@ _once: Final = threading.Lock()
 
 
 def telemetry() -> Telemetry:
-    """Return the single telemetry of this process: each instrument may exist only once."""
+    """Return the single telemetry of this process. There is only one, because each instrument may exist only once."""
     with _once:
         return _telemetry()
 

@@ -1,4 +1,4 @@
-"""The registry of a process's metric sources: reads them together, and keeps the counters of removed ones.
+"""The registry of a process's metric sources: reads them together, and keeps the counters of removed sources.
 
 A source is read in the exporter's thread. It must copy values that other threads change, without taking their locks.
 """
@@ -16,10 +16,10 @@ from kinesis_efo.metrics.catalog import Kind, Metric
 logger = logging.getLogger(__name__)
 
 Attributes = tuple[tuple[str, str], ...]
-"""Names and values, in a fixed order."""
+"""The names and values of the attributes of a sample, in a fixed order."""
 
 FRESH_SECONDS: Final = 0.5
-"""How long values are reused, because an exporter reads one metric after the other."""
+"""Seconds for which values are reused, because an exporter reads one metric after the other."""
 
 
 class Sample(NamedTuple):

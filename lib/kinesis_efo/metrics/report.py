@@ -1,4 +1,4 @@
-"""The settings for exporting metrics, and the export of a source as they say."""
+"""The settings for exporting metrics, and a function that exports a source according to the settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MetricsSettings:
         export: `otel`, which does nothing until an OpenTelemetry SDK is configured; `emf`; or `none`.
         emf_to: Destination of EMF lines: `stdout`, `stderr`, or the path of a file to append to.
         emf_interval: Seconds between two sets of EMF lines.
-        shards: Most shards of an application with metrics of their own; the rest shares the shard `other`. 0: no metrics by shard.
+        shards: Maximum number of shards of an application with metrics of their own; the others share `other`. 0: no metrics by shard.
     """
 
     export: str = "otel"

@@ -1,7 +1,7 @@
 """Holds the records of a producer, decides what to send when, and processes responses. No I/O: times are passed in.
 
 Records wait in one queue per shard. A request takes records from several queues; records that Kinesis refuses return to the front of
-their queue. A record leaves only if it is acknowledged or refused for good: none is dropped for its age.
+their queue. A record leaves the accumulator only if it is acknowledged or refused for good, never because of its age.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kinesis_efo.producer.shard_queue import Backoff, Outage, ShardQueue
 from kinesis_efo.records.distribution import Distribution
 
 WRONG_SHARD = "WrongShard"
-"""The library's own error code for an aggregate in a shard where readers would drop some of its records."""
+"""The library's own error code for an aggregate that Kinesis wrote to a shard where readers would drop it."""
 
 _MOST_EXPIRED_IN_A_ROW = 5
 
@@ -68,9 +68,9 @@ class _QueueOutcome:
 
 
 class RecordAccumulator:
-    """Holds the records that wait to be sent, and cuts requests from them.
+    """Holds the records that wait to be sent, and makes requests of them.
 
-    `max_record_bytes` is the size of the largest record that the stream accepts; it bounds aggregates.
+    `max_record_bytes` is the maximum size of a record of the stream; aggregates are not larger either.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class RecordAccumulator:
             self._queues[shard].records.extend(its_records)
 
     def adopt(self, shards: ShardMap) -> None:
-        """Use a new shard map: at once, or with `ordered` as soon as no request by the old map is in flight."""
+        """Use a new shard map: at once, or, with `ordered`, as soon as no request that was made with the old map is in flight."""
         self._next_map = shards
         self._adopt_when_possible()
 
     def next_request(self, now: float, *, eager: bool) -> PutRecordsRequest | None:
-        """Make the next request; None if none is due. If `eager`, do not linger for a full request, because a caller waits."""
+        """Make the next request; None if none is due. `eager` means that a caller waits, so the request need not be full."""
         if self._backoff.until > now or self._next_map is not None:
             return None
         ready = [queue for queue in self._queues.values() if queue.ready(now)]
@@ -120,7 +120,7 @@ class RecordAccumulator:
         return request
 
     def due_at(self, *, eager: bool) -> float | None:
-        """Return when to call `next_request` again; None if there is nothing to send before the next response or put."""
+        """Return the time to call `next_request` again; None if there is nothing to send before the next response or put."""
         if self._next_map is not None:
             return None
         linger = 0.0 if eager else self._settings.linger
@@ -151,7 +151,7 @@ class RecordAccumulator:
         return settled
 
     def fault(self, request: PutRecordsRequest, fault: WriteFault, now: float) -> RequestOutcome:
-        """Process the failure of a whole request. Kinesis may have carried it out: a retry may write its records twice."""
+        """Process the failure of a whole request. Kinesis may have carried out the request, so a retry may write its records twice."""
         outcomes = self._ended(request)
         settled = RequestOutcome()
         for parcel, shard in zip(request.parcels, request.shards, strict=True):
@@ -178,7 +178,7 @@ class RecordAccumulator:
             size += queue.records.bytes
             if queue.records.oldest() + self._settings.linger <= now:
                 return True
-        # Less than a full request if the capacity does not hold two, so that one can fill while the other is in flight.
+        # Send less than a full request if the capacity does not hold two, so that one can fill while the other is in flight.
         half = self._settings.max_outstanding_records // 2
         enough = half // 2 if self._queueing.aggregate else min(MAX_REQUEST_RECORDS, half)
         return records >= max(1, enough) or size >= min(MAX_REQUEST_BYTES, self._settings.max_outstanding_bytes // 4)
@@ -188,7 +188,7 @@ class RecordAccumulator:
         outcomes = {shard: _QueueOutcome() for shard in dict.fromkeys(request.shards)}
         for shard in outcomes:
             if (queue := self._queues.get(shard)) is not None:
-                # If the queue is newer than the request, it did not send it.
+                # A queue that was created after the request did not count it.
                 queue.in_flight = max(0, queue.in_flight - 1)
         self._adopt_when_possible()
         return outcomes
@@ -198,7 +198,7 @@ class RecordAccumulator:
             return
         self._map, self._next_map = self._next_map, None
         before, queueing = self._queues, _queueing(self._settings, self._map)
-        # The type of a queue depends on aggregation only with `ordered`; then no request is in flight here.
+        # Queues are kept unless their type changes, which it does only with `ordered`; then no request is in flight here.
         kept = before if queueing == self._queueing or not self._settings.ordered else {}
         self._queueing = queueing
         self._queues = {
@@ -215,7 +215,7 @@ class RecordAccumulator:
     def _by_shard(self, records: Iterable[Record]) -> dict[str, list[Record]]:
         by_shard: dict[str, list[Record]] = defaultdict(list)
         for record in records:
-            # A shard's range of hash keys never changes: while it is open, the prediction holds.
+            # A shard's range of hash keys never changes, so a prediction is right as long as the predicted shard is open.
             by_shard[record.shard if record.shard in self._queues else self._map.shard_of(record.hash)].append(record)
         return by_shard
 
@@ -225,7 +225,7 @@ class RecordAccumulator:
         shards = self.shards
         settled.misrouted |= actual != predicted and shards.predicts
         if len(parcel.records) > 1 and not all(shards.covers(actual, record.hash) for record in parcel.records):
-            # The KCL and strict readers drop an aggregate with records of other shards, so these count as not written.
+            # The KCL and strict readers drop an aggregate with records of other shards, so its records count as not written.
             settled.retried[WRONG_SHARD] += 1
             outcome.again += parcel.records
             outcome.cause = outcome.cause or f"{WRONG_SHARD}: an aggregate for {predicted} was written to {actual}"
@@ -305,9 +305,9 @@ class RecordAccumulator:
 
 
 def _queueing(settings: ProducerSettings, shards: ShardMap) -> ProducerSettings:
-    """Return the settings for the queues: aggregates and order need a predicted shard.
+    """Return the settings for the queues, without `aggregate` and `ordered` if the stream does not allow them.
 
-    AWS does not support aggregates if Kinesis distributes records itself. Readers that follow the KCL's rule drop them.
+    AWS does not support aggregates if Kinesis distributes records itself; readers that follow the KCL's rule drop such aggregates.
     """
     aggregate = settings.aggregate and shards.distribution is Distribution.KEYED
     return replace(settings, aggregate=aggregate, ordered=settings.ordered and shards.predicts)

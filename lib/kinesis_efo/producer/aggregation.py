@@ -2,7 +2,7 @@
 
 An aggregate is a magic number, a protobuf message (a table of partition keys, a table of explicit hash keys, and records that
 point into both), and the MD5 of the message; see aggregation-format.md in awslabs/amazon-kinesis-producer. The message has three
-fields, so this module encodes it without a protobuf runtime, which users would have to share with Spark.
+fields, so this module encodes it without a protobuf runtime, whose version would have to suit Spark, too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Parcel: TypeAlias = Record | Aggregate
 
 
 class Packer:
-    """Collects records for one aggregate up to an exact size: that of the Kinesis record, its partition key included."""
+    """Collects records for one aggregate. The resulting Kinesis record, including its partition key, has at most `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

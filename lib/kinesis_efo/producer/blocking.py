@@ -88,7 +88,7 @@ class BlockingProducer:
         return self
 
     def put(self, data: Data, partition_key: str | None, explicit_hash_key: str | int | None = None) -> None:
-        """Queue a record; blocks while too much is outstanding. It is written once a later `flush` or `close` returns.
+        """Queue a record; blocks while too much is outstanding. The record is certainly written once a later `flush` or `close` returns.
 
         Args:
             data: The record; text is encoded as UTF-8.
@@ -114,11 +114,11 @@ class BlockingProducer:
 
         Args:
             records: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)` each.
-            positions: Their numbers in messages; None: counted over all records of this producer.
+            positions: The number of each record, for messages; None: all records of this producer are counted.
 
         Raises:
             RecordRefusedError: A record can never be written. The records before it are queued, those after it are not.
-            StreamError: As `put`.
+            StreamError: The same as for `put`.
         """
         for batch in self._producer.engine.make_records(records, positions):
             for part, admitted in self._producer.engine.capacity.acquire_parts(batch):
@@ -140,7 +140,7 @@ class BlockingProducer:
         """Write all records, then disconnect. Leaving the context does this. Does nothing if the producer is closed.
 
         Raises:
-            StreamError: As `flush`; the producer is closed even then.
+            StreamError: The same as for `flush`; the producer is closed even then.
         """
         self._finish(self._producer.close)
 
@@ -186,7 +186,7 @@ class BlockingProducer:
     def _enqueue(self, records: Sequence[Record]) -> None:
         self._inbox.extend(records)
         if not self._draining:
-            # Set before the call: at worst the loop drains an empty inbox once.
+            # Set before the call, because `_drain` resets it. At worst the loop drains an empty inbox once.
             self._draining = True
             self._call_soon(self._drain)
 
@@ -199,7 +199,7 @@ class BlockingProducer:
 
     def _drain(self) -> None:
         self._draining = False
-        # Only the present ones: a record that arrives meanwhile schedules another call.
+        # Take only the present records, because a record that arrives meanwhile schedules another call.
         arrived = [self._inbox.popleft() for _ in range(len(self._inbox))]
         self._producer.engine.accept(arrived)
         self._producer.engine.pump_if_full()
@@ -228,7 +228,7 @@ class BlockingProducer:
 
 
 class _Executor(ThreadPoolExecutor):
-    """The SDK's executor for DNS and certificates. At the end of the process, when threads accept no work, it runs the work itself."""
+    """The executor of the event loop. At the end of the process, when no thread accepts work, it runs the work in the caller's thread."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         try:
@@ -249,10 +249,10 @@ def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
     try:
         loop.run_forever()
     finally:
-        # A flush that another thread has just begun must not wait for ever.
+        # Cancel the remaining tasks, because a flush that another thread has just begun must not wait for ever.
         loop.run_until_complete(_cancel_remaining())
         loop.run_until_complete(loop.shutdown_asyncgens())
-        # This starts a thread to join the others, which is not possible at the end of the process.
+        # The shutdown starts a thread to join the others; at the end of the process, that raises an error.
         with contextlib.suppress(RuntimeError):
             loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()

@@ -1,4 +1,4 @@
-"""Bounds the outstanding records and bytes, and shares the capacity fairly between shards. Thread-safe; it does not block itself.
+"""Bounds the outstanding records and bytes, and shares the capacity fairly between shards. Thread-safe; no method blocks.
 
 Half of the capacity is divided evenly between the shards, the other half is common. So a hot shard can fill the common half and its
 own share, but not the shares of other shards.
@@ -44,9 +44,9 @@ class Waiter:
 
 
 class Capacity:
-    """Bounds outstanding records and bytes, which `shards` shards share.
+    """Bounds the outstanding records and bytes of all shards together; `shards` is their number.
 
-    The caller must refuse records larger than half of `max_bytes`, which could wait for ever.
+    The caller must refuse records larger than half of `max_bytes`, because these could wait for ever.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Capacity:
     def acquire(self, shard: str, size: int, wake: Callable[[Waiter], None]) -> Waiter:
         """Take capacity for a record, or queue for it. The waiter's `admitted` is valid once `wake` was called.
 
-        `wake` is called once with the waiter when it was admitted or the capacity was closed: from any thread, perhaps before this returns.
+        `wake` is called once, with the waiter, after it was admitted or the capacity was closed: in any thread, even before this returns.
         """
         with self._changed():
             waiter = Waiter(shard, size, wake, self._monotonic())
@@ -207,8 +207,8 @@ class Capacity:
     def _may_acquire(self, shard: str, records: int, size: int, before: Collection[Waiter]) -> bool:
         """Whether there is capacity for records of a shard that come after the waiters `before`.
 
-        Common capacity is kept for the first waiter, so that small records do not starve a large one. A record may overtake waiters of
-        other shards within its own shard's share, but not those of its own shard.
+        Common capacity is kept for the first waiter, so that small records do not starve a large one. A record that fits into its own
+        shard's share may overtake waiters of other shards, but no record may overtake waiters of its own shard.
         """
         total, most = self._total, self._max
         if total.records + records > most.records or total.bytes + size > most.bytes:

@@ -29,17 +29,17 @@ from kinesis_efo.records.distribution import Distribution
 logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
-"""The shortest interval between two loads of the shard map: ListShards may lag behind the responses that name a new shard."""
+"""Minimum seconds between two loads of the shard map, because ListShards may lag behind responses that name a new shard."""
 MOST_REFRESH_SECONDS = 60.0
-"""The longest such interval; it grows while the shard map stays the same."""
+"""Maximum of these seconds, which double while the loaded shard map stays the same."""
 RECHECK_SECONDS = 300.0
-"""How often a producer checks whether Kinesis still distributes the records of a stream itself; no response shows that."""
+"""Seconds between two checks whether Kinesis still distributes the records of a stream itself, because no response shows that."""
 _BATCH_BYTES = 1 << 20
-"""The most bytes of a batch of `make_records`; the last record may exceed it."""
+"""Maximum bytes of a batch of `make_records`; only its last record may exceed them."""
 
 
 class Engine:
-    """The running part of an open producer. Create it on its event loop. `stream` is the name or ARN, for messages."""
+    """Runs an open producer on the event loop on which it is created. `stream` is the stream's name or ARN, for messages."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Engine:
         self._clock = clock
         self._random = random
         self._loop = asyncio.get_running_loop()
-        # Half of the capacity is common to all shards; a record above that could wait for ever.
+        # Half of the capacity is common to all shards. A record that is larger than this half could wait for ever.
         half = settings.max_outstanding_bytes // 2
         stream_limit = traits.max_record_bytes
         self._limit = SizeLimit(stream_limit)
@@ -108,7 +108,7 @@ class Engine:
     def make_records(self, given: Iterable[Given], positions: Iterable[int] | None = None) -> Iterator[list[Record]]:
         """Do the same as `make_record`, in batches. If a record is refused, the records before it are yielded before the error.
 
-        `positions` are their numbers in messages; None: counted over all records that were put.
+        `positions` are the numbers of the records, for messages; None: all records of this producer are counted.
         """
         rest = iter(given)
         numbers = self._positions if positions is None else iter(positions)
@@ -198,7 +198,7 @@ class Engine:
         self.pump()
 
     def give_up(self, why: str) -> None:
-        """Fail although records are outstanding."""
+        """Fail the producer although records are outstanding; `why` is the reason, for messages."""
         self._fail(WriteError(f"the producer for {self._stream} gave up: {why}"))
 
     async def flush(self) -> None:
@@ -219,7 +219,7 @@ class Engine:
             self.pump()
             await done
         finally:
-            # If this flush was cancelled, its epoch stays: the next flush waits for those records, too.
+            # If this flush was cancelled, its epoch stays, so that the next flush waits for its records, too.
             done.cancel()
 
     async def stop(self) -> None:
@@ -268,14 +268,14 @@ class Engine:
             except Exception as error:
                 settled = self._accumulator.fault(request, judge(error), self._clock.monotonic())
             else:
-                # Readers accept or drop an aggregate by the hash range of its actual shard, which must be known here.
+                # Readers compare an aggregate with the hash range of the shard that has it, so that range must be known here.
                 actual = {result.shard for result in results} if self._settings.aggregate else set()
                 unknown = not all(shard is None or self._accumulator.shards.knows(shard) for shard in actual)
                 if unknown:
                     try:
                         await self._refresh()
                     except Exception as error:
-                        # The records were written: without settling the request, they would be sent again.
+                        # The records were written. If the request is not settled, they are sent again.
                         logger.warning("the shard map of %s cannot be refreshed: %s", self._stream, error)
                 settled = self._accumulator.settle(request, results, self._clock.monotonic())
                 settled.misrouted &= not unknown
@@ -348,7 +348,7 @@ class Engine:
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
         if not news or known.distribution is not Distribution.KEYED:
-            # There was no reshard. Not checked each time, because an account has 20 calls a second for all its producers.
+            # There was no reshard, so get the traits. Not always, because an account may make only 20 such calls a second.
             traits = await self._service.traits()
             shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)
@@ -378,7 +378,7 @@ class Engine:
             self._refreshing = None
 
     def _look_again(self) -> None:
-        """Schedule a check whether Kinesis still distributes the stream's records itself; no response shows that."""
+        """Schedule a check whether Kinesis still distributes the stream's records itself, because no response shows that."""
         if self._recheck is not None:
             self._recheck.cancel()
         if not self._accumulator.shards.predicts and not self._stopped:

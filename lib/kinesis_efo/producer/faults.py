@@ -59,7 +59,7 @@ def judge(error: Exception, action: str = "kinesis:PutRecords") -> WriteFault:
 
 
 def judge_result(code: str, message: str) -> WriteFault:
-    """Classify the error code of one record."""
+    """Classify the error code with which Kinesis refused one record of a request."""
     return _fault(cause_of_code(code), code, f"{code}: {message}", "kinesis:PutRecords")
 
 
@@ -85,6 +85,6 @@ def _fault(cause: Cause, code: str, text: str, action: str) -> WriteFault:
             return WriteFault(code, text, Retry.NO, StreamNotFoundError, remedy)
         case Cause.INVALID:
             return WriteFault(code, text, Retry.NO, RecordRefusedError)
-    # A reader retries unknown codes. A writer must not: callers would wait, and records pile up, for a fault that most likely stays.
+    # A reader retries unknown codes. A writer must not: callers would wait, and records would pile up, for a fault that most likely stays.
     # Transient faults have a status of 500 and above.
     return WriteFault(code, text, Retry.NO, WriteError, "mend the cause: Kinesis would refuse the request again")

@@ -18,7 +18,7 @@ _BOUNDS = [math.sqrt(1 << power) / 1000 for power in range(39)]
 
 
 class Latency:
-    """A histogram of the times from `put` to acknowledgement. Each bucket is wider by the square root of two; constant memory."""
+    """A histogram of the times from `put` to acknowledgement. Each bound is larger by a factor of the square root of two."""
 
     __slots__ = ("_counts", "count", "longest", "total")
 
@@ -29,7 +29,7 @@ class Latency:
         self.longest = 0.0
 
     def add(self, seconds: Sequence[float]) -> None:
-        """Add the times of records."""
+        """Add the times of records, in seconds."""
         for each in seconds:
             self._counts[bisect_left(_BOUNDS, each)] += 1
         self.count += len(seconds)
@@ -37,7 +37,7 @@ class Latency:
         self.longest = max(self.longest, max(seconds, default=0.0))
 
     def quantile(self, share: float) -> float:
-        """Return an upper bound, in seconds, for this share of the records; 0.0 if there are none."""
+        """Return a time, in seconds, within which this share of the records was acknowledged; 0.0 if there are no records."""
         wanted = share * self.count
         seen = 0
         for power, count in enumerate(self._counts):
@@ -58,13 +58,13 @@ class ProducerMetrics:
         backpressure_seconds: Total time that puts have waited.
         retries: Number of Kinesis records sent again, by error code.
         requests: Number of PutRecords calls.
-        records_written: Acknowledged records, as they were put.
+        records_written: Acknowledged records; the records of an aggregate count one by one.
         bytes_written: The same in bytes.
         records_refused: Records skipped because they can never be written; only if `fail_on_error` is off.
         latency_mean: Mean time from put to acknowledgement.
         latency_p50: The same, median; an upper bound within a factor of 1.5.
         latency_p99: The same, 99th percentile.
-        latency_max: The same, longest.
+        latency_max: Maximum time from put to acknowledgement.
     """
 
     outstanding_records: int = 0
@@ -114,9 +114,7 @@ class Counts:
 
 
 def producer_collector(stream: str, snapshot: Callable[[], ProducerMetrics]) -> Source:
-    """Make a source of the samples of one producer. The name of the stream becomes the attribute `stream`. `snapshot` returns the
-    producer's metrics, in any thread.
-    """
+    """Make a source of the samples of one producer, with the name of `stream` as attribute. `snapshot` is called in any thread."""
     errors = Labels(MOST_ERRORS)
     about = (("stream", stream.rpartition("/")[2]),)
 

@@ -31,8 +31,8 @@ Connect = Callable[[], AbstractAsyncContextManager[Service]]
 class Producer:
     """Writes records to one stream. An async context manager; for one event loop.
 
-    It delivers at least once: it repeats a request if the response was lost. It does not drop records for their age, and counts a
-    record as written only after Kinesis has acknowledged it.
+    It delivers at least once, because it repeats a request whose response was lost. It does not drop records because of their age, and
+    counts a record as written only after Kinesis has acknowledged it.
 
     Args:
         stream: Name or ARN. The role needs `kinesis:PutRecords` and `kinesis:ListShards` on it, and
@@ -109,7 +109,7 @@ class Producer:
         """Write all records, then disconnect. Leaving the context does this. Does nothing if the producer is closed.
 
         Raises:
-            StreamError: As `flush`; the producer is closed even then.
+            StreamError: The same as for `flush`; the producer is closed even then.
         """
         if self._closed or self._engine is None:
             return
@@ -152,7 +152,7 @@ class Producer:
     # -- writing
 
     async def put(self, data: Data, partition_key: str | None, explicit_hash_key: str | int | None = None) -> None:
-        """Queue a record; waits while too much is outstanding. It is written once a later `flush` or `close` returns.
+        """Queue a record; waits while too much is outstanding. The record is certainly written once a later `flush` or `close` returns.
 
         A put that is cancelled while it waits may have queued its record.
 
@@ -175,7 +175,7 @@ class Producer:
         else:
             await _wait_for_capacity(engine, record)
         if engine.pump_if_full():
-            # Let the loop send: a caller that only puts would not yield to it.
+            # Let the event loop send, because a caller that only puts records would not yield to the loop.
             await asyncio.sleep(0)
 
     async def put_many(self, records: Iterable[Given]) -> None:
@@ -186,7 +186,7 @@ class Producer:
 
         Raises:
             RecordRefusedError: A record can never be written. The records before it are queued, those after it are not.
-            StreamError: As `put`.
+            StreamError: The same as for `put`.
         """
         engine = self.engine
         for batch in engine.make_records(records):
@@ -232,7 +232,7 @@ async def _wait_for_capacity(engine: Engine, record: Record) -> None:
     woken = asyncio.get_running_loop().create_future()
 
     def wake(waiter: Waiter) -> None:
-        # Queued at once, not when the coroutine runs again, so that later records stay after this one.
+        # Queue the record here, not when the coroutine runs again, so that later records stay after it.
         if waiter.admitted:
             engine.accept((record,))
         if not woken.done():

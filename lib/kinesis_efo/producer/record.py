@@ -1,4 +1,4 @@
-"""A record that was put, checked once. It is a msgspec struct, which is created faster than an object."""
+"""Checks the data and keys of a record that was put, and makes a `Record`, a msgspec struct, which is created faster than an object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer.routing import MAX_HASH
 
 try:
-    # Python's own MD5: setting up OpenSSL's takes longer than hashing the few bytes of a key.
+    # Use Python's own MD5, because setting up OpenSSL's takes longer than hashing the few bytes of a key.
     from _md5 import md5  # type: ignore[import-not-found, unused-ignore]
 except ImportError:
     from hashlib import md5
@@ -22,7 +22,7 @@ MAX_KEY_CHARACTERS = 256
 
 
 class Epoch:
-    """Counts the outstanding records put between two flushes; `flush` waits until it reaches 0."""
+    """Counts the outstanding records put between two flushes; `flush` waits until the count is 0."""
 
     __slots__ = ("count",)
 
@@ -32,7 +32,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class SizeLimit:
-    """The size of the largest record, including the partition key. For messages: the origin of the limit, and what to raise."""
+    """The maximum bytes of a record, including its partition key; and, for messages, where the limit comes from and what to raise."""
 
     bytes: int
     source: str = "the stream takes"
@@ -45,8 +45,8 @@ class Record(msgspec.Struct, gc=False, eq=False):
     Attributes:
         size: Bytes of data and partition key, as Kinesis counts them.
         hash: Hash key as a number; it selects the shard.
-        position: Number of records put before this one; identifies it in messages.
-        shard: The shard predicted at the put; the record counts against its capacity.
+        position: The number of this record in messages, such as the number of records put before.
+        shard: The shard that was predicted at the put. The record takes up capacity of this shard.
         put_at: Time of the put, monotonic seconds.
         faulted_at: Time of the first refusal for a reason other than throughput; None if there was none.
     """
@@ -73,7 +73,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
 
 
 def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLimit, position: int) -> Record:
-    """Check data and keys, and make a record. `limit` is for data and key together, `position` the number of records put before.
+    """Check data and keys, and make a record. `limit` is for data and key together, `position` the record's number in messages.
 
     Raises:
         RecordRefusedError: The record can never be written.

@@ -38,9 +38,9 @@ class PutRecordsRequest:
 
 
 def cut(queues: Iterable[ShardQueue], aggregate_bytes: int | None) -> PutRecordsRequest:
-    """Take as many records out of the queues that may send, in this order, as one request holds, and at least one.
+    """Make a request of the first records of `queues`, in this order: as many as fit, but at least one. All queues may send now.
 
-    `aggregate_bytes` is the size of the largest aggregate, or None to send records as they are.
+    `aggregate_bytes` is the maximum size of an aggregate; None: records are sent as they are.
     """
     request = PutRecordsRequest()
     bytes_left = MAX_REQUEST_BYTES

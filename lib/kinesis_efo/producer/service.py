@@ -1,4 +1,4 @@
-"""The calls to Kinesis that a producer makes: PutRecords (with bodies encoded by msgspec), the shard map, and the record limit."""
+"""The calls to Kinesis that a producer makes: PutRecords (with bodies encoded by msgspec), and those for the stream's shards and traits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kinesis_efo.records.distribution import Distribution, distribution_of
 logger = logging.getLogger(__name__)
 
 _SMALL = 400
-"""Bytes below which msgspec's base64 is faster than pybase64, which is four times as fast but takes a call per record."""
+"""Parcels of fewer bytes are encoded by msgspec's base64. pybase64 is four times as fast, but needs a call per record."""
 
 
 class Service(Protocol):
@@ -37,7 +37,7 @@ class Service(Protocol):
     async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Result]:
         """Send one PutRecords without retries. Returns one result per parcel, in order.
 
-        `keyed` is whether keys select the shard; if not, no explicit hash keys are sent.
+        `keyed` says whether keys select the shard; if they do not, no explicit hash keys are sent.
         """
         ...
 
@@ -65,7 +65,7 @@ _decoder = msgspec.json.Decoder(_PutRecordsBody)
 
 
 class KinesisService:
-    """Kinesis behind aiobotocore clients: `data` for PutRecords, without retries and without parameter validation, `control` for the rest."""
+    """Calls Kinesis with aiobotocore clients: `data`, which neither retries nor validates, for PutRecords, and `control` for the rest."""
 
     def __init__(self, data: Any, control: Any, stream: str) -> None:
         self._data = data
@@ -127,7 +127,7 @@ class KinesisService:
 
 @asynccontextmanager
 async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncIterator[Service]:
-    """Connect to Kinesis for one stream, with at most so many requests in flight at a time.
+    """Connect to Kinesis for one stream. `connections` is the maximum number of requests in flight.
 
     Raises:
         ConfigurationError: The stream's name or ARN is not valid, or no region is known.

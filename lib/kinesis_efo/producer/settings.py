@@ -9,10 +9,10 @@ from typing import Final
 from kinesis_efo.errors import OptionsError
 
 MAX_REQUEST_RECORDS = 500
-"""Records in one PutRecords request (PutRecords API reference)."""
+"""Maximum records in one PutRecords request (PutRecords API reference)."""
 
 MAX_REQUEST_BYTES = 10 << 20
-"""Bytes in one PutRecords request, including partition keys (PutRecords API reference)."""
+"""Maximum bytes in one PutRecords request, including partition keys (PutRecords API reference)."""
 
 BOUNDS: Final[Mapping[str, tuple[float, float, str]]] = {
     "max_outstanding_records": (1, 10**8, "records"),
@@ -33,20 +33,20 @@ class ProducerSettings:
     """Bounds on outstanding records, and how requests are filled, ordered and retried.
 
     Attributes:
-        max_outstanding_records: Most records put and not acknowledged yet; above it, `put` waits.
-        max_outstanding_bytes: The same in bytes of data and partition keys. At least twice the stream's largest record.
+        max_outstanding_records: Maximum number of records that were put and are not acknowledged yet; with more, `put` waits.
+        max_outstanding_bytes: The same in bytes of data and partition keys. Records larger than half of it are refused.
         linger: Seconds that a record waits for others to fill its request; cut short while a `put` or `flush` waits.
-        max_in_flight: Most requests in flight at a time.
+        max_in_flight: Maximum number of requests in flight at a time.
         ordered: Keep the order of records with the same partition key, even if some are retried. Each shard then has one request
             at a time, with one record per key, or with `aggregate` one aggregate of any number of keys.
         aggregate: Pack small records of one shard into KPL aggregates, which readers must unpack.
-        aggregate_bytes: Size of the largest aggregate. KPL's default is 50 KiB, too.
+        aggregate_bytes: Maximum size of an aggregate. KPL's default is 50 KiB, too.
         fail_on_error: Whether a record that can never be written fails the producer. If not, the record is logged, counted and
             skipped. Faults of the whole stream always fail the producer.
         backoff_base: First backoff in seconds. The wait is random between 0 and the backoff (full jitter), which doubles.
-        backoff_max: Longest backoff, seconds.
-        retry_timeout: Seconds without any progress on a failing shard after which the producer fails. Records are not dropped for
-            their age.
+        backoff_max: Maximum backoff in seconds.
+        retry_timeout: Seconds without any progress on a failing shard after which the producer fails. A record that Kinesis refuses for
+            longer, for another reason than throughput, counts as one that can never be written.
         stall_warning: Seconds without any acknowledgement, while a caller waits, after which one warning is logged.
 
     Raises:

@@ -1,7 +1,7 @@
 """The records that wait for one shard, and the rate at which they are sent. No I/O, no clock: times are passed in.
 
-After Kinesis has throttled a queue, it backs off for a random time, sends one request at a time, and halves or doubles its window
-(records per request). So it writes at the shard's limit with few retries.
+After Kinesis has throttled a queue, the queue backs off for a random time, sends one request at a time, and adapts its window (records
+per request). So it writes at the shard's limit with few retries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kinesis_efo.producer.settings import MAX_REQUEST_RECORDS, ProducerSettings
 
 
 class Backoff:
-    """Backoff with full jitter: a random wait between 0 and a bound that doubles with each fault in a row."""
+    """Backoff with full jitter: a random wait between 0 and a bound that doubles with each consecutive fault."""
 
     def __init__(self, settings: ProducerSettings, random: Random) -> None:
         self._base, self._max = settings.backoff_base, settings.backoff_max
@@ -26,7 +26,7 @@ class Backoff:
         self.until = 0.0
 
     def is_news(self, sent_at: float) -> bool:
-        """Whether a request was sent after the last fault: requests in flight together count as one fault."""
+        """Whether a request was sent after the last fault. Faults of requests that were in flight together count as one fault."""
         return not self._faults or sent_at >= self._began
 
     def extend(self, sent_at: float, now: float, *, progress: bool = False) -> None:
@@ -46,7 +46,7 @@ class Backoff:
 
 
 class Fifo:
-    """Waiting records: first in, first out."""
+    """A queue of waiting records: first in, first out."""
 
     def __init__(self) -> None:
         self._records: deque[Record] = deque()
@@ -64,12 +64,12 @@ class Fifo:
         self.bytes += sum([record.size for record in records])
 
     def give_back(self, records: Sequence[Record]) -> None:
-        """Return records that were taken to the front, in their old order."""
+        """Put records, which were taken before, back in front of the others, in their old order."""
         self._records.extendleft(reversed(records))
         self.bytes += sum(record.size for record in records)
 
     def oldest(self) -> float:
-        """Return the time at which the first record was put."""
+        """Return the monotonic time at which the first record was put."""
         return self._records[0].put_at
 
     def candidates(self) -> Iterable[Record]:
@@ -77,7 +77,7 @@ class Fifo:
         return iter(self._records)
 
     def take(self, records: Sequence[Record]) -> None:
-        """Remove the first of the candidates."""
+        """Remove these records, which are the first of the candidates."""
         for record in records:
             self._records.popleft()
             self.bytes -= record.size
@@ -95,7 +95,7 @@ class Fifo:
 
 
 class PerKey(Fifo):
-    """Keeps an order per partition key: a request has one record per key, because PutRecords may refuse a record and take a later one."""
+    """A queue that keeps an order per partition key: a request has one record per key, as PutRecords may take only the later of two."""
 
     def candidates(self) -> Iterable[Record]:
         keys: set[str] = set()
@@ -127,18 +127,18 @@ def _fitting(candidates: Iterable[Record], most: int, most_bytes: int) -> list[R
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The time since which a queue has made no progress, in monotonic seconds, and the first fault."""
+    """A period without progress: the monotonic time of its first fault, in seconds, and the cause of that fault."""
 
     since: float
     cause: str
 
 
 class ShardQueue:
-    """The records for one shard, and their pace."""
+    """The records for one shard, and the window and backoff with which they are sent."""
 
     def __init__(self, shard: str, settings: ProducerSettings, random: Random) -> None:
         self.shard = shard
-        # Aggregates keep the order in a FIFO, because each is written as a whole or not at all, and one at a time.
+        # With aggregates, a FIFO keeps the order, because each aggregate is written as a whole or not at all, and one at a time.
         self.records: Fifo = PerKey() if settings.ordered and not settings.aggregate else Fifo()
         self.in_flight = 0
         self.failing: Outage | None = None

@@ -30,13 +30,13 @@ class StallWatch:
         self.fault = ""
 
     def start(self) -> None:
-        """Start watching, because a caller waits."""
+        """Start watching, unless this has started already. Called whenever a caller begins to wait."""
         if self._timer is None:
             self._since = self._clock.monotonic()
             self._timer = self._loop.call_later(self._seconds, self._check)
 
     def progress(self) -> None:
-        """Note an acknowledgement."""
+        """Note that Kinesis has acknowledged records, which ends a stall."""
         now = self._clock.monotonic()
         if self._warned:
             logger.warning("writing continues after %.0f s", now - self._since)

@@ -93,7 +93,9 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "fetcher/micro_batches",
         "fetcher/fetcher",
         "fetcher/feeds",
-    ): tuple(f"tests/unit/{name}" for name in ("run", "cluster", "sharing", "decisions", "planner", "tasks", "fetcher")),
+    ): tuple(
+        f"tests/unit/{name}" for name in ("run", "cluster", "sharing", "decisions", "planner", "tasks", "fetcher")
+    ),
     ("clock", "patience"): ("tests/unit/test_clock.py", "tests/unit/test_patience.py", "tests/unit/test_aws.py"),
     ("batch/ending", "batch/stretches", "batch/reading", "batch/planning"): (
         "tests/unit/batch",

@@ -694,17 +694,17 @@ def in_virtual_time(machine: Machine) -> Iterator[None]:
         return future.result()
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (shared_run, run_link, clients, whole_run, run_thread):
+        for module in (shared_run, run_link, clients, whole_run, thread):
             patch.setattr(module, "threading", Threads(machine))
         for module in (shared_run, where_service, run_process, run_link):
             patch.setattr(module, "time", Time(machine))
-        patch.setattr(run_thread, "finished", finished)
+        patch.setattr(thread, "finished", finished)
         # Somebody kills the run here, again and again: that is no run that cannot live.
         patch.setattr(shared_run, "_MOST_DEATHS", 1_000)
         for module in (shared_run, clients):
             patch.setattr(module, "Process", process_type(machine))
         patch.setattr(shared_run, "os", System(machine))
-        patch.setattr(run_thread, "asyncio", Loops(machine))
+        patch.setattr(thread, "asyncio", Loops(machine))
         patch.setattr(shared_run, "RunConnection", MemoryConnection)
         patch.setattr(shared_run, "WhereService", Where)
         patch.setattr(whole_run, "FetcherService", Service)

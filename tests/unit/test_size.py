@@ -29,7 +29,8 @@ def _lines(path: Path) -> int:
     ("what", "most"),
     [
         ("lines of the runtime", 32_520),
-        ("modules of the runtime", 194),
+        # Seven of them are the `__init__` of folders: none has more than 16 modules.
+        ("modules of the runtime", 202),
         ("lines of lib", 51_030),
         # 1,190 of them are the argument for exactness, 200 say where to begin and what the size is for.
         ("words of the pages", 40_200),

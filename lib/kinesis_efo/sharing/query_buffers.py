@@ -6,13 +6,13 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
+from kinesis_efo.decisions.choice import Choice, choose
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.fetcher.buffer import AHEAD_SECONDS
 from kinesis_efo.fetcher.micro_batches import Buffers
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 from kinesis_efo.sharing.apart_reading import ApartReading
-from kinesis_efo.decisions.choice import Choice, choose
 
 if TYPE_CHECKING:
     from kinesis_efo.sharing.query_fetching import Group, QueryFetching

@@ -101,7 +101,7 @@ def test_a_run_that_has_not_begun_ends_with_its_jvm() -> None:
     """It may wait for AWS for minutes."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
         program = (
-            "import threading, time; from kinesis_efo.processes import Process; from kinesis_efo.spark import run_process as r; "
+            "import threading, time; from kinesis_efo.processes import Process; from kinesis_efo.planner import run_process as r; "
             f"threading.Thread(target=r._end_with, args=(Process.of({jvm.pid}), threading.Event()), daemon=True).start(); "
             "print('waits', flush=True); time.sleep(600)"
         )

@@ -131,7 +131,7 @@ def test_without_glibc_memory_is_left_as_it_is() -> None:
 _INSTALLED = """
 import gc
 import zipimport
-from kinesis_efo.spark import compat, latency
+from kinesis_efo.tasks import compat, latency
 
 compat.SPARK_VERSION = latency.SPARK_VERSION = (4, 0)
 before = zipimport.zipimporter.invalidate_caches
@@ -153,7 +153,8 @@ def test_what_concerns_the_users_code_as_well_is_for_workers_of_the_daemon_only(
 _DAEMON = """
 import sys
 from types import SimpleNamespace
-from kinesis_efo.spark import daemon, latency
+from kinesis_efo.spark import daemon
+from kinesis_efo.tasks import latency
 
 sys.modules["pyspark.daemon"] = SimpleNamespace(manager=lambda: print(latency._tuned))
 daemon.main()

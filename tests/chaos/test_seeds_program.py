@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.leases import expiry
 from kinesis_efo.planner import program
 from kinesis_efo.planner.program import Program
@@ -69,7 +71,11 @@ def take_the_run_for_dead(patch: pytest.MonkeyPatch) -> None:
 
 def ask_nobody_again(patch: pytest.MonkeyPatch) -> None:
     """Tasks do not know whom to ask once their run is gone."""
-    patch.setattr(SharedRun, "planner_address", None)
+
+    def give_up(reader: ranges.RangeReader) -> Iterator[Any]:
+        raise reader._error or FetcherUnreachableError("nobody is asked")
+
+    patch.setattr(ranges.RangeReader, "_found", give_up)
 
 
 def look_for_nobody(patch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,11 @@ class SharedRun:
         """
         with self._attaching:
             link = self._link = self._joined(self._streams)
-        self._serve_tasks(link)
+        try:
+            self._serve_tasks(link)
+        except FetcherError:
+            self.stop()
+            raise
         threading.Thread(target=self._watch, name="kinesis-efo run", daemon=True).start()
 
     def planned(self, mark: Mark) -> None:
@@ -138,9 +142,10 @@ class SharedRun:
         return answer
 
     @property
-    def planner_address(self) -> FetcherAddress | None:
-        """The address of the service that tells tasks which fetcher has a shard; None if it could not start."""
-        return None if self._where is None else self._where.address
+    def planner_address(self) -> FetcherAddress:
+        """The address of the service that tells tasks which fetcher has a shard. Only after `start`."""
+        assert self._where is not None
+        return self._where.address
 
     def stop(self) -> None:
         """End the query. If it was the last query of the run, the run ends, too. May be called again."""
@@ -148,14 +153,14 @@ class SharedRun:
         with self._stopping:
             with self._attaching:  # wait for a run that is being started
                 link = self._link
-            if link is not None:
-                link.leave()
+            if link is None:
+                return
+            link.leave()
             if self._where is not None:
                 # A task's call that takes long must not block the end.
                 closing = threading.Thread(target=self._where.shutdown, daemon=True)
                 closing.start()
                 closing.join(_CLOSING_SECONDS)
-                self._where = None
             self._link = None
 
     # -- find the run, or start it
@@ -309,13 +314,7 @@ class SharedRun:
         if listening.loopback_only:
             # The configured ports are for firewalls, which do not matter on the loopback address.
             listening = dataclasses.replace(listening, ports=range(1))
-        try:
-            self._where = WhereService(self._place, self.secret, listening, link.joined.certificate)
-        except FetcherError as error:
-            logger.warning(
-                "if the process ends that fetches for this query, tasks that read from it fail, and Spark tries them again: %s",
-                error,
-            )
+        self._where = WhereService(self._place, self.secret, listening, link.joined.certificate)
 
     def _place(self) -> HostPlace | None:
         """Where the run is now; None if there is none. Raises the error that has ended the query."""

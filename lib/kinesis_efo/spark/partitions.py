@@ -31,7 +31,7 @@ class KinesisPartition(InputPartition):
         ranges: The ranges, at most one per shard.
         deaggregate: Whether the task unpacks KPL aggregates.
         strict: Streams of which the task leaves out aggregates with records of other shards.
-        planner: The address of the planner's service, which says which fetcher has a shard; None if it could not start.
+        planner: The address of the planner's service, which says which fetcher has a shard.
         query: The name of the query in its run.
     """
 
@@ -41,9 +41,9 @@ class KinesisPartition(InputPartition):
         secret: str,
         ranges: Sequence[ShardRange],
         *,
+        planner: FetcherAddress,
         deaggregate: bool,
         strict: frozenset[str] = frozenset(),
-        planner: FetcherAddress | None = None,
         query: str = "",
     ) -> None:
         super().__init__(None)

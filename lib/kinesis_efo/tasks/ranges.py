@@ -14,7 +14,7 @@ from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.work import PlannerClient, WhereRequest
 from kinesis_efo.positions import ShardRange
 from kinesis_efo.records.events import reached
-from kinesis_efo.tasks.client import CallEndedError, FetcherClient, RangePayloads
+from kinesis_efo.tasks.client import FetcherClient, RangePayloads
 
 logger = logging.getLogger(__name__)
 
@@ -28,14 +28,13 @@ _PAUSE_SECONDS: Final = 0.5
 class RangeReader:
     """Reads the ranges of one task, and gives up after `patience` seconds without progress.
 
-    `planner` is the address of the service that says which fetcher has a shard now. If it is None, only the fetcher that is given to
-    `read` is used. `query` is the name of the query in its run.
+    `planner` is the address of the service that says which fetcher has a shard now. `query` is the name of the query in its run.
     """
 
     def __init__(
         self,
         secret: str,
-        planner: FetcherAddress | None,
+        planner: FetcherAddress,
         patience: float,
         *,
         query: str = "",
@@ -76,23 +75,17 @@ class RangeReader:
                     yield from self._from(address, group, rest)
             if not self._left:
                 return
-            if self._planner is None and not isinstance(self._error, CallEndedError):
-                assert self._error is not None
-                raise self._error
             now = self._now()
             if (self._left[0], len(self._left)) != before:
                 progress_at = now
             elif now - progress_at >= self._patience:
                 raise self._given_up(now - progress_at)
-            if self._planner is None:
-                continue
             if fetcher is None:
                 self._sleep(_PAUSE_SECONDS)
             fetcher = None
 
     def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
         """Ask the planner for the fetcher of the first range. Yields it with the leading ranges that it has, and the rest; or nothing."""
-        assert self._planner is not None
         with self._planner_at(self._planner, self._secret) as planner:
             reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, self._tried))
         owners = reply.fetchers
@@ -144,9 +137,7 @@ class RangeReader:
 
     def _note(self, error: FetcherUnreachableError | FetcherRefusedError) -> None:
         self._error = error
-        again = "asking again" if self._planner is None else "asking the planner for its present fetcher"
-        if self._planner is not None or isinstance(error, CallEndedError):
-            logger.warning("shard %s: %s; %s", self._left[0].key, error, again)
+        logger.warning("shard %s: %s; asking the planner for its present fetcher", self._left[0].key, error)
 
     def _given_up(self, seconds: float) -> FetcherUnreachableError:
         reason = str(self._error) if self._error is not None else "no fetcher reads it"

@@ -38,7 +38,9 @@ class Query(Reading):
 
     def read(self, wanted: ShardRange, client: Any = None) -> list[Row]:
         (fetcher,) = self.runtime._call(self.runtime.whole.placed([wanted], 0.0, ""))
-        reader = RangeReader(self.runtime.secret, self.runtime.whole.planner_address, 60.0)
+        planner = self.runtime.whole.planner_address
+        assert planner is not None
+        reader = RangeReader(self.runtime.secret, planner, 60.0)
         return [
             Row(r["stream"], r["shardId"], int(r["sequenceNumber"]), r["partitionKey"], r["data"])
             for batch in chain.from_iterable(

@@ -9,16 +9,17 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Self
 
 import msgspec
 import pytest
 
-from kinesis_efo.calls.address import Listening
+from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.calls.connection import ConnectionCache
 from kinesis_efo.calls.tls import fingerprint
 from kinesis_efo.calls.wire import Kind, Request, Wire
 from kinesis_efo.fetcher.service import WORD_SECONDS, FetcherService
-from kinesis_efo.fetcher.work import GET, GetTicket
+from kinesis_efo.fetcher.work import GET, GetTicket, WhereReply, WhereRequest
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.records.events import read_head
 from kinesis_efo.tasks.client import CALL_SECONDS, SILENT_SECONDS, CallEndedError, FetcherClient
@@ -123,9 +124,25 @@ def kept() -> Iterator[ConnectionCache]:
     connections.close()
 
 
-def reader(kept: ConnectionCache, **limits: float) -> RangeReader:
+class OnlyOne:
+    """A planner of a program with one fetcher."""
+
+    def __init__(self, address: FetcherAddress) -> None:
+        self.address = address
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def where(self, request: WhereRequest) -> WhereReply:
+        return WhereReply([self.address] * len(request.shards), 1)
+
+
+def reader(kept: ConnectionCache, serving: Serving, **limits: float) -> RangeReader:
     client = partial(FetcherClient, kept=kept, **limits)
-    return RangeReader("secret", None, 60.0, fetcher_at=client)  # type: ignore[arg-type]
+    address = serving.service.address
+    return RangeReader("secret", address, 60.0, fetcher_at=client, planner_at=lambda *_: OnlyOne(address))  # type: ignore[arg-type, return-value]
 
 
 def test_the_limits_leave_room_for_each_other() -> None:
@@ -179,7 +196,7 @@ def test_who_pauses_for_a_while_is_asked_again_where_nobody_else_can_be(
     hangs = threading.Event()
     threading.Timer(0.2, lambda: serving.loop.call_soon_threadsafe(hangs.wait, 20)).start()
     threading.Timer(2.5, hangs.set).start()
-    assert numbers(reader(kept, silent_seconds=0.7), serving) == EVERYTHING
+    assert numbers(reader(kept, serving, silent_seconds=0.7), serving) == EVERYTHING
     assert len(fetcher.reads) > 2
 
 
@@ -189,7 +206,7 @@ def test_a_call_that_has_lasted_too_long_goes_on_as_another(
     """The task takes its time, so that records wait for it on the way: each call is cut somewhere."""
     fetcher = Slow(0, size=400_000)
     serving = serve(fetcher)
-    assert numbers(reader(kept, call_seconds=1.0), serving, pause=0.1) == EVERYTHING
+    assert numbers(reader(kept, serving, call_seconds=1.0), serving, pause=0.1) == EVERYTHING
     assert len(fetcher.reads) > 2
 
 

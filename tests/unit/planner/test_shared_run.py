@@ -23,6 +23,7 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.planner import run_process, shared_run
 from kinesis_efo.planner.run_link import RunConnection
 from kinesis_efo.planner.shared_run import SharedRun
+from kinesis_efo.planner.where_service import WhereService
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardRange
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import Begin, Commit, Next, Plan
@@ -59,9 +60,24 @@ def files(programs: Programs) -> list[str]:
 
 
 def where(run: SharedRun, wait: float = 0.05) -> Any:
-    assert run.planner_address is not None
     with PlannerClient(run.planner_address, run.secret) as client:
         return client.where(WhereRequest.of([ShardRange(KEY, TRIM_HORIZON, SHARD_END)], wait, run.query_name))
+
+
+def test_a_query_whose_tasks_could_ask_nobody_does_not_begin(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, run = programs.reader(), programs.reader()
+    other.start()
+
+    def full(*_: object) -> WhereService:
+        raise FetcherError("no port is free")
+
+    monkeypatch.setattr(shared_run, "WhereService", full)
+    with pytest.raises(FetcherError, match="no port is free"):
+        run.start()
+    (begun,) = programs.begun
+    assert [query.left for query in begun.queries] == [False, True]
 
 
 def two(programs: Programs) -> tuple[SharedRun, SharedRun, FakeRun]:

@@ -63,7 +63,7 @@ def test_every_range_is_in_one_task_and_tasks_are_even(sizes: list[int]) -> None
 
 def test_a_partition_can_be_pickled_and_does_not_show_the_secret() -> None:
     address = FetcherAddress("here", 1, ("10.0.0.7",), "a certificate")
-    partition = KinesisPartition(address, "s3cret", ranges(1), deaggregate=True)
+    partition = KinesisPartition(address, "s3cret", ranges(1), planner=address, deaggregate=True)
     again = pickle.loads(pickle.dumps(partition))
     assert (again.address, again.secret, again.ranges, again.deaggregate) == (address, "s3cret", partition.ranges, True)
     assert "s3cret" not in repr(partition) + repr(partition.address)

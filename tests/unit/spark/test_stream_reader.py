@@ -198,8 +198,8 @@ class Reader(KinesisStreamReader):
         self.here._commit_last(at_most)
 
     @property
-    def planner_address(self) -> FetcherAddress | None:
-        return PLANNER if self.fetchers else None
+    def planner_address(self) -> FetcherAddress:
+        return PLANNER
 
     def finish(self, end: dict[str, Any]) -> None:
         """Let the driver say that a micro-batch is done."""
@@ -929,7 +929,7 @@ def test_a_call_of_a_task_outlasts_the_patience_of_a_range(monkeypatch: pytest.M
     reader = Reader({}, **{"subscribe.retryTimeout": "30m"})
     list(
         reader.read(
-            SimpleNamespace(secret="s", planner=None, query="", ranges=[], address=None, deaggregate=True, strict=())
+            SimpleNamespace(secret="s", planner=PLANNER, query="", ranges=[], address=None, deaggregate=True, strict=())
         )
     )  # type: ignore[arg-type]
     ((_, _, patience), more) = made[0]

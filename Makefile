@@ -50,8 +50,9 @@ $(VENV)/.full: $(LOCK)
 	@touch $@ $(VENV)/.demo
 	@if [ -e $(VENV)/.core ]; then scripts/setup core $(VENV) && touch $(VENV)/.core; fi
 
+# What works with uvloop has to work without it, too.
 $(VENV40)/.full: $(LOCK)
-	@scripts/setup venv $(VENV40) --all-extras --no-default-groups --group test --group spark40
+	@scripts/setup venv $(VENV40) --all-extras --no-extra uvloop --no-default-groups --group test --group spark40
 	@touch $@
 
 # What decodes records faster than Python, for programs of this checkout and the tests that compare both. Without Rust, it says so.

@@ -705,6 +705,7 @@ def in_virtual_time(machine: Machine) -> Iterator[None]:
             patch.setattr(module, "Process", process_type(machine))
         patch.setattr(shared_run, "os", System(machine))
         patch.setattr(thread, "asyncio", Loops(machine))
+        patch.setattr(thread, "new_event_loop", Loops(machine).new_event_loop)
         patch.setattr(shared_run, "RunConnection", MemoryConnection)
         patch.setattr(shared_run, "WhereService", Where)
         patch.setattr(whole_run, "FetcherService", Service)

@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 
 from kinesis_efo.cluster.remote import FetcherPlan, fetch
 from kinesis_efo.errors import ConfigurationError, FetcherError
+from kinesis_efo.fetcher.assembly import new_event_loop
 from kinesis_efo.hosts import is_loopback
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.host import where_to_listen
@@ -254,7 +255,8 @@ def run_fetcher(plan: FetcherPlan, place: int) -> None:
     log_to_stderr()
     options = _here(plan.options)
     try:
-        asyncio.run(fetch(replace(plan, options=options), place, where_to_listen(options)))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(fetch(replace(plan, options=options), place, where_to_listen(options)))
     except Exception as error:
         raise FetcherError(
             f"fetcher {place} on host {socket.gethostname()}: {error or type(error).__name__}"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
+
+from aiohappyeyeballs import start_connection
 
 from kinesis_efo.http2.connection import Connection
 from kinesis_efo.http2.faults import NotHttp2
@@ -72,20 +75,16 @@ async def dial(
     connection = make()
     try:
         if security is None:
-            await loop.create_connection(lambda: connection, origin.host, origin.port, happy_eyeballs_delay=0.25)
+            await loop.create_connection(lambda: connection, sock=await _connected(origin.host, origin.port))
             try:
                 await connection.ready
             except NotHttp2 as wrong:
                 raise NotHttp2(f"{origin} does not answer HTTP/2: {wrong}") from wrong
             return connection
         if proxy is None:
+            sock = await _connected(origin.host, origin.port)
             transport, _ = await loop.create_connection(
-                lambda: connection,
-                origin.host,
-                origin.port,
-                ssl=security,
-                server_hostname=origin.host,
-                happy_eyeballs_delay=0.25,
+                lambda: connection, sock=sock, ssl=security, server_hostname=origin.host
             )
         else:
             through = await _through(proxy, origin)
@@ -107,6 +106,12 @@ async def dial(
     return connection
 
 
+async def _connected(host: str, port: int) -> socket.socket:
+    """Connect to a host, by IPv6 or IPv4, whichever answers first: uvloop cannot do that itself (RFC 8305)."""
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return await start_connection(addresses, happy_eyeballs_delay=0.25)
+
+
 async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
     parts = urlsplit(proxy.url)
     lines = [f"CONNECT {origin} HTTP/1.1", f"Host: {origin}"]
@@ -116,10 +121,9 @@ async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
     reader = asyncio.StreamReader(_LONGEST_ANSWER)
     transport, _ = await asyncio.get_running_loop().create_connection(
         lambda: asyncio.StreamReaderProtocol(reader),
-        parts.hostname or "",
-        parts.port or _PORTS.get(parts.scheme, 80),
+        sock=await _connected(parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 80)),
         ssl=proxy.security if parts.scheme == "https" else None,
-        happy_eyeballs_delay=0.25,
+        server_hostname=parts.hostname if parts.scheme == "https" else None,
     )
     try:
         transport.write(("\r\n".join(lines) + "\r\n\r\n").encode())

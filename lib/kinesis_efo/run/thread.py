@@ -17,7 +17,7 @@ from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
-from kinesis_efo.fetcher.assembly import stream_opener
+from kinesis_efo.fetcher.assembly import new_event_loop, stream_opener
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
@@ -63,7 +63,7 @@ class RunThread:
         self.streams_changed: Callable[[dict[str, str]], None] = lambda _: None
         self._setup = RunSetup(manifest, options, listening, start_fetchers, secret, limits)
         self._clock = KinesisClock(clock or SystemClock())
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kinesis-efo fetcher", daemon=True)
         self._stack = AsyncExitStack()
         self._said: deque[str] = deque(maxlen=_KEPT_LINES)

@@ -39,7 +39,7 @@ class StreamIdentity(NamedTuple):
     created: int | None = None
 
     def differs(self, other: StreamIdentity) -> bool:
-        """Whether the two are certainly not the same stream."""
+        """Whether this and `other` are certainly not the same stream."""
         known = self.created is not None and other.created is not None
         return self.arn != other.arn or (known and self.created != other.created)
 

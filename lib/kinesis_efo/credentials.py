@@ -220,7 +220,7 @@ class _AsyncCredentials(_Watched):
 
     async def get_account_id(self) -> Any:
         with self._moment.signing_in():
-            found = self._found.get_account_id()  # some of aiobotocore's credentials are botocore's
+            found = self._found.get_account_id()  # a coroutine only for some kinds of credentials
             return await found if isawaitable(found) else found
 
 

@@ -27,7 +27,7 @@ NEXT_WORD_SECONDS: Final = 30.0
 _PASSING: Final = (
     Cause.PASSING,
     Cause.CREDENTIALS_UNREACHABLE,
-    # A stream was just created. ListShards may have this error even after DescribeStream called the stream ACTIVE.
+    # For a stream that was just created, ListShards may return this error even after DescribeStream called the stream ACTIVE.
     Cause.IN_USE,
 )
 

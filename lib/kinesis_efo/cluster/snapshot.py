@@ -1,4 +1,4 @@
-"""What the run knows of a shard's buffer in another process, from the reports of the shard's fetcher. Pure."""
+"""What the run knows of a shard's buffer in another process, from the reports of the shard's fetcher."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ShardSnapshot:
             self.index.vouch(news.lowest)
 
     def quiet(self, now: float) -> float:
-        """Seconds for which the shard seems to have had no more records, from the last report; 0 if it may have some.
+        """Seconds for which the shard seems to have had no more records, according to the last report; 0 if it may have some.
 
         Args:
             now: Monotonic time, seconds.
@@ -77,7 +77,7 @@ class ShardSnapshot:
         return self.index.ended or (self._seen_until is not None and self._seen_until >= since)
 
     def status(self, key: ShardKey, fetcher: str | None, now: float) -> ShardStatus:
-        """The status of the shard, from the last report.
+        """The status of the shard, according to the last report.
 
         Args:
             key: The shard.

@@ -107,7 +107,7 @@ class ShardSnapshots:
         return max((held[owner] / max(1, budgets[owner]) for owner in held), default=0.0)
 
     def statuses(self, stream: str | None, fetcher_of: Callable[[ShardKey], str | None]) -> list[ShardStatus]:
-        """The status of each shard, from the last reports.
+        """The status of each shard, according to the last reports.
 
         Args:
             stream: Only the shards of this stream; None: all.

@@ -1,4 +1,4 @@
-"""Decides where a query ends that has `Trigger.AvailableNow`, `Trigger.Once`, or the option `catchUp`. Pure."""
+"""Decides where a query with `Trigger.AvailableNow`, `Trigger.Once`, or the option `catchUp` or `endingPosition` ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EndingState(msgspec.Struct, frozen=True):
 
 
 class Ending:
-    """Holds the positions at which one query ends, its targets, and decides when it has reached them.
+    """Holds the positions at which one query ends (its targets), and decides when the query has reached them.
 
     Args:
         catch_up: Whether the first micro-batch reads up to all targets. Spark before 4.2 ends the query after one micro-batch.

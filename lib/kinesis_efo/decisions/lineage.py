@@ -1,4 +1,4 @@
-"""Decides when each shard is read: parents before children, each shard exactly once, across splits and merges. Pure.
+"""Decides when each shard is read: parents before children, each shard exactly once, across splits and merges.
 
 A shard in an offset was started; its ancestors were read, or skipped on purpose at the query's start. A shard that is neither listed
 nor in the offset was trimmed, with all its records.

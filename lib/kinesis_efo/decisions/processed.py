@@ -1,4 +1,4 @@
-"""Computes up to which position all queries of a run have processed each shard. The lease table stores these positions. Pure."""
+"""Computes up to which position all queries of a run have processed each shard. The lease table stores these positions."""
 
 from __future__ import annotations
 

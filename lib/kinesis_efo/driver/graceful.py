@@ -1,9 +1,9 @@
 """Stops a query at SIGTERM, SIGINT or a stop marker, after the running micro-batch instead of in the middle of it.
 
 No record is lost or read twice however a query ends, thanks to the offsets. A graceful stop saves the work of repeating a
-micro-batch, and releases the leases, so that a restarted query begins at once.
+micro-batch, and releases the leases, so that a restarted query begins immediately.
 
-Under `spark-submit` an orchestrator signals the JVM, which would shut Spark down at once without notifying Python. This module therefore
+Under `spark-submit` an orchestrator signals the JVM, which would shut Spark down without notifying Python. This module therefore
 handles signals in the JVM, too, and passes them on to Python.
 
 Cancelling an EMR step ends `spark-submit` but not the driver in YARN, and Kubernetes gives a pod half a minute to end. So a job also stops

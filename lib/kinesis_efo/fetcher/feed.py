@@ -1,6 +1,6 @@
 """Fetches one shard: a subscription fills a buffer, and restarts if a reader needs what the buffer does not cover.
 
-It lives in the fetcher's event loop.
+A feed lives in the fetcher's event loop.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class ShardFeed:
 
     def _announce(self) -> None:
         self.news.notify()
-        # Readers have to see a new position without records, too. It must not wake a poll, because 256 idle shards do this 50 times a second.
+        # Readers have to see a new position without records, too. It must not wake a poll, because 256 idle shards do so 50 times a second.
         self._listener.touch((self.key,))
         if self.buffer is None or not self.buffer.idle:
             self._listener.wake()

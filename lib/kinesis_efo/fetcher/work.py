@@ -70,7 +70,7 @@ class WorkRequest(msgspec.Struct, frozen=True):
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
-    """A shard that a fetcher may read from `start` on. All records that arrived before `read_until` (epoch seconds) are at or before that."""
+    """A shard that a fetcher may read from `start` on. Records that arrived before `read_until` (epoch seconds) are up to `start`."""
 
     key: ShardKey
     start: Position

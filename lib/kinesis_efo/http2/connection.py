@@ -39,7 +39,7 @@ RECEIVE_BYTES: Final = 256 << 10
 _MOST_UNSENT: Final = 1 << 20
 _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
-# The connection's window is reopened at once, so that a stream that is not read does not stop others. Streams have their own windows.
+# The connection's window is kept open, so that a stream that is not read does not stop others. Streams have their own windows.
 _CONNECTION_WINDOW: Final = 1 << 30
 
 
@@ -104,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def gone(self) -> bool:
-        """Whether its socket is closed."""
+        """Whether the socket of the connection is closed."""
         return self._gone.is_set()
 
     @property
@@ -191,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hang_up(ConnectionLost("the connection was closed"))
 
     def abort(self, why: Exception) -> None:
-        """Drop the connection at once."""
+        """Drop the connection immediately."""
         self._lose(why)
         # asyncio before 3.11.5 raises an error if a TLS connection is closed already.
         if self._transport is not None and not self.gone:

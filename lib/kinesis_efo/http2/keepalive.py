@@ -68,7 +68,7 @@ class Keepalive:
         asked = self._clock.monotonic()
         self._connection.ping()
         await self._clock.sleep(PING_SECONDS)
-        # If this process was suspended, the reply may have arrived but not been read yet.
+        # Let asyncio read first: if this process was suspended, the reply may have arrived but not been read yet.
         for _ in range(3):
             await asyncio.sleep(0)
         if self._heard_at < asked:

@@ -115,7 +115,7 @@ class Pool:
             return
         self._open.add(connection)
         self._sockets.add(connection)
-        # In the first two cases another connection would fail in the same way, so opening more would be a storm.
+        # In the first two cases, fail the requests: another connection would most likely fail in the same way.
         if connection.closed:
             self._fail(ConnectionLost("the service closed the connection before it took a request"))
         elif not connection.most_streams:

@@ -81,7 +81,7 @@ class Response:
             await self._more()
 
     async def readany(self) -> bytes:
-        """Wait for bytes and return all that have arrived; no bytes mean the end. Reopens the window.
+        """Wait for bytes, return all that have arrived, and reopen the window. Returns no bytes after the end of the response.
 
         Raises:
             ConnectionError: The service reset the stream, or the connection is lost.
@@ -204,7 +204,7 @@ class Response:
                 alarm.cancel()
 
     def _fall_silent(self) -> None:
-        # If this process was suspended, asyncio reads the bytes that arrived meanwhile before it calls this.
+        # This is right even if the process was suspended: asyncio reads the bytes that arrived meanwhile before it calls this.
         if self._waiter is not None and not self._waiter.done():
             self.end(TimeoutError(f"nothing arrived for {self._silence:g} s"))
             self._connection.cancel(self.stream_id)

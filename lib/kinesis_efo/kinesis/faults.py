@@ -76,7 +76,7 @@ class Fault(NamedTuple):
 _VERDICTS: Final = {
     Cause.PASSING: Verdict.RETRY,
     Cause.CREDENTIALS_UNREACHABLE: Verdict.RETRY,
-    # A reader loses nothing by waiting until the key or its policy is repaired. A writer fails at once instead.
+    # A reader loses nothing by waiting until the key or its policy is repaired. A writer fails immediately instead.
     Cause.KEY: Verdict.KEY,
     Cause.EXPIRED: Verdict.EXPIRED,
     Cause.MISSING: Verdict.MISSING,

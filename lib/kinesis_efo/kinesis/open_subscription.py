@@ -1,4 +1,4 @@
-"""Passes on the events of an open subscription, and ends it if the next event, or room for it, does not come in time."""
+"""Passes on the events of an open subscription. Ends the subscription if the next event, or room for it, does not come in time."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class Recovery:
     async def _find_missing(self, fault: Fault, position: Position) -> float:
         """Find out whether stream, shard or consumer is missing, or none of them.
 
-        Kinesis has one error for all three, and reports it right after a reshard even if all of them exist.
+        Kinesis returns the same error for all three, and also right after a reshard, when all of them exist.
         """
         where, source = f"stream {self._stream.name!r}, shard {self._shard_id}", self._context.source
         try:

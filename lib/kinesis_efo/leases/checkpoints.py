@@ -36,7 +36,7 @@ REFRESH_INTERVAL: Final = 60.0
 """Seconds after which `readUntil` is written again although the position of the shard has not changed, because the shard is idle."""
 
 _SHARD_INTERVAL: Final = 5.0
-"""Minimum seconds between two checkpoints of one shard; only the end of a shard is written at once."""
+"""Minimum seconds between two checkpoints of one shard; only the end of a shard is written immediately."""
 
 _LOOK_INTERVAL: Final = 5.0
 _RETRY_PAUSE: Final = 1.0

@@ -1,7 +1,7 @@
 """Detects expired leases: the counter did not change for the lease timeout, or the owner's process has provably ended.
 
-The table contains no times, so an observer measures with its own monotonic clock how long a row has not changed (KCL's rule). Pure,
-except for the function `gone`.
+The table contains no times, so an observer measures with its own monotonic clock how long a row has not changed (KCL's rule). Does
+no I/O, except in the function `gone`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides, from scans of the table, which leases a run may take. Pure, except for the functions that check the owners' processes."""
+"""Decides, from scans of the table, which leases a run may take. Does no I/O, except to check the owners' processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes what the row of a shard should contain, and which rows of ended shards can be deleted. Pure."""
+"""Computes what the row of a shard should contain, and which rows of ended shards can be deleted."""
 
 from __future__ import annotations
 

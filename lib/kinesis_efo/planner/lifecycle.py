@@ -32,7 +32,7 @@ def end_with_spark(asked: threading.Event, when_asked: Callable[[], None]) -> No
         log_to_stderr()
 
         # Python's handler runs in the main thread, which waits for Spark, and a signal to another thread does not wake the main thread.
-        # But Python writes to the wakeup descriptor at once, so read from that.
+        # But Python writes to the wakeup descriptor immediately, so read from that.
         told, tells = socket.socketpair()
         tells.setblocking(False)
         signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)

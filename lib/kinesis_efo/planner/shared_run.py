@@ -116,7 +116,7 @@ class SharedRun:
         self._untold = mark
 
     def ask(self, call: Call[T]) -> T:
-        """Make a call, and wait for its result. If the run's process has died, the call goes to the next process.
+        """Make a call, and wait for its result. If the run's process dies, the call goes to the process that replaces it.
 
         Raises:
             KinesisEfoError: Reading failed for good, or the query has ended.

@@ -138,7 +138,7 @@ class ShardQueue:
 
     def __init__(self, shard: str, settings: ProducerSettings, random: Random) -> None:
         self.shard = shard
-        # With aggregates, a FIFO keeps the order, because each aggregate is written as a whole or not at all, and one at a time.
+        # With aggregates, a FIFO keeps the order: a request has one aggregate, which Kinesis writes as a whole or not at all.
         self.records: Fifo = PerKey() if settings.ordered and not settings.aggregate else Fifo()
         self.in_flight = 0
         self.failing: Outage | None = None

@@ -55,7 +55,7 @@ class EventHead(NamedTuple):
 
     @property
     def brings_nothing(self) -> bool:
-        """Whether it has neither records nor the shard's end."""
+        """Whether the event has neither records nor the shard's end."""
         return not self.records and (self.still or self.continuation is not None)
 
 
@@ -67,7 +67,7 @@ class Event(NamedTuple):
 
     @property
     def through(self) -> Position:
-        """The position after this event; undefined if it is `still`."""
+        """The position after this event; undefined if the event is `still`."""
         return SHARD_END if self.head.continuation is None else Position.after(self.head.continuation)
 
 

@@ -126,7 +126,7 @@ class FrameDecoder:
         return self._prelude[0] - self._have if self._prelude else 0
 
     def collect(self) -> None:
-        """Allocate the memory of the incomplete frame at once.
+        """Allocate all the memory that the incomplete frame needs.
 
         A buffer that grows with the bytes of a large frame would be copied, and would take twice the memory during the copy.
         """

@@ -58,7 +58,7 @@ class Fetching(Protocol):
         """Start to fetch a stream whose lease is held."""
 
     def end(self, stream: str) -> None:
-        """Stop reading a stream at once, because its lease is lost."""
+        """Stop reading a stream immediately, because its lease is lost."""
 
     def fetcher_of(self, key: ShardKey) -> str | None:
         """The name of a shard's fetcher; None if the shard has no fetcher, or the run has only one."""

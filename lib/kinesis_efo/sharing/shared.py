@@ -14,7 +14,7 @@ class SharedBuffers(Buffers, Protocol):
     """The buffers of all shards of a run."""
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """As in `Buffers`. But if the shard's buffer does not have everything after the position, read the shard again from there on."""
+        """The buffer of a shard, as in `Buffers`. If it does not have everything after the position, read the shard again from there on."""
 
     def found(self, key: ShardKey) -> EventIndex | None:
         """The buffer of a shard, wherever that buffer starts; None if the shard is not read."""

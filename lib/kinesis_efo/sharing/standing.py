@@ -1,4 +1,4 @@
-"""Computes the status of a run's queries for tools, the slowest query of each shard, and the lag of the run. Pure."""
+"""Computes the status of a run's queries for tools, the slowest query of each shard, and the lag of the run."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ class QueryRun:
         return self.start
 
     def begin(self, planned: Offset, *, again: bool = False) -> None:
-        """Tell the run that Spark's log ends with `planned`. Only the first call does so, or `again`; for a new query, none does."""
+        """Tell the run that Spark's log ends with `planned`, unless the query has begun already. `again`: even then."""
         if again or not self._begun:
             self.shared.ask(Begin(mark=self._mark, resumed=planned))
         self._begun = True
@@ -271,7 +271,7 @@ class QueryRun:
     def _leave_when_quiet(self) -> None:
         """After a signal, leave the run when no task has read for `leaseTimeout`.
 
-        When a query stops, Spark mostly closes its connection to this process, and the reader is stopped at once. But Spark does not always
+        When a query stops, Spark mostly closes its connection to this process, and the reader is stopped then. But Spark does not always
         do so. If all processes got the signal, the driver may still finish its micro-batch, and tasks may read again after a pause, as
         with a second action in `foreachBatch`.
         """
@@ -311,7 +311,7 @@ class SparkOffsets(StreamSet):
 
 
 class Triggers:
-    """Notes the triggers of a query, and warns if Spark has ended the query after one trigger, which need not have read everything.
+    """Notes the triggers of a query. Warns if Spark has ended the query after one trigger, which may have left records unread.
 
     Attributes:
         had_nothing: Whether the last trigger found nothing to read.
@@ -336,7 +336,7 @@ class Triggers:
         self._others_have_rows = self.had_nothing
 
     def warn_of_rest(self, *, finished: bool, known: bool, at_tips: bool) -> None:
-        """Warn if Spark ended the query after one trigger, as `Trigger.Once` does, and the trigger need not have read everything."""
+        """Warn if Spark ended the query after one trigger, as `Trigger.Once` does, and that trigger may have left records unread."""
         asked, self._asked = self._asked, 2  # so that a second call does not warn again
         if self.ends_known or asked > 1:
             return

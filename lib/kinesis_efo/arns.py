@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 _NAME: Final = "[a-zA-Z0-9_.-]{1,128}"
-# The JSON schema of manifests also has these patterns, and \w and \d have other meanings in other languages.
+# Without \w and \d, because the JSON schema of manifests has these patterns, too, and \w and \d depend on the language.
 _WORD: Final = "[a-zA-Z0-9_-]+"
 _ACCOUNT: Final = "[0-9]{12}"
 

@@ -142,7 +142,7 @@ class SyncClients:
     @cached_property
     def region(self) -> str | None:
         """The region of the clients; None if there is none."""
-        # botocore reads only AWS_DEFAULT_REGION; all other SDKs read AWS_REGION, and AWS' command line prefers it.
+        # AWS_REGION comes first, as in all other SDKs and in AWS' command line; botocore itself reads only AWS_DEFAULT_REGION.
         configured = os.environ.get("AWS_REGION") or self._core.get_config_variable("region")
         return self._given_region or configured
 
@@ -212,7 +212,7 @@ class AsyncClients:
         session = await self._ready()
         given = config or AioConfig()
         merged = AioConfig(**CONTROL_CONFIG).merge(given)
-        # Before version 3.7, aiobotocore's `merge` left out the settings that botocore does not have.
+        # Set this again, because aiobotocore's `merge` before version 3.7 leaves out the settings that botocore does not have.
         merged.connector_args = given.connector_args
         merged.http_session_cls = HttpSession if given.http_session_cls is AIOHTTPSession else given.http_session_cls
         client: AbstractAsyncContextManager[Any] = session.create_client(

@@ -165,7 +165,7 @@ _BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
         ),
         Cause.NO_CREDENTIALS,
     ),
-    # botocore's ConnectionError (refused, unresolved, timed out) is neither an HTTPClientError nor an OSError.
+    # botocore's ConnectionError (refused, unresolved, timed out) is listed because it is neither an HTTPClientError nor an OSError.
     ((HTTPClientError, BotoConnectionError, ResponseParserError, ParserError), Cause.PASSING),
     ((aiohttp.ClientError, OSError, EOFError, FrameError), Cause.PASSING),
     ((ParamValidationError, ValueError, BotoCoreError), Cause.UNSENT),

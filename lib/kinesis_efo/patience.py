@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_WORD_SECONDS: Final = 5.0
-"""Seconds from the begin of a wait to the first warning about it."""
+"""Seconds from the beginning of a wait to the first warning about it."""
 NEXT_WORD_SECONDS: Final = 30.0
 """Seconds between later warnings."""
 

@@ -182,7 +182,7 @@ class StreamPlanner:
         )
 
     def _check_starts(self, shards: Mapping[str, Shard]) -> None:
-        # Shard ids grow and are never reused. A missing id below the newest was trimmed.
+        # Shard ids grow and are never reused, so a missing id below the newest is that of a trimmed shard.
         newest = max(shards, default="")
         for shard_id in self._starts:
             if shard_id not in shards:
@@ -292,7 +292,7 @@ def _shown(position: Position) -> str:
 
 
 def _time(epoch: float) -> str:
-    # Times from options are in the calendar's range, and sequence numbers have 36 bits of seconds.
+    # This cannot fail: times from options are in the calendar's range, and those in sequence numbers have 36 bits of seconds.
     return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

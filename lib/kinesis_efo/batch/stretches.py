@@ -135,7 +135,7 @@ def _finishes(ordered: list[Shard], lineage: Lineage, end: Side) -> dict[str, Po
 
 
 def _earliest(positions: Collection[Position]) -> Position:
-    """Return where a child begins, given the starts of its parents: at the earliest of these if they are times, else at its first record."""
+    """Return where a child begins, given the starts of its parents: at the earliest if they are times, else at the child's first record."""
     if all(position.kind is PositionKind.AT_TIMESTAMP for position in positions):
         return min(positions, key=lambda position: position.value)
     return TRIM_HORIZON

@@ -72,7 +72,7 @@ class ConnectionCache:
 
     def forked(self) -> None:
         """Close the connections in this process, which was just forked; they stay open in the parent process."""
-        # Another thread of the parent may have held the lock during the fork.
+        # Use a new lock, because another thread of the parent may have held the old one during the fork.
         self._lock = threading.Lock()
         self.close()
 

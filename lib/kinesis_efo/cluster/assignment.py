@@ -63,7 +63,7 @@ class Assignment:
 
     @property
     def next_expiry(self) -> float:
-        """The time until which all streams may be read, monotonic seconds."""
+        """The first time at which reading a stream has to stop unless the run replies, monotonic seconds; infinity if there is none."""
         return min(self._until.values(), default=inf)
 
     # -- what the fetcher asks

@@ -109,7 +109,7 @@ class PlannerLink:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads[number], call, client)
         except FetcherRefusedError as error:
-            # The port belongs to another run now.
+            # Report that the run does not answer, because its port belongs to another run now.
             raise FetcherUnreachableError(str(error)) from error
         except FetcherUnreachableError:
             client.close()

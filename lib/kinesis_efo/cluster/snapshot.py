@@ -118,7 +118,7 @@ class ShardSnapshot:
         return size
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """The sequence number of the last record of a range; None if the range has none, or it is unknown."""
+        """The sequence number of the last record of a range; None if there is none, or if it is unknown."""
         if self._before_end is not None and wanted.through == self._before_end[0]:
             return self._before_end[1] if wanted.after.precedes(self._before_end[1]) else None
         return self.index.last_up_to(wanted.through, wanted.after)

@@ -1,6 +1,6 @@
 """What the run knows of the buffers in other processes, from the reports of the fetchers. Micro-batches are planned from it.
 
-It lives in the run's event loop.
+All of this happens in the run's event loop.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Ending:
         self._available_now = True
         if state.targets is not None:
             self.found(dict(state.targets), now, complete=state.complete, lasts=dict(state.lasts))
-            # Unknown targets are looked for again.
+            # Look again for the targets that are not known yet.
             self.wanted = not state.complete
         self.changed = False
 

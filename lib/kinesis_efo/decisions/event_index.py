@@ -185,7 +185,7 @@ class EventIndex:
         return bisect_right(self._ends, position.value, self.gone)
 
     def news_since(self, after: Position) -> float | None:
-        """When the first event after `after` with records or the end of the shard was received, monotonic seconds; None if there is none."""
+        """When the first event after `after` that has records or ends the shard was received, monotonic seconds; None if there is none."""
         news = self._first_news(self.index_after(after))
         return self._since[news] if news < len(self._ends) else None
 
@@ -267,7 +267,7 @@ class EventIndex:
                     min(stop + 1 - first, records + taken),
                 )
         elif some and not records:
-            # The next event has no arrival times, or is the end of the shard.
+            # Take at least the next event as a whole, because it has no arrival times, or is the end of the shard.
             return self.portion(after, max_bytes, max_records, some=True)
         end = self.end_of(stop - 1) if stop > first else after
         last = self.last_before(stop, after) if records else None

@@ -217,7 +217,7 @@ def _is_driver(spark: SparkSession) -> bool:
 def _driver_host(spark: SparkSession) -> str | None:
     """The host name or address at which executors reach the driver."""
     master = spark.conf.get("spark.master", None) or ""
-    # The executors of `local-cluster` are processes of their own.
+    # With `local-cluster`, executors are processes of their own, which may use another address.
     if master.startswith("local") and not master.startswith("local-cluster"):
         return "localhost"
     return spark.conf.get("spark.driver.host", None)

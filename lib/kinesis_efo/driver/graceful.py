@@ -76,7 +76,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
     threading.Thread(target=pass_on, name="kinesis-efo stop", daemon=True).start()
 
-    # None stands for a handler that is not Python's, and cannot be restored.
+    # For a handler that is not Python's, `signal` returns None. Restore the default in its place.
     before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
     ends: list[Callable[[], None]] = []
     if isinstance(spark, SparkSession):

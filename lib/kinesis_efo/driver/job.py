@@ -158,7 +158,7 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
             try:
                 stop_after_batch(query)
             except Exception as error:
-                # The body gets this error when it awaits the query.
+                # Only log this error, because the body gets it when it awaits the query.
                 logger.info("query %s failed while it was stopped: %s", query.runId, error)
         if not queries:
             # Stop Spark, because nothing else would end an action for which the body waits.
@@ -186,7 +186,7 @@ def _end(spark: SparkSession, restore: Callable[[], object], *, quietly: bool) -
         if quietly and isinstance(spark, SparkSession) and spark.sparkContext._jsc is not None:
             spark.sparkContext.setLogLevel("ERROR")
         spark.stop()
-        # The program may continue with another session in the same JVM.
+        # Turn Spark's log on again, because the program may continue with another session in the same JVM.
         restore()
     # OSError: the JVM is gone.
     except (Py4JError, OSError) as error:

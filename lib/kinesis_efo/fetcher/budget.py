@@ -48,7 +48,7 @@ class Signal:
 class Budget:
     """Bytes shared by all shards of a fetcher.
 
-    A shard that finds no room waits in line. Each shard asks for one event at a time, so a busy shard goes behind all that wait. Up to
+    A shard that finds no room waits in line. Each shard asks for one event at a time, so a busy shard goes behind all waiting ones. Up to
     a quarter of the limit is reserved for shards that hold little (`share`): they do not wait in line behind busy ones.
 
     The bytes in use stay within `limit`, with two exceptions that keep a query from blocking for ever: one event at a time that is larger

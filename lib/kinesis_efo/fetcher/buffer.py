@@ -200,7 +200,7 @@ class ShardBuffer(EventIndex):
             self._evict(self.index_after(position))
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """The sequence number of the last record of a range; None if the range has none, or it is unknown."""
+        """The sequence number of the last record of a range; None if there is none, or if it is unknown."""
         index = self.index_after(through)
         payload = self._payloads[index] if index < len(self._payloads) and not through.is_end else None
         if payload is None or (first := first_number(payload)) is None:
@@ -210,7 +210,7 @@ class ShardBuffer(EventIndex):
         return last if last is not None and after.precedes(last) else None
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:
-        """The last record up to a committed position; None if there was none, or it is unknown.
+        """The last record up to a committed position; None if there was none, or if it is unknown.
 
         The position is the end of an event, or lies within an event, as the end of a query may.
         """

@@ -1,7 +1,7 @@
-"""The messages of calls to fetchers, and of calls to a run that has fetchers in other processes; and the client of such a run.
+"""The messages of calls to fetchers, and of calls to a run that has fetchers in other processes; and a client for the latter.
 
-Tasks call both. A fetcher in another process makes up to two calls to the run at a time: `work` waits for work, `report` sends what has
-arrived.
+Tasks call fetchers and the run. A fetcher in another process makes up to two calls to the run at a time: `work` waits for work, `report`
+sends what has arrived.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class WorkRequest(msgspec.Struct, frozen=True):
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
-    """A shard that a fetcher may read from `start` on. Records that arrived before `read_until` (epoch seconds) are up to `start`."""
+    """A shard that a fetcher may read from `start` on. All records older than `read_until`, epoch seconds, are at or before it."""
 
     key: ShardKey
     start: Position

@@ -31,7 +31,7 @@ from kinesis_efo.http2.response import LEAST_WINDOW, Response, WindowOverflow
 logger = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 32
-"""Maximum requests on one connection, even if the service allows more, because they are lost together."""
+"""Maximum requests on one connection, even if the service allows more, because all are lost with the connection."""
 
 RECEIVE_BYTES: Final = 256 << 10
 """Size of the receive buffer, which all connections of an event loop can share: each copies its bytes before the next one receives."""
@@ -193,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, why: Exception) -> None:
         """Drop the connection immediately."""
         self._lose(why)
-        # asyncio before 3.11.5 raises an error if a TLS connection is closed already.
+        # Check this, because asyncio before 3.11.5 raises an error if a TLS connection is closed already.
         if self._transport is not None and not self.gone:
             self._transport.abort()
 
@@ -346,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         what = f"the other side violates HTTP/2: {str(wrong) or type(wrong).__name__}"
         self._never_ready(NotHttp2(f"{what}; it says {bytes_read!r}"))
         if not isinstance(wrong, H2Error):
-            # If `h2` has found the error, it has written GOAWAY already.
+            # Write GOAWAY, unless `h2` has found the error itself: then it has written GOAWAY already.
             self._h2.close_connection(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR))
         self._hang_up(ConnectionLost(what))
 

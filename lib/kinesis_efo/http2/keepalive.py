@@ -40,7 +40,7 @@ class Keepalive:
         self._heard_at = self._clock.monotonic()
 
     def used(self) -> None:
-        """Note that a request has ended."""
+        """Note that a request has ended. Idle time counts from here."""
         self._used_at = self._clock.monotonic()
 
     async def _keep(self) -> None:

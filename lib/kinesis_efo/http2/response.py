@@ -204,7 +204,7 @@ class Response:
                 alarm.cancel()
 
     def _fall_silent(self) -> None:
-        # This is right even if the process was suspended: asyncio reads the bytes that arrived meanwhile before it calls this.
+        # A process that was suspended does not time out here, because asyncio first reads the bytes that arrived meanwhile.
         if self._waiter is not None and not self._waiter.done():
             self.end(TimeoutError(f"nothing arrived for {self._silence:g} s"))
             self._connection.cancel(self.stream_id)

@@ -101,7 +101,7 @@ class Http2Session(HttpSession):
         if self._closed:
             raise HTTPClientError(error="the client was closed")
         origin = Origin.of(request.url)
-        # Without TLS, there is no negotiation of HTTP/2.
+        # Without TLS, the two sides cannot negotiate HTTP/2, so use it only if HTTP/1.1 is not allowed.
         may_agree = self._only or origin.scheme == "https"
         if may_agree and self._clock.monotonic() >= self._http1_until.get(origin, 0.0):
             try:

@@ -128,7 +128,7 @@ class Recovery:
                 return self._count(fault)
             case Verdict.TOO_SOON:
                 self._count_refusal(fault)
-                # Kinesis counts the 5 s from the last subscription, which an earlier run may have made.
+                # Try again soon: Kinesis counts the 5 s from the last subscription, which an earlier run may have made.
                 return self._limits.between_calls
             case Verdict.NOT_ACTIVE:
                 self._count_refusal(fault)
@@ -196,7 +196,7 @@ class Recovery:
                 ) from fault.error
             return self._count(found)
         if self._shard_id not in listed:
-            # Shard ids grow and are never reused.
+            # Shard ids grow and are never reused, so a higher id is that of an earlier stream, or too new.
             if self._shard_id > max(listed, default=""):
                 if position.sequence_number is not None:
                     raise replaced(self._stream, self._shard_id, position, source) from fault.error

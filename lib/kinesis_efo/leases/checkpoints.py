@@ -167,7 +167,7 @@ class Checkpoints:
         self._clean_soon()
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """Return the `read_until` of a shard's row, in epoch seconds; None if it has none, or if it does not hold for `position`."""
+        """Return the `read_until` of a shard's row, in epoch seconds; None if the row has none, or if it does not hold for `position`."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         known = row is not None and row.position is not None and position.reaches(row.position)
         return row.read_until if row is not None and known else None

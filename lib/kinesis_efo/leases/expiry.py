@@ -14,7 +14,7 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A row as last seen, the times at which its owner was first seen and the row last changed, and whether it has left the table."""
+    """A row as last seen, the times at which its owner was first seen and the row last changed, and whether the row has left the table."""
 
     lease: Lease
     owner_since: float

@@ -157,7 +157,7 @@ class SharedRun:
                 return
             link.leave()
             if self._where is not None:
-                # A task's call that takes long must not block the end.
+                # Use a thread, because a task's call that takes long must not block the end.
                 closing = threading.Thread(target=self._where.shutdown, daemon=True)
                 closing.start()
                 closing.join(_CLOSING_SECONDS)

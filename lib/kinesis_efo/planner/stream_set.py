@@ -25,7 +25,7 @@ class StreamSet:
 
     Args:
         manifest: The manifest with these streams only.
-        drop: Whether to continue without streams that only the checkpoint has. If the query reads none of its streams, it fails anyway.
+        drop: Whether to continue without streams that only the checkpoint has. A query that reads none of them fails anyway.
     """
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:

@@ -272,7 +272,7 @@ def first_number(payload: bytes) -> int | None:
 
 def has_record(payload: bytes, number: int) -> bool:
     """Whether an event has the record with sequence number `number`. Searches the text (quotes within keys and data are escaped)."""
-    # Compiling a regular expression for each number would take longer than the search.
+    # Compile no regular expression for each number, because that would take longer than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:
         # If no name precedes the number, rfind's -1 stands for the start of the event, where there is no name either.

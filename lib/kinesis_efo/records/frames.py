@@ -83,7 +83,7 @@ class FrameDecoder:
 
     @property
     def _begun(self) -> bool:
-        """Whether Python is decoding a frame, because the core declined it or an earlier one of the same chunk."""
+        """Whether Python is decoding a frame, because the core declined this frame or an earlier one of the same chunk."""
         return bool(self._have or self._fault)
 
     def _feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:

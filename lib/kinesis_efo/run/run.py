@@ -257,7 +257,7 @@ class Run(LeaseListener):
         self._rows[stream] = rows
         for query in self.queries:
             query.lease_taken(stream, rows)
-        # A stopping run releases a lease that it has just taken, and would not stop a stream that begins now.
+        # Begin no stream in a run that is stopping, because nothing would stop the stream when the lease is released.
         if self.failure.error is None:
             self.fetching.begin(stream)
 

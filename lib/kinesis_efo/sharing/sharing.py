@@ -131,7 +131,7 @@ class Sharing:
     # -- which shards are read, and the claims on them
 
     def positions(self) -> dict[ShardKey, Position]:
-        """The shards that are read, each with a query's position: `SHARD_END` only if all queries that read the shard have reached that."""
+        """The shards that are read, each with the position of one of its queries; `SHARD_END` only if all of them have reached that."""
         found: dict[ShardKey, Position] = {}
         for query in self.queries:
             for key, position in (query.offset or {}).items():

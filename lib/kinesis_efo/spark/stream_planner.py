@@ -106,7 +106,7 @@ class StreamPlanner:
         begin, run = self._offsets.read(start), self._run.shared
         logged = self._offsets.read_begin(end) if first else None
         if logged is not None and dict(logged) != dict(begin):
-            # Spark does not log where micro-batch 0 begins. To repeat it, Spark asks for the initial offset again, which is another now.
+            # Spark does not log where micro-batch 0 begins. To repeat it, Spark asks again for the initial offset, which may have changed.
             begin = logged
             self._run.begin(planned, again=True)
         known, self._step = self._step, None

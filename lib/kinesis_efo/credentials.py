@@ -225,7 +225,7 @@ class _AsyncCredentials(_Watched):
 
 
 def _is_of_aws(error: Exception) -> bool:
-    """Whether a service or the network failed, and not a file, a program or a setting of this host."""
+    """Whether an error is one of AWS or the network, rather than of a file, a program or a setting of this host."""
     if isinstance(error, CredentialRetrievalError):
         return error.kwargs.get("provider") not in _OF_THIS_HOST
     is_file = isinstance(error, OSError) and error.filename is not None

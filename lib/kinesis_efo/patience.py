@@ -66,7 +66,7 @@ class Patience:
         self._random = random or Random().random
 
     async def call(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call `ask` until it succeeds or fails for good. If credentials have expired, try once more: files may have newer ones.
+        """Call `ask` until it succeeds or fails for good. If credentials have expired, try once more, because files may have newer ones.
 
         Raises:
             Exception: An error of `ask` that is not transient, or the first of the transient ones if they did not pass in time.

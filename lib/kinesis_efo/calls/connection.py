@@ -27,7 +27,7 @@ from kinesis_efo.hosts import LOOPBACK
 
 T = TypeVar("T")
 AT_MOST: Final = 4
-"""Maximum number of connections that are kept: a Python worker has tasks of all queries of a session. The oldest are closed first."""
+"""Maximum number of kept connections: several, because a Python worker has tasks of all queries. The oldest are closed first."""
 
 _CONNECT_SECONDS: Final = 5.0
 _LAST_CONNECT_SECONDS: Final = 20.0
@@ -207,7 +207,7 @@ class Connection:
                 return self._proven(connect_nearby(self._address.nearby, seconds), seconds)
             except OSError as error:
                 if self._address.certificate is None:
-                    # Without TLS, do not use the port: once the service has ended, any user of the host may listen there.
+                    # Without TLS, do not use the port, because any user of the host may listen there once the service has ended.
                     raise ConnectionError(f"by its Unix socket: {words(error)}") from None
         sock = socket.create_connection((host, self._address.port), seconds)
         if self._address.certificate is None:

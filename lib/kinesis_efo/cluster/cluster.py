@@ -227,7 +227,7 @@ class Cluster:
         return WhereReply(found, reply.there)
 
     def _is_apart(self, tasks: QueryTasks, key: ShardKey, position: Position) -> bool:
-        """Whether a task reads with the query's own fetcher, as it also does if the shared buffer has not reached the position yet."""
+        """Whether a task has to read with the query's own fetcher, also because the shared buffer has not reached the position yet."""
         if tasks.are_apart(key, position):
             return True
         if (buffer := self.found(key)) is None:

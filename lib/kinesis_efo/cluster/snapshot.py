@@ -26,7 +26,7 @@ class ShardSnapshot:
     Attributes:
         index: The events.
         behind: Milliseconds by which reading lags; None if unknown.
-        read_until: A time, epoch seconds: all records that arrived before it are before the end of the last event. None if unknown.
+        read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
         tip: The tip that the shard had when the fetcher began to read it; None if unknown.
         begun: Like the argument, but False once an event was dropped.
     """

@@ -177,7 +177,7 @@ class EventIndex:
         return _position(self._ends[index])
 
     def index_after(self, position: Position) -> int:
-        """The index of the first event after `position`, which must be covered."""
+        """The index of the first event after `position`, which the index must cover."""
         if position.is_end:
             return len(self._ends)
         if position.kind is not PositionKind.AFTER:

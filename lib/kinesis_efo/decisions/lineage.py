@@ -76,7 +76,7 @@ class Lineage:
 
     @property
     def outdated(self) -> bool:
-        """Whether an announced shard has an unknown parent: after a merge, the second parent may be newer than the list of shards."""
+        """Whether an announced shard has an unknown parent, such as the second parent of a merge that is newer than the list of shards."""
         return any(parent not in self._shards for child in self._announced for parent in self._shards[child].parents)
 
     def children(self, shard_id: str) -> list[str]:

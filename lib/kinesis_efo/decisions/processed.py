@@ -10,7 +10,7 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, lowe
 
 @dataclass(slots=True)
 class _Query:
-    """A query: its positions, also in ended shards, and the shards in which it has reached the table's position."""
+    """A query: its positions, also in ended shards, and the shards in which it has reached the lease table's position."""
 
     done: dict[ShardKey, Position] = field(default_factory=dict)
     counts: set[ShardKey] = field(default_factory=set)

@@ -79,7 +79,7 @@ def read_stream(
             KinesisEfoSource(checked).schema()
         else:
             register(spark)
-            # Name this program: the JVM of a Spark Connect server has sessions of several programs.
+            # Name this program, because the JVM of a Spark Connect server has sessions of several programs.
             if session := getattr(spark, "session_id", None):
                 given[PROGRAM] = session
         if listen(spark):

@@ -42,7 +42,7 @@ _KILLED_BY_SIGNAL: Final = re.compile(
 )
 """Matches the error of Hadoop if SIGINT or SIGTERM ended a program that it had started, such as `chmod` for a local file."""
 _SIGNAL_SECONDS: Final = 2.0
-"""Seconds to wait for the signal in this process: a signal to the process group may fail the query before this process gets it."""
+"""Seconds to wait for the signal in this process, because a signal to the process group may fail the query before."""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from kinesis_efo.driver.java import find_java
 from kinesis_efo.errors import KinesisEfoError, OptionsError
 
 _OURS: Final = re.compile(
-    # The message may have several lines: wrong options are one line each.
+    # The message may have several lines, because each wrong option has a line.
     r"^[ \t]*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(?P<message>\w+: .*(?:\n(?!\s|={3} ).+)*)",
     re.MULTILINE,
 )

@@ -260,7 +260,7 @@ class ShardRoom:
         reader is behind and another one has waited for `STARVING_SECONDS`, the event gets room and earlier events are kept, one event at a
         time. A reader that is behind and does not move for `CLAIM_SECONDS` does not count.
         """
-        # Hold nothing while waiting: two shards that wait for each other's room would wait for ever.
+        # Hold nothing while waiting, because two shards that wait for each other's room would wait for ever.
         self.release()
         waiting = self._account.wait(size + EVENT_OVERHEAD)
         if self._waits is not None:

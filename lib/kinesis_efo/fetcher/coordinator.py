@@ -29,7 +29,7 @@ class Coordinator(Protocol):
         """The error of a read that has waited `seconds` in vain for permission to read its shard."""
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """A time, epoch seconds by Kinesis' clock: all records that arrived before it are at or before `position`. None if unknown."""
+        """A time, epoch seconds by Kinesis' clock, before which no record after `position` arrived; None if unknown."""
 
 
 class ShardListener(Protocol):

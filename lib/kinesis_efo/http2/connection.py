@@ -426,7 +426,7 @@ class _Outbox:
 
     def open_window(self, stream_id: int, size: int) -> None:
         """Let the service send `size` more bytes of a stream."""
-        # First take the headers that open the stream from `h2`: the window update must come after them.
+        # First take the headers that open the stream from `h2`, because the window update must come after them.
         self._unsent += self._h2.data_to_send()
         self._unsent += WindowUpdateFrame(stream_id, window_increment=size).serialize()
         # Many readers wake up together; their updates are sent in one piece.

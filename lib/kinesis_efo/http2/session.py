@@ -40,7 +40,7 @@ TRANSPORTS: Final = ("auto", "http2", "http1")
 
 _TRIES: Final = 3
 _DECIDED_SECONDS: Final = 300.0
-# Headers that HTTP/2 has in another form, and those of one connection of HTTP/1.1, which HTTP/2 forbids.
+# Headers that HTTP/2 has in another form, and those about a connection of HTTP/1.1, which HTTP/2 forbids.
 _NOT_SENT: Final = frozenset(
     ("host", "accept-encoding", "connection", "transfer-encoding", "keep-alive", "upgrade", "te", "proxy-connection")
 )

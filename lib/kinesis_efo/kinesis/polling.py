@@ -111,7 +111,7 @@ class Pace:
         """Note a call at `now`, and return how many records it may ask for."""
         asked = self.limit
         self.next_call = now + self.call_seconds
-        # The next call asks for fewer, unless a response comes first: if this call fails, the network may be too slow for so many.
+        # The next call asks for fewer, unless a response comes first, because the network may be too slow for so many.
         self.limit = max(1, asked // 4)
         return asked
 

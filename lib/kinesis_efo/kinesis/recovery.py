@@ -206,7 +206,7 @@ class Recovery:
                 "gone (retention). Set kinesis-efo option 'failOnDataLoss' to false to go on without it"
             ) from fault.error
         if self._stream.polled:
-            # Stream and shard exist after all.
+            # The fault may pass, because stream and shard exist after all.
             return self._count(fault)
         return await self._find_consumer(fault, where)
 

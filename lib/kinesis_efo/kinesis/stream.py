@@ -328,7 +328,7 @@ class Stream:
                 await self._clock.sleep(delay)
 
     async def _waited(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Do the same as `_listed` for a call of `ask`, but retry transient errors: a start can wait for that."""
+        """Do the same as `_listed` for a call of `ask`, but retry transient errors, because a start can wait for that."""
         return await self._listed(self._patience.call(f"{operation} of stream {self.ref.name!r}", ask))
 
     async def _listed(self, listing: Awaitable[T]) -> T:

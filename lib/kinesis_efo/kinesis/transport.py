@@ -292,7 +292,7 @@ class _Connection:
         return HttpFacts("HTTP/1.1", tls_version(security))
 
     def pause(self) -> None:
-        """Stop receiving. With HTTP/2 there is nothing to do: the window stays closed while nothing is read."""
+        """Stop receiving. With HTTP/2 there is nothing to do, because the window stays closed while nothing is read."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 

@@ -88,7 +88,7 @@ class Checkpoints:
         identity: Returns the identity of the stream with a logical name.
         rate: Maximum number of writes per second, for all shards together.
         clock: Time.
-        read_until: Returns a time in epoch seconds: all records of a shard that arrived before that time lie at or before a position.
+        read_until: Returns a time, epoch seconds, before which no record of a shard after a position arrived; None if unknown.
         failure: Receives the error that ends the run.
         fetcher: Returns the name of a shard's fetcher, which rows have only as information; None if the run has only one fetcher.
     """

@@ -65,7 +65,7 @@ class Observer:
         return now - heartbeat.changed_at >= self._timeout or heartbeat.lease.owner in self._ended
 
     def expires_at(self, heartbeat: Heartbeat) -> float:
-        """Return the time at which the row's lease expires if the row does not change before."""
+        """Return the time at which the row's lease expires if the row does not change before then."""
         return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:

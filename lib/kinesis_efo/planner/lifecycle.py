@@ -1,6 +1,6 @@
 """Lets the process that Spark keeps for a stream reader end with its connection to Spark, not at a signal.
 
-When a query stops, Spark closes the connection and sends SIGTERM right after: the signal would end the process before `stop()`
+When a query stops, Spark closes the connection and sends SIGTERM right after. This signal would end the process before `stop()`
 has released the leases. A signal to the whole process group (Ctrl-C in a terminal, YARN, systemd) may arrive while the driver
 still finishes its micro-batch.
 """

@@ -173,7 +173,7 @@ class SharedRun:
             with self._program.deciding(self._check):
                 if (link := self._decided(streams)) is not None:
                     return link
-            # No run could be joined: it is ending or suspended.
+            # No run could be joined, because the present one is ending or suspended.
             if time.monotonic() >= give_up_at:
                 raise FetcherError(
                     f"another source of this Spark program has had the run of {', '.join(self._streams)} for {self._options.patience:.0f} s, "
@@ -246,7 +246,7 @@ class SharedRun:
 
     @property
     def _last_end(self) -> str:
-        """How the last process that this one has started ended, for messages; empty if unknown."""
+        """How the run's process that was started last has ended, for messages; empty if unknown."""
         return f" ({end})" if (end := self._ended()) else ""
 
     def _asked(self, call: Call[T]) -> T:

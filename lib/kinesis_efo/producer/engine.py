@@ -348,7 +348,7 @@ class Engine:
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
         if not news or known.distribution is not Distribution.KEYED:
-            # Get the traits, because there was no reshard. After a reshard, do not: an account may make only 20 such calls a second.
+            # Get the traits, because there was no reshard. After a reshard, do not, because an account has only 20 such calls a second.
             traits = await self._service.traits()
             shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)

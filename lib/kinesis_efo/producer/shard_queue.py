@@ -95,7 +95,7 @@ class Fifo:
 
 
 class PerKey(Fifo):
-    """A queue that keeps an order per partition key: a request has one record per key, as PutRecords may take only the later of two."""
+    """A queue that keeps the order per partition key. A request has one record per key, because Kinesis may take only the later of two."""
 
     def candidates(self) -> Iterable[Record]:
         keys: set[str] = set()

@@ -1,7 +1,7 @@
 """Splits KPL aggregates, which are Kinesis records that hold many user records.
 
 Format: magic, a protobuf message, its MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). The parser below reads only
-this message: the `protobuf` package would bring generated code and a version that PySpark and its users have to agree on. Lengths
+this message, because the `protobuf` package would bring generated code and a version that PySpark and its users have to agree on. Lengths
 are checked, and keys must keep to Kinesis' limit, so that the output stays in proportion to the input.
 """
 

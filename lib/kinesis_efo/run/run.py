@@ -67,7 +67,7 @@ class Fetching(Protocol):
         """The status of each shard of one stream; None: of all streams."""
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """A time, epoch seconds: all records that arrived before it are at or before `position`. None if unknown."""
+        """A time, epoch seconds, before which no record after `position` arrived; None if unknown."""
 
 
 class Planning(Protocol):

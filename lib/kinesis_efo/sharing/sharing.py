@@ -231,7 +231,7 @@ class Sharing:
             claims = [claim for each in self.queries if (claim := each.claim(key)) is not None and not claim.is_end]
             if claims and not self._covered(key, claims):
                 self.shared.begin_at(key, lowest(claims))
-        # The query shares no shard with others: restart the buffers that another query fills, so that these have to wait for room, too.
+        # The query shares no shard with others, so restart the buffers that another query fills. Then these have to wait for room, too.
         for key in max((other.holds_beside(query) for other in others), key=len):
             if (at := self._kept.get(key)) is not None:
                 self.shared.begin_at(key, at)

@@ -34,7 +34,7 @@ _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 32 << 20
 """The largest value that glibc accepts for `_MMAP_THRESHOLD`."""
 _frozen_in = 0
-"""The process in which `leave_imports_alone` was called. `gc.get_freeze_count` is no substitute: it takes longer than a small task."""
+"""The process in which `leave_imports_alone` was called. `gc.get_freeze_count` would take longer than a small task."""
 _tuned = False
 """Whether this process is a worker of `kinesis_efo.spark.daemon`."""
 

@@ -54,8 +54,8 @@ def watch(session: Any, clock: Clock) -> None:
     usual = session.get_component("credential_provider").load_credentials
 
     def anew() -> Any:
-        # A session keeps what it has read from the files, so a new session is needed. Like the old one, it takes its profile from the
-        # environment, because an explicit profile would override keys in the environment.
+        # A session keeps what it has read from the files, so a new session is needed.
+        # Name no profile in it, because an explicit profile would override keys in the environment.
         return type(session)().get_credentials()
 
     async def load_async() -> Any:

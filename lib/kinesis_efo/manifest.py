@@ -184,7 +184,7 @@ class _Reader:
         return value if isinstance(value, dict) else {}
 
     def lease_table(self, data: Mapping[str, Any]) -> str:
-        # `manifest show --json` prints the name of the table without an object around it.
+        # Accept the name alone, because `manifest show --json` prints it without an object around it.
         given = data.get("leaseTable")
         if isinstance(given, str):
             return self.text(data, "leaseTable")

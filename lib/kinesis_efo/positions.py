@@ -305,7 +305,7 @@ class Offset(Mapping[ShardKey, Position]):
 
     @property
     def has_ends(self) -> bool:
-        """Whether some of its shards are closed and read to their end."""
+        """Whether some of the offset's shards are closed and read to their end."""
         if self._has_ends is None:
             self._has_ends = SHARD_END in self._positions.values()
         return self._has_ends
@@ -320,7 +320,7 @@ class Offset(Mapping[ShardKey, Position]):
     ) -> Offset:
         """Return the offset after a micro-batch that begins at this one; this offset itself if no position has changed.
 
-        Spark treats a different text as a new micro-batch, so last records and marks alone must not change it.
+        Spark treats a different text as a new micro-batch, so last records and marks alone must not change the text.
 
         Args:
             positions: The new positions.

@@ -106,7 +106,7 @@ class ShardSnapshot:
             now: Monotonic time, seconds.
 
         Returns:
-            Their bytes.
+            The bytes of the events.
         """
         size = 0
         for event in events:

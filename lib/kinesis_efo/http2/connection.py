@@ -256,8 +256,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def ended(self, stream_id: int) -> None:
         if stream_id in self._responses:
-            # End the stream in `h2`, too, because `h2` counts the open streams. Empty trailers do that without a check of
-            # content-length against the data, which `h2` has not seen.
+            # End the stream in `h2`, too, because `h2` counts the open streams.
+            # Use empty trailers, because `h2` would otherwise check the content-length against data that it has not seen.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:

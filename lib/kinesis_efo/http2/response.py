@@ -142,8 +142,8 @@ class Response:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # Copied, because the next bytes are received into the same buffer. Small chunks are joined, because each has an overhead
-            # in memory, which the window does not bound.
+            # Copy the bytes, because the next ones are received into the same buffer.
+            # Join small chunks, because each has an overhead in memory, which the window does not bound.
             if self._chunks and len(self._chunks[-1]) + size <= _CRUMBS:
                 self._chunks[-1] += bytes(piece)
             else:

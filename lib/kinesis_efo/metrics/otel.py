@@ -74,7 +74,7 @@ class Telemetry:
             flushing.join(_FLUSH_SECONDS)
 
     def close(self) -> None:
-        """Shut down the SDK that this library has set up, with its threads."""
+        """Shut down the SDK and its threads, if this library has set it up."""
         if self._own is not None:
             self._own.shutdown()
 

@@ -108,7 +108,7 @@ class Engine:
     def make_records(self, given: Iterable[Given], positions: Iterable[int] | None = None) -> Iterator[list[Record]]:
         """Do the same as `make_record`, in batches. If a record is refused, the records before it are yielded before the error.
 
-        `positions` are the numbers of the records, for messages; None: all records of this producer are counted.
+        `positions` are the numbers of the records, for messages; None: counted over all records of this producer.
         """
         rest = iter(given)
         numbers = self._positions if positions is None else iter(positions)

@@ -95,7 +95,7 @@ class StreamPlanner:
         return self._offsets.to_dict(position, begin)
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
-        """The tasks of a micro-batch. With `start == end` there are none: Spark 4.0 only tells the query's position in that way."""
+        """The tasks of a micro-batch. None with `start == end`, because Spark 4.0 calls this only to tell the query's position."""
         planned = self._planned = self._offsets.read(end)
         if start == end:
             return []
@@ -325,7 +325,7 @@ class Triggers:
         self._others_have_rows = False
 
     def begin(self) -> bool:
-        """Note that a trigger begins. Returns whether not to wait for data, because the last one had rows of other sources only."""
+        """Note that a trigger begins. Returns whether not to wait for data, because the last trigger had rows of other sources only."""
         self._asked += 1
         hurry = self._others_have_rows
         self._others_have_rows = self.had_nothing = False

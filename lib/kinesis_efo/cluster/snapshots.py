@@ -16,7 +16,7 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class ShardSnapshots:
-    """Has a snapshot of each reported shard; implements `Buffers`.
+    """Keeps a snapshot of each reported shard; implements `Buffers`.
 
     Args:
         clock: Time.

@@ -46,7 +46,7 @@ class OpenSubscription:
         else:
             if not self.timed_out:
                 return event
-        # The timer closed the connection; the connection's own error would mislead.
+        # The timer closed the connection, so the connection's own error would mislead. Raise this one instead.
         raise TimeoutError(f"no event for {self._limits.silence:g} s")
 
     def expect_event(self) -> None:

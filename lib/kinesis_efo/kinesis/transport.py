@@ -301,7 +301,7 @@ class _Connection:
             self._transport.resume_reading()
 
     def expect(self, size: int) -> None:
-        """Let the server send `size` bytes without a pause. With HTTP/1.1 there is nothing to do."""
+        """Let the server send `size` more bytes, for which room was taken. With HTTP/1.1 there is nothing to do."""
         if self._body is not None:
             self._body.expect(size)
 

@@ -70,7 +70,7 @@ class SinkOptions:
 
 
 def _bounded(setting: str, parse: Callable[[str], float]) -> Callable[[str], float]:
-    """Make a parser of an option that enforces the bounds of a producer setting."""
+    """Make a parser that also enforces the bounds of a producer setting."""
     least, most, _ = BOUNDS[setting]
     return read.bounded(parse, least, most)
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 _NAME: Final = "[a-zA-Z0-9_.-]{1,128}"
-# The JSON schema of manifests also has these patterns, and \w and \d have other meanings in other languages.
+# Without \w and \d, because the JSON schema of manifests has these patterns, too, and \w and \d depend on the language.
 _WORD: Final = "[a-zA-Z0-9_-]+"
 _ACCOUNT: Final = "[0-9]{12}"
 
@@ -39,7 +39,7 @@ class StreamIdentity(NamedTuple):
     created: int | None = None
 
     def differs(self, other: StreamIdentity) -> bool:
-        """Whether the two are certainly not the same stream."""
+        """Whether this and `other` are certainly not the same stream."""
         known = self.created is not None and other.created is not None
         return self.arn != other.arn or (known and self.created != other.created)
 

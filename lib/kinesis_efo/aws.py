@@ -85,10 +85,10 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
     if not begins and "text/html" not in response_dict["headers"].get("content-type", ""):
         return
     if status >= 500:
-        response_dict["body"] = b""  # the SDK retries, and then names the status without the page
+        response_dict["body"] = b""  # so that the SDK retries, and its error has the status without the page
         return
     if hasattr(body, "close"):
-        body.close()  # a stream, which the caller will not get
+        body.close()  # the caller will not get this stream
     raise ResponseParserError(
         f"{operation_model.name} was answered with an HTML page (HTTP status {status}), which AWS does not send: "
         "a captive portal or a proxy is in between. Sign in to the network, or correct the proxy or the endpoint"
@@ -98,7 +98,7 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
     """Raise an error for a request of another service to Kinesis' endpoint, because that endpoint's own error would mislead."""
     host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
-    # Only a name with a region after it, because a bucket may be called kinesis, too.
+    # Match only a name that a region follows, because a bucket may be called kinesis, too.
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
     if service != "kinesis" and its and host.endswith(domains_of_aws()):
         raise ConfigurationError(
@@ -118,7 +118,7 @@ def prepared(session: SessionT) -> SessionT:
 class SyncClients:
     """Makes botocore clients (boto3's are the same), for single calls such as loading the manifest.
 
-    It reads configuration and credentials only when the first client is made, because a manifest in a file needs none.
+    Configuration and credentials are read only when the first client is made, because a manifest in a file needs none.
 
     Args:
         settings: Region, endpoint and role.
@@ -142,7 +142,7 @@ class SyncClients:
     @cached_property
     def region(self) -> str | None:
         """The region of the clients; None if there is none."""
-        # botocore reads only AWS_DEFAULT_REGION; all other SDKs read AWS_REGION, and AWS' command line prefers it.
+        # AWS_REGION comes first, as in all other SDKs and in AWS' command line; botocore itself reads only AWS_DEFAULT_REGION.
         configured = os.environ.get("AWS_REGION") or self._core.get_config_variable("region")
         return self._given_region or configured
 
@@ -212,7 +212,7 @@ class AsyncClients:
         session = await self._ready()
         given = config or AioConfig()
         merged = AioConfig(**CONTROL_CONFIG).merge(given)
-        # Before version 3.7, aiobotocore's `merge` left out the settings that botocore does not have.
+        # Set this again, because aiobotocore's `merge` before version 3.7 leaves out the settings that botocore does not have.
         merged.connector_args = given.connector_args
         merged.http_session_cls = HttpSession if given.http_session_cls is AIOHTTPSession else given.http_session_cls
         client: AbstractAsyncContextManager[Any] = session.create_client(

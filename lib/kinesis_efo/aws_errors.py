@@ -74,7 +74,7 @@ class Cause(Enum):
 
     @property
     def refused(self) -> bool:
-        """Whether credentials or policies are the cause, so waiting does not help."""
+        """Whether AWS refuses the credentials or a policy forbids the call. Waiting does not help then."""
         return self in (Cause.DENIED, Cause.UNRECOGNIZED, Cause.NO_CREDENTIALS)
 
 
@@ -165,7 +165,7 @@ _BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
         ),
         Cause.NO_CREDENTIALS,
     ),
-    # botocore's ConnectionError (refused, unresolved, timed out) is neither an HTTPClientError nor an OSError.
+    # botocore's ConnectionError (refused, unresolved, timed out) is listed because it is neither an HTTPClientError nor an OSError.
     ((HTTPClientError, BotoConnectionError, ResponseParserError, ParserError), Cause.PASSING),
     ((aiohttp.ClientError, OSError, EOFError, FrameError), Cause.PASSING),
     ((ParamValidationError, ValueError, BotoCoreError), Cause.UNSENT),
@@ -222,9 +222,9 @@ def message_of(error: Exception) -> str:
 
 
 def skew_of(error: Exception) -> float | None:
-    """Return the error of this machine's clock if AWS refused a signature because of it: seconds, negative if behind AWS' clock; else None.
+    """Return by how many seconds this machine's clock is ahead of AWS' clock, if AWS refused a signature because of that; else None.
 
-    The message has the time of the signature and AWS' time. The same happens to a request that was on its way for minutes.
+    AWS' message has the time of the signature and AWS' time. AWS also refuses a request that was on its way for minutes.
     """
     if code_of(error) not in _SIGNATURE_CODES or (times := _SIGNED.search(message_of(error))) is None:
         return None

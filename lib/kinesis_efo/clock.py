@@ -56,7 +56,7 @@ async def within(
     taken = False
     try:
         await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
-        # No await after this: if the caller were cancelled there, the result would be lost.
+        # Do not await after this, because the result would be lost if the caller were cancelled there.
         taken = task.done()
     finally:
         alarm.cancel()

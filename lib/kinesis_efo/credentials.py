@@ -54,8 +54,8 @@ def watch(session: Any, clock: Clock) -> None:
     usual = session.get_component("credential_provider").load_credentials
 
     def anew() -> Any:
-        # A session keeps what it has read from the files, so a new session is needed. Like the old one, it takes its profile from the
-        # environment, because an explicit profile would override keys in the environment.
+        # A session keeps what it has read from the files, so a new session is needed.
+        # Name no profile in it, because an explicit profile would override keys in the environment.
         return type(session)().get_credentials()
 
     async def load_async() -> Any:
@@ -220,12 +220,12 @@ class _AsyncCredentials(_Watched):
 
     async def get_account_id(self) -> Any:
         with self._moment.signing_in():
-            found = self._found.get_account_id()  # some of aiobotocore's credentials are botocore's
+            found = self._found.get_account_id()  # a coroutine only for some kinds of credentials
             return await found if isawaitable(found) else found
 
 
 def _is_of_aws(error: Exception) -> bool:
-    """Whether a service or the network failed, and not a file, a program or a setting of this host."""
+    """Whether an error is one of AWS or the network, rather than of a file, a program or a setting of this host."""
     if isinstance(error, CredentialRetrievalError):
         return error.kwargs.get("provider") not in _OF_THIS_HOST
     is_file = isinstance(error, OSError) and error.filename is not None

@@ -75,7 +75,7 @@ class ConsumerNotFoundError(SubscriptionError):
 
 
 class StreamReplacedError(SubscriptionError):
-    """The stream was deleted and created again under its name. Positions in the earlier stream mean nothing in the new one."""
+    """The stream was deleted and created again under the same name. Positions in the earlier stream mean nothing in the new one."""
 
 
 class ConsumerTakenOverError(SubscriptionError):

@@ -61,7 +61,7 @@ class Failure:
         self.adopt(stopped())
 
     def on_set(self, wake: Callable[[], None]) -> None:
-        """Register a function that is called as soon as there is an error, at once if there is one already."""
+        """Register a function that is called as soon as there is an error; immediately if there is one already."""
         if self.error is None:
             self._wakes.append(wake)
         else:

@@ -26,7 +26,7 @@ def parse_host(text: str) -> str:
         if getattr(address, "scope_id", None):
             raise ValueError(text)
         return str(address)
-    # A name cannot end in a number: such a text is an invalid address.
+    # A name cannot end in a number, so such a text is an invalid address.
     if not _NAME.fullmatch(host) or host.rstrip(".").rpartition(".")[2].isdecimal():
         raise ValueError(text)
     return host

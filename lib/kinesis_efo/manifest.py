@@ -71,12 +71,12 @@ class Manifest:
     @property
     def declared_by(self) -> str:
         """Where the resources are declared, for messages."""
-        if not self.environment:  # the options name the resources, without a manifest
+        if not self.environment:  # there is no manifest: the options name the resources
             return f"the deployment of the resources in {self.source}"
         return f"application {self.application!r} in environment {self.environment!r} (manifest {self.source})"
 
     def select(self, names: Sequence[str] | None) -> Manifest:
-        """Return the manifest with only the named streams; all of them for None."""
+        """Return the manifest with only the named streams, or with all streams if `names` is None."""
         if names is None:
             return self
         unknown = [name for name in names if name not in self.streams]
@@ -184,7 +184,7 @@ class _Reader:
         return value if isinstance(value, dict) else {}
 
     def lease_table(self, data: Mapping[str, Any]) -> str:
-        # `manifest show --json` prints the name of the table without an object around it.
+        # Accept the name alone, because `manifest show --json` prints it without an object around it.
         given = data.get("leaseTable")
         if isinstance(given, str):
             return self.text(data, "leaseTable")

@@ -1,4 +1,4 @@
-"""The mark of a checkpoint: an id and a count of micro-batches. A pure value.
+"""The mark of a checkpoint: an id and a count of micro-batches.
 
 Spark does not tell a data source the path of its checkpoint or the id of its query. So the offsets in a checkpoint have an id of their own.
 """

@@ -20,14 +20,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_WORD_SECONDS: Final = 5.0
-"""Seconds from the begin of a wait to the first warning about it."""
+"""Seconds from the beginning of a wait to the first warning about it."""
 NEXT_WORD_SECONDS: Final = 30.0
 """Seconds between later warnings."""
 
 _PASSING: Final = (
     Cause.PASSING,
     Cause.CREDENTIALS_UNREACHABLE,
-    # A stream was just created. ListShards may have this error even after DescribeStream called the stream ACTIVE.
+    # For a stream that was just created, ListShards may return this error even after DescribeStream called the stream ACTIVE.
     Cause.IN_USE,
 )
 
@@ -66,7 +66,7 @@ class Patience:
         self._random = random or Random().random
 
     async def call(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call `ask` until it succeeds or fails for good. If credentials have expired, try once more: files may have newer ones.
+        """Call `ask` until it succeeds or fails for good. If credentials have expired, try once more, because files may have newer ones.
 
         Raises:
             Exception: An error of `ask` that is not transient, or the first of the transient ones if they did not pass in time.

@@ -1,4 +1,4 @@
-"""Positions in shards, Spark offsets that consist of them, and the ranges between two offsets. Pure values."""
+"""Positions in shards, Spark offsets that consist of them, and the ranges between two offsets."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Position(NamedTuple):
 
     @property
     def sequence_number(self) -> int | None:
-        """Its sequence number; None for kinds without one."""
+        """The sequence number of the position; None for kinds without one."""
         return self.value if self.kind in (PositionKind.AFTER, PositionKind.INSIDE) else None
 
     @property
@@ -227,8 +227,8 @@ class OffsetDocument(msgspec.Struct):
 class Offset(Mapping[ShardKey, Position]):
     """The positions of a query in all its shards, as stored in Spark's offset log.
 
-    A position need not be the sequence number of a record. So an offset also has the number of the last record in each shard of which its
-    micro-batch has records. Offsets of earlier versions have neither these numbers nor the mark, and earlier versions ignore both.
+    A position need not be the sequence number of a record. So an offset also has the sequence number of the last record in each shard
+    of which its micro-batch has records. Offsets of earlier versions have neither these numbers nor the mark; such versions ignore both.
 
     Args:
         positions: How far each shard has been read.
@@ -305,7 +305,7 @@ class Offset(Mapping[ShardKey, Position]):
 
     @property
     def has_ends(self) -> bool:
-        """Whether some of its shards are closed and read to their end."""
+        """Whether some of the offset's shards are closed and read to their end."""
         if self._has_ends is None:
             self._has_ends = SHARD_END in self._positions.values()
         return self._has_ends
@@ -320,7 +320,7 @@ class Offset(Mapping[ShardKey, Position]):
     ) -> Offset:
         """Return the offset after a micro-batch that begins at this one; this offset itself if no position has changed.
 
-        Spark treats a different text as a new micro-batch, so last records and marks alone must not change it.
+        Spark treats a different text as a new micro-batch, so last records and marks alone must not change the text.
 
         Args:
             positions: The new positions.
@@ -423,7 +423,7 @@ class Offset(Mapping[ShardKey, Position]):
 
 
 def sources_of(data: Mapping[str, object]) -> dict[str, str]:
-    """Return the ARNs from which the streams of an offset were read, by logical name; empty if the offset does not have them."""
+    """Return, by logical name, the ARN from which each stream of an offset was read; empty if the offset has no ARNs."""
     return msgspec.convert(data.get("sources", {}), dict[str, str])
 
 

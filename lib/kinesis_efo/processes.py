@@ -59,7 +59,7 @@ def read_stat(pid: int | str, proc: Path = _PROC) -> Stat | None:
         text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name in parentheses may contain anything, even parentheses and spaces.
+    # Split after the last parenthesis, because the name in parentheses may contain anything, even parentheses and spaces.
     fields = text.rpartition(")")[2].split()
     return Stat(fields[0], fields[1], fields[19]) if len(fields) > 19 else None
 
@@ -85,7 +85,7 @@ class PrivateDirectory:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
         try:
-            # Another user may have created this name in the directory for temporary files, even as a link.
+            # Follow no link, because another user may have created this name in the directory for temporary files.
             self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except NotADirectoryError:
             raise _refused(path, "it is a link or a file") from None

@@ -145,7 +145,7 @@ def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None
 
 
 def _send_whole(request: Any, **_: Any) -> None:
-    """Let aiohttp send the body in one piece. It would warn of more than 1 MiB of bytes, and would read a file piecemeal in a thread pool.
+    """Let aiohttp send the body in one piece. It would otherwise warn of more than 1 MiB of bytes, or read a file piecemeal in threads.
     The request is already signed, including its Content-Length."""
 
     async def whole(body: bytes) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Decides which rows belong to a stretch of a shard, and when all of them were read. Pure."""
+"""Decides which rows belong to a stretch, which is a part of a shard, and when all of them were read. Does no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kinesis_efo.records.arrivals import last_arrival
 from kinesis_efo.records.events import Event
 
 DISORDER_MS: Final = 2_000
-"""Reading begins this many milliseconds before a start time and ends this many after an end time: arrival times need not ascend in a shard."""
+"""Reading begins this many milliseconds before a start time and ends this many after an end time, because arrival times need not ascend."""
 
 SETTLED_SECONDS: Final = 1.0
 """This many seconds after a given time, all records that arrived before that time can be read."""
@@ -57,7 +57,7 @@ class Completion:
     def _is_settled(self, server_time: float) -> bool:
         """Whether no more records of the stretch can arrive after a response of this time."""
         until = self._stretch.until
-        # If the end is not a time, it was known when the read was planned, and newer records have higher sequence numbers.
+        # An end that is not a time is settled: it was known when the read was planned, and newer records have higher sequence numbers.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
 
     def _is_reached(self, event: Event) -> bool:
@@ -95,7 +95,7 @@ def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
     extremes = pc.min_max(times).as_py()
     if not len(times) or (extremes["min"] >= since and extremes["max"] < until):
         return batch
-    # pa.scalar() would import an installed pandas.
+    # Do not use pa.scalar(), because it would import an installed pandas.
     first, end = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(array("q", [since, until]))])
     return batch.filter(pc.and_(pc.greater_equal(times, first), pc.less(times, end)))
 

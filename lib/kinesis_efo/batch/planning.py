@@ -55,10 +55,10 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
 
     `here` is whether the read was loaded on this machine, so that the error of the clock that made the tip is known.
     """
-    # The error in whole seconds, so that two actions on one DataFrame, which measure it separately, see the same rows.
+    # Round the error to seconds, so that two actions on one DataFrame, which measure the error separately, see the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
     if here and clock.skew < 0:
-        # The largest possible error, so that all records that were acknowledged before the read was loaded lie before the tip.
+        # Take the largest possible error, so that all records that were acknowledged before the read was loaded lie before the tip.
         off = -ceil(clock.latest - clock.here)
     corrected = tip.value - 1000 * off
     too_late = corrected / 1000 > clock.latest + SKEW_SECONDS
@@ -95,7 +95,7 @@ async def plan(
         planners = [StreamPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]
         planned = await asyncio.gather(*(each.plan(shards) for each, shards in zip(planners, listed, strict=True)))
         found = [stretch for stretches in planned for stretch in stretches]
-        # Kinesis would refuse a start in its future.
+        # Wait for the latest start, because Kinesis would refuse a start in its future.
         newest = max((stretch.since or 0 for stretch in found), default=0)
         await clock.sleep(min(SKEW_SECONDS, max(0.0, newest / 1000 - clock.time())))
     return found
@@ -182,7 +182,7 @@ class StreamPlanner:
         )
 
     def _check_starts(self, shards: Mapping[str, Shard]) -> None:
-        # Shard ids grow and are never reused. A missing id below the newest was trimmed.
+        # Shard ids grow and are never reused, so a missing id below the newest is that of a trimmed shard.
         newest = max(shards, default="")
         for shard_id in self._starts:
             if shard_id not in shards:
@@ -210,7 +210,7 @@ class StreamPlanner:
                 )
 
     async def _within_retention(self) -> Position:
-        """Return the start of the stream. Replaces times before the horizon with the horizon, also in `_starts`."""
+        """Return the start of the read. Replaces times before the horizon with the horizon, also in `_starts`."""
         times = [
             position for position in (self._start, *self._starts.values()) if position.kind is PositionKind.AT_TIMESTAMP
         ]
@@ -243,7 +243,7 @@ class StreamPlanner:
         return await explained(listing, self._ref, self._source)
 
     async def _open_at(self, position: Position, margin: float) -> list[str] | None:
-        """List the shards that were open at a time; None if that is not known, or if all may have been open, at a recent time."""
+        """List the shards that were open at a time; None if that is not known, or if the time is so recent that all may have been open."""
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:
             return None
@@ -292,7 +292,7 @@ def _shown(position: Position) -> str:
 
 
 def _time(epoch: float) -> str:
-    # Times from options are in the calendar's range, and sequence numbers have 36 bits of seconds.
+    # This cannot fail: times from options are in the calendar's range, and those in sequence numbers have 36 bits of seconds.
     return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -259,10 +259,10 @@ class Reading:
                     group.create_task(self._read_one(clients, each, portions.put)) for each in self._progress.values()
                 ]
             for task in tasks:
-                # A task group ignores a task that was cancelled from within, although that task's rows are missing.
+                # Raise here, because a task group ignores a task that was cancelled from within, although that task's rows are missing.
                 task.result()
         except asyncio.CancelledError:
-            # The consumer of the queue has stopped, and the queue may have no room for the None at its end.
+            # Make room for the None at the end of the queue, because the consumer of the queue has stopped.
             if portions.full():
                 portions.get_nowait()
             raise

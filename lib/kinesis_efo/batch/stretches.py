@@ -1,4 +1,4 @@
-"""Decides which part of each shard, a stretch, a batch read reads. Pure.
+"""Decides which part of each shard (its stretch) a batch read covers. Does no I/O.
 
 A stretch of time is half open, and the arrival time of a row decides whether it belongs to the stretch. So reads of `[8:00, 9:00)` and
 `[9:00, 10:00)` together have each row of the two hours once, even if Kinesis finds a time inexactly, or parents and children overlap.
@@ -135,7 +135,7 @@ def _finishes(ordered: list[Shard], lineage: Lineage, end: Side) -> dict[str, Po
 
 
 def _earliest(positions: Collection[Position]) -> Position:
-    """Return where a child begins, given the starts of its parents: at the earliest of these if they are times, else at its first record."""
+    """Return where a child begins, given the starts of its parents: at the earliest if they are times, else at the child's first record."""
     if all(position.kind is PositionKind.AT_TIMESTAMP for position in positions):
         return min(positions, key=lambda position: position.value)
     return TRIM_HORIZON

@@ -97,7 +97,7 @@ class Listening:
                 if error.errno not in _NO_IPV6:
                     raise
             return _server(EVERY_ADDRESS, port, socket.AF_INET)
-        # A name may have several addresses. Use only the first: with port 0, each would get another port.
+        # A name may have several addresses. Use only the first, because with port 0, each would get another port.
         family, *_, (address, *_) = socket.getaddrinfo(self.bind, port, type=socket.SOCK_STREAM)[0]
         return _server(str(address), port, family)
 

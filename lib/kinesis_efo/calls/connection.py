@@ -27,11 +27,11 @@ from kinesis_efo.hosts import LOOPBACK
 
 T = TypeVar("T")
 AT_MOST: Final = 4
-"""Maximum number of connections that are kept: a Python worker has tasks of all queries of a session. The oldest are closed first."""
+"""Maximum number of kept connections: several, because a Python worker has tasks of all queries. The oldest are closed first."""
 
 _CONNECT_SECONDS: Final = 5.0
 _LAST_CONNECT_SECONDS: Final = 20.0
-"""Seconds for the last address: longer, because a machine under load answers late, and there is no other address to try."""
+"""Seconds to connect to the last address: more, because a machine under load answers late, and there is no other address to try."""
 _SEND_SECONDS: Final = 20.0
 
 _reached: dict[tuple[str, ...], str] = {}
@@ -72,7 +72,7 @@ class ConnectionCache:
 
     def forked(self) -> None:
         """Close the connections in this process, which was just forked; they stay open in the parent process."""
-        # Another thread of the parent may have held the lock during the fork.
+        # Use a new lock, because another thread of the parent may have held the old one during the fork.
         self._lock = threading.Lock()
         self.close()
 
@@ -156,7 +156,7 @@ class Connection:
     def call(self, request: Request, body: bytes, seconds: float) -> tuple[Wire, Frame]:
         """Make a call, and wait at most `seconds` for the reply; returns the connection, and the first frame of the reply.
 
-        A call is sent again if an open connection is broken, so it may arrive twice. Raises the errors that `translated` translates.
+        A call is sent again if an open connection is broken, so it may arrive twice. Call this within `translated`.
         """
         head = msgspec.json.encode(request)
 
@@ -171,7 +171,7 @@ class Connection:
             try:
                 return ask(self._wire)
             except LostError:
-                # The service may have closed it long ago: connect again.
+                # The service may have closed the connection long ago, so connect again.
                 self.drop()
         return ask(self._connected())
 
@@ -202,12 +202,12 @@ class Connection:
 
     def _connect(self, host: str, seconds: float) -> Wire:
         if host == LOOPBACK and self._namespace == self._address.namespace and self._address.nearby:
-            # A Unix socket costs half as much as TCP, and needs no TLS.
+            # Prefer the Unix socket, because it costs half as much as TCP and needs no TLS.
             try:
                 return self._proven(connect_nearby(self._address.nearby, seconds), seconds)
             except OSError as error:
                 if self._address.certificate is None:
-                    # Without TLS, do not use the port: once the service has ended, any user of the host may listen there.
+                    # Without TLS, do not use the port, because any user of the host may listen there once the service has ended.
                     raise ConnectionError(f"by its Unix socket: {words(error)}") from None
         sock = socket.create_connection((host, self._address.port), seconds)
         if self._address.certificate is None:

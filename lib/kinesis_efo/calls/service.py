@@ -75,7 +75,7 @@ class Call:
 
     @property
     def gone(self) -> bool:
-        """Whether the caller has gone. It sends nothing before it has the reply, so anything unread is the end of the connection."""
+        """Whether the caller has gone. A caller sends nothing before it has the reply, so anything unread is the end of the connection."""
         return self._wire.speaks or self._wire.unheard
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = ()) -> None:
@@ -151,7 +151,7 @@ class Service:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Accept no more calls, and close all connections after running calls have had a moment to end. May be called again."""
+        """Accept no more calls, wait up to `_GRACE_SECONDS` for running calls, and close all connections. May be called again."""
         with self._lock:
             self._stopping = True
             idle = [*self._idle, *self._strangers]
@@ -186,7 +186,7 @@ class Service:
             try:
                 sock, _ = listening.accept()
             except OSError:
-                # For example, the process cannot open more files. The caller waits meanwhile.
+                # Try again, because the process may only have too many open files now. The caller waits meanwhile.
                 time.sleep(_PAUSE_SECONDS)
                 continue
             try:
@@ -297,7 +297,7 @@ class Service:
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
         """Handle the call `name` of a task or a fetcher; returns the reply, or None if the reply was sent in parts."""
         if self._more is not None:
-            # Not cancelled if the caller has gone, because the caller may make this call again.
+            # Do not cancel this if the caller has gone, because the caller may make the call again.
             answer = self.run(None, self._more(name, body))
             if answer is not None:
                 return answer

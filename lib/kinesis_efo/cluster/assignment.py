@@ -20,7 +20,7 @@ from kinesis_efo.positions import Position, ShardKey
 class Assignment:
     """The coordinator of a fetcher outside the run's process; `failure` is the error that ended the fetcher.
 
-    `ask` sends a report at once, to find out whether the run still knows this fetcher; see `heard`.
+    `ask` sends a report immediately, to find out whether the run still knows this fetcher; see `heard`.
     """
 
     def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
@@ -63,7 +63,7 @@ class Assignment:
 
     @property
     def next_expiry(self) -> float:
-        """The time until which all streams may be read, monotonic seconds."""
+        """The first time at which reading a stream has to stop unless the run replies, monotonic seconds; infinity if there is none."""
         return min(self._until.values(), default=inf)
 
     # -- what the fetcher asks
@@ -72,7 +72,7 @@ class Assignment:
         return shard in self._shards and self._clock.monotonic() < self._until.get(shard.stream, -inf)
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait for the reply to a request that is sent from now on: a fetcher that was cut off or suspended may have lost the shard."""
+        """Wait for the reply to a new request, because a fetcher that was cut off or suspended may have lost the shard."""
         now = self._clock.monotonic()
         while self._heard_at < now or not self.may_read(shard):
             self._ask()

@@ -63,7 +63,7 @@ class Assignments:
         new = {key: position for key, position in positions.items() if key not in self.reached and not position.is_end}
         if not (new or self._withheld):
             return
-        # A fetcher may still read a shard that `end` has removed, and would continue at its old position.
+        # Close shards that a fetcher still reads after `end` has removed them, because it would continue at its old position.
         still_read = frozenset(key for key in new if self._members.owner(key) is not None)
         self.reached |= new
         self._snapshots.begin(new)
@@ -79,7 +79,7 @@ class Assignments:
         self.share()
 
     def end(self, key: ShardKey) -> None:
-        """Stop reading a shard. Its fetcher learns that when the shards of the fetcher change the next time."""
+        """Stop reading a shard. Its fetcher learns that with the next change of the fetcher's shards."""
         del self.reached[key]
         self._snapshots.end(key)
 
@@ -172,7 +172,7 @@ class Assignments:
     # -- changes
 
     def share(self) -> None:
-        """Distribute the shards to the fetchers according to the shards' rates."""
+        """Distribute the shards to the fetchers according to each shard's bytes per second."""
         before = {key: self._members.owner(key) for key in self.reached}
         self._members.share(self._rates.weights(self.reached), withheld=self._not_read())
         for key, owner in before.items():
@@ -194,7 +194,7 @@ class Assignments:
         self._rates.add(key, size)
 
     def measure(self) -> bool:
-        """Update the shards' rates if that is due; returns whether it was."""
+        """Compute each shard's bytes per second anew if that is due; returns whether it was."""
         return self._rates.tick(self._clock.monotonic())
 
     def lose(self, name: str) -> None:

@@ -41,7 +41,7 @@ _PATIENCE: Final = 6
 """Multiple of `leaseTimeout` after which a query without a fetcher fails."""
 
 _PROBE_SECONDS: Final = 1.5
-"""A fetcher asks at least once a second. If one has not asked for this long, its port is probed: that of a dead process is closed."""
+"""A fetcher asks at least once a second. If it has not asked for this long, its port is probed: the port of a dead process is closed."""
 
 
 class FetcherWatch:
@@ -87,7 +87,7 @@ class FetcherWatch:
                 failure.set(error)
 
     async def _ended(self) -> set[str]:
-        """The names of the late fetchers whose process has ended. All are probed at once, because each probe may take a second."""
+        """The names of the late fetchers whose process has ended. They are probed concurrently, because a probe may take a second."""
         late = self._assignments.silent(_PROBE_SECONDS)
         gone = await all_of(*(self._gone(member.address) for member in late))
         return {member.name for member, is_gone in zip(late, gone, strict=True) if is_gone}
@@ -179,7 +179,7 @@ class Cluster:
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
         self._joined += 1
         if self._joined > 1:
-            # The present queries may be further than the new one.
+            # From now on, a query may be before the start of a buffer, because the present queries may be further than the new one.
             self._snapshots.shared_by_several()
             self.assignments.shared = True
         return self.sharing.join(name, max_skew)
@@ -222,12 +222,12 @@ class Cluster:
         begins = zip(request.shards, request.after, reply.fetchers, strict=True)
         found = [self.home if self._is_apart(tasks, key, at) else there for key, at, there in begins]
         if request.tried is not None and found[0] == request.tried and not tasks.may_restart():
-            # The fetcher's reports do not say what its buffer has dropped for lack of room.
+            # Let this process read the range again: the fetcher's buffer may have dropped it for lack of room, which no report says.
             found[0] = self.home
         return WhereReply(found, reply.there)
 
     def _is_apart(self, tasks: QueryTasks, key: ShardKey, position: Position) -> bool:
-        """Whether a task reads with the query's own fetcher. It does so, too, if the shared buffer has not reached the position yet."""
+        """Whether a task has to read with the query's own fetcher, also because the shared buffer has not reached the position yet."""
         if tasks.are_apart(key, position):
             return True
         if (buffer := self.found(key)) is None:
@@ -238,7 +238,7 @@ class Cluster:
         return buffer.ends_before(position)
 
     def of(self, query: str) -> RangeSource:
-        """What the tasks of a query read from in the shards in which the query catches up."""
+        """The source from which the tasks of a query read the shards in which the query catches up."""
         return self.sharing.named(query).tasks
 
     # -- what the queries share

@@ -1,4 +1,4 @@
-"""Decides which fetcher of a run reads which shard. Pure: time is passed in.
+"""Decides which fetcher of a run reads which shard. Does no I/O; the time is passed in.
 
 A shard gets another fetcher only after its previous one is gone, or has confirmed that it closed the subscription.
 """
@@ -91,7 +91,7 @@ class Members(Generic[Address]):
         """Handle a fetcher's request for work; see `Member`.
 
         Args:
-            obeyed: The revision of its shards that it has applied; 0 if it reads nothing.
+            obeyed: The revision of its shards that the fetcher has applied; 0 if the fetcher reads nothing.
             now: Monotonic time, seconds.
         """
         member = self._members.get(name)
@@ -214,7 +214,7 @@ class FetcherSession:
         self._reports = 0
 
     def heard(self, number: int) -> None:
-        """Note the number of the last reply that the fetcher has received. If it missed a later one, all positions are sent again."""
+        """Note the number of the last reply that the fetcher has received. If it missed a later reply, all positions are sent again."""
         if number != self.number:
             self._told.clear()
 

@@ -20,7 +20,7 @@ class _Answer(Enum):
 
 
 async def nobody_listens(address: FetcherAddress) -> bool:
-    """Whether a fetcher's port is certainly closed. Takes at most a second, because all addresses are tried at once.
+    """Whether a fetcher's port is certainly closed. Takes at most a second, because all addresses are tried concurrently.
 
     A paused process keeps its port, and a process that is cut off does not answer: both may be alive. A single refusal is not enough,
     because the address of a container bridge, for example, may lead to another host. So no other address may accept or be silent.

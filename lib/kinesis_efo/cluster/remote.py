@@ -92,7 +92,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
 
 
 class PlannerLink:
-    """Calls the run from an event loop, with a thread and a connection for each of the two calls that may be made at once."""
+    """Calls the run from an event loop, with a thread and a connection for each of the two calls that may be made concurrently."""
 
     def __init__(self, address: FetcherAddress, secret: str) -> None:
         self._clients = PlannerClient(address, secret), PlannerClient(address, secret)
@@ -109,7 +109,7 @@ class PlannerLink:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads[number], call, client)
         except FetcherRefusedError as error:
-            # The port belongs to another run now.
+            # Report that the run does not answer, because its port belongs to another run now.
             raise FetcherUnreachableError(str(error)) from error
         except FetcherUnreachableError:
             client.close()

@@ -30,7 +30,7 @@ _RETRY_SECONDS: Final = 0.5
 
 
 class Planner(Protocol):
-    """The run, as its fetchers call it. Calls raise `FetcherUnreachableError` if the run does not answer."""
+    """The calls of a fetcher to its run. They raise `FetcherUnreachableError` if the run does not answer."""
 
     async def work(self, request: WorkRequest) -> Work:
         """Ask for work."""
@@ -148,7 +148,7 @@ class RemoteFetcher:
                 case _ if request.revision == self._assignment.revision:
                     await self._follow(work, asked_at)
                     done = work.number
-                # Otherwise the shards were given up meanwhile, and the reply is void.
+                # In any other case, the shards were given up meanwhile, and the reply is void.
 
     async def _follow(self, work: Work, asked_at: float) -> None:
         begin, end = self._assignment.follow(work, asked_at)
@@ -201,7 +201,7 @@ class RemoteFetcher:
         next_at = self._clock.monotonic()
         while True:
             if not self._reporter.waits:
-                # Positions of idle shards need not be reported at once.
+                # Wait for news before reporting, because positions of idle shards need not be reported immediately.
                 await within(self._clock, _WAIT_SECONDS, self._reporter.news.wait())
             if (early := next_at - self._clock.monotonic()) > 0:
                 await self._clock.sleep(early)

@@ -29,7 +29,7 @@ class _PlannerView:
 
 
 class Reporter:
-    """Collects what has happened in a fetcher since the last report; `news` is notified when a report should be sent at once.
+    """Collects what has happened in a fetcher since the last report; `news` is notified when a report should be sent soon.
 
     `ends` is the option `endingPosition`: if an end lies within an event, only the fetcher can find the last record before it.
     """

@@ -1,4 +1,4 @@
-"""Distributes the shards evenly to the fetchers, according to measured bytes a second, with few moves. Pure."""
+"""Distributes the shards evenly to the fetchers, according to measured bytes a second, with few moves."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ EVEN: Final = 1.1
 """Once shards are moved, they are moved until no fetcher's load is more than this many times the mean, if possible."""
 
 WORTH: Final = 1.4
-"""A shard moves only if the loads of the two fetchers differ by this many times its rate, so that noise does not move it back."""
+"""A shard moves only if the loads of the two fetchers differ by this many times its own load, so that noise does not move it back."""
 
 INTERVAL: Final = 10.0
-"""Seconds over which bytes are counted for a rate."""
+"""Seconds over which the bytes of a shard are counted, to compute its bytes per second."""
 
 _NEW: Final = 0.3
 _FLOOR: Final = 0.1
@@ -109,7 +109,7 @@ def _nearest(
 
 
 class Rates:
-    """Measures the rates of shards.
+    """Measures how many bytes per second each shard receives.
 
     Args:
         now: Monotonic time, seconds.
@@ -126,7 +126,7 @@ class Rates:
             self._bytes[shard] += size
 
     def tick(self, now: float) -> bool:
-        """Update the rates if that is due; returns whether it was.
+        """Compute the bytes per second anew if that is due; returns whether it was.
 
         Args:
             now: Monotonic time, seconds.
@@ -143,7 +143,7 @@ class Rates:
         return True
 
     def weights(self, shards: Iterable[ShardKey]) -> dict[ShardKey, float]:
-        """The cost of each shard: its rate, plus a part of the mean because idle shards have a cost, too. Forgets all other shards."""
+        """The cost of each shard: its bytes per second, plus a part of the mean, because idle shards cost, too. Forgets other shards."""
         self._rates = {shard: self._rates[shard] for shard in shards if shard in self._rates}
         found = {shard: self._rates.get(shard, 0.0) for shard in shards}
         floor = max(1.0, _FLOOR * sum(found.values()) / max(1, len(found)))

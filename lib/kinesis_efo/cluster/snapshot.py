@@ -1,4 +1,4 @@
-"""What the run knows of a shard's buffer in another process, from the reports of the shard's fetcher. Pure."""
+"""What the run knows of a shard's buffer in another process, from the reports of the shard's fetcher."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ShardSnapshot:
     Attributes:
         index: The events.
         behind: Milliseconds by which reading lags; None if unknown.
-        read_until: A time, epoch seconds: all records that arrived before it are before the end of the last event. None if unknown.
+        read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
         tip: The tip that the shard had when the fetcher began to read it; None if unknown.
         begun: Like the argument, but False once an event was dropped.
     """
@@ -65,7 +65,7 @@ class ShardSnapshot:
             self.index.vouch(news.lowest)
 
     def quiet(self, now: float) -> float:
-        """Seconds for which the shard seems to have had no more records, from the last report; 0 if it may have some.
+        """Seconds for which the shard seems to have had no more records, according to the last report; 0 if it may have some.
 
         Args:
             now: Monotonic time, seconds.
@@ -77,7 +77,7 @@ class ShardSnapshot:
         return self.index.ended or (self._seen_until is not None and self._seen_until >= since)
 
     def status(self, key: ShardKey, fetcher: str | None, now: float) -> ShardStatus:
-        """The status of the shard, from the last report.
+        """The status of the shard, according to the last report.
 
         Args:
             key: The shard.
@@ -106,7 +106,7 @@ class ShardSnapshot:
             now: Monotonic time, seconds.
 
         Returns:
-            Their bytes.
+            The bytes of the events.
         """
         size = 0
         for event in events:
@@ -118,7 +118,7 @@ class ShardSnapshot:
         return size
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """The sequence number of the last record of a range; None if the range has none, or it is unknown."""
+        """The sequence number of the last record of a range; None if there is none, or if it is unknown."""
         if self._before_end is not None and wanted.through == self._before_end[0]:
             return self._before_end[1] if wanted.after.precedes(self._before_end[1]) else None
         return self.index.last_up_to(wanted.through, wanted.after)

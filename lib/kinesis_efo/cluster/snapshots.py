@@ -1,6 +1,6 @@
 """What the run knows of the buffers in other processes, from the reports of the fetchers. Micro-batches are planned from it.
 
-It lives in the run's event loop.
+All of this happens in the run's event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 
 class ShardSnapshots:
-    """Has a snapshot of each reported shard; implements `Buffers`.
+    """Keeps a snapshot of each reported shard; implements `Buffers`.
 
     Args:
         clock: Time.
@@ -107,7 +107,7 @@ class ShardSnapshots:
         return max((held[owner] / max(1, budgets[owner]) for owner in held), default=0.0)
 
     def statuses(self, stream: str | None, fetcher_of: Callable[[ShardKey], str | None]) -> list[ShardStatus]:
-        """The status of each shard, from the last reports.
+        """The status of each shard, according to the last reports.
 
         Args:
             stream: Only the shards of this stream; None: all.

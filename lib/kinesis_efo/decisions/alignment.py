@@ -1,4 +1,4 @@
-"""Keeps the shards of a query together in arrival time: `maxShardSkew`. Pure.
+"""Keeps the shards of a query together in arrival time: `maxShardSkew`.
 
 Spark's watermark follows the newest event time of all shards. While a query reads a backlog, a shard with few records would move the
 watermark past unread records of other shards, and stateful operators would drop these records as late. So no micro-batch reads a
@@ -19,7 +19,7 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey
 logger = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 5.0
-"""Assumed error, in seconds, of the clock that says up to when a shard was read: this machine's, if the server does not send its time."""
+"""Assumed error, in seconds, of the clock that says up to when a shard was read: this machine's clock, if the server sends no time."""
 
 UNHEARD_SECONDS: Final = 60.0
 """A shard from which no event comes holds back the other shards for at most this many seconds."""
@@ -127,7 +127,7 @@ class Alignment:
     def _horizon(
         self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, EventIndex], others: float
     ) -> float:
-        """The latest arrival time that a shard may be read up to if these portions are read, epoch milliseconds."""
+        """The arrival time up to which any shard may be read if these portions are read, epoch milliseconds."""
         left = (self._front(key, buffers[key], portion.through) for key, portion in portions.items())
         return min([others, *left]) + self._most
 
@@ -138,13 +138,13 @@ class Alignment:
         if waiting is not None:
             return max(known, waiting)
         if position.is_end:
-            # The records of its children arrived after its newest record.
+            # Only records of the shard's children are left, and these arrived after the shard's newest record.
             return max(known, buffer.newest)
         read_until = self._read_until(key, buffer.end)
         return max(known, buffer.newest, -inf if read_until is None else (read_until - CLOCK_SECONDS) * 1000)
 
     def _slowest_but(self, buffers: Mapping[ShardKey, EventIndex], now: float) -> float:
-        """The arrival time, epoch milliseconds, up to which the slowest shard without a buffer among `buffers` was read."""
+        """The arrival time, epoch milliseconds, up to which the slowest of the shards without a buffer in `buffers` was read."""
         slowest = inf
         unheard = set()
         for key, front in self._fronts.items():

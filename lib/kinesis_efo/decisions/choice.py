@@ -24,7 +24,7 @@ def choose(
     """Decide how a query reads a shard, when a micro-batch is planned and when a task reads it.
 
     While other queries use the subscription, it moves back only if queries may not catch up, and moves forward only for a query that
-    has waited. So two queries do not take it from each other.
+    has waited. So two queries do not take the subscription from each other.
 
     Args:
         position: Where the query is.
@@ -39,7 +39,7 @@ def choose(
         return Choice.BEGIN
     if covers and has_waited:
         return Choice.FORWARD
-    # A query that catches up does not share a buffer that has not reached its position, because the subscription would move to and fro.
+    # While a query catches up, it shares no buffer that ends before its position, because the subscription would move to and fro.
     if covers and not (apart and buffer.ends_before(position)):
         return Choice.SHARED
     return Choice.APART if may_read_apart else Choice.BACK

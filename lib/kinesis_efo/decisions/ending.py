@@ -1,4 +1,4 @@
-"""Decides where a query ends that has `Trigger.AvailableNow`, `Trigger.Once`, or the option `catchUp`. Pure."""
+"""Decides where a query with `Trigger.AvailableNow`, `Trigger.Once`, or the option `catchUp` or `endingPosition` ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EndingState(msgspec.Struct, frozen=True):
 
 
 class Ending:
-    """Holds the positions at which one query ends, its targets, and decides when it has reached them.
+    """Holds the positions at which one query ends (its targets), and decides when the query has reached them.
 
     Args:
         catch_up: Whether the first micro-batch reads up to all targets. Spark before 4.2 ends the query after one micro-batch.
@@ -85,7 +85,7 @@ class Ending:
         self._available_now = True
         if state.targets is not None:
             self.found(dict(state.targets), now, complete=state.complete, lasts=dict(state.lasts))
-            # Unknown targets are looked for again.
+            # Look again for the targets that are not known yet.
             self.wanted = not state.complete
         self.changed = False
 

@@ -42,8 +42,8 @@ class EventIndex:
     Attributes:
         start: Position before the first event that was not dropped.
         end: The end of the last event.
-        waiting_since: When the oldest records in the index were received, monotonic seconds; None if it has none.
-        lowest: The lowest sequence number after which it is known to have everything; None if it starts at a time, and none is known yet.
+        waiting_since: When the oldest records in the index were received, monotonic seconds; None if the index has no records.
+        lowest: The lowest sequence number after which the index is known to have everything; None if no such number is known yet.
         newest: The latest arrival time of all records that were ever in the index, epoch milliseconds; `-inf` if unknown.
         gone: The number of dropped events that still have a slot.
         compacted: The number of dropped events without a slot.
@@ -138,11 +138,11 @@ class EventIndex:
 
     @property
     def starts_at_time(self) -> bool:
-        """Whether its start is a time. No sequence number can be compared with a time, so only the first event shows what it covers."""
+        """Whether the index starts at a time. Then only its first event shows which sequence numbers it covers."""
         return self.start.kind is PositionKind.AT_TIMESTAMP
 
     def covers(self, position: Position) -> bool | None:
-        """Whether everything after a position is or will be in the buffer, without a gap; None if only its first event will show that."""
+        """Whether everything after a position is or will be in the buffer, without a gap; None if only the first event will show that."""
         if position == self.start or position.is_end:
             return True
         if position.kind is not PositionKind.AFTER:
@@ -157,11 +157,11 @@ class EventIndex:
         return known and not self.end.reaches(position)
 
     def held_behind(self, position: Position) -> int:
-        """Bytes of the events after a covered position."""
+        """Bytes of the events after a position that the index covers."""
         return self._bytes_through[-1] - self._bytes_through[self.index_after(position)]
 
     def records_behind(self, position: Position) -> int:
-        """Kinesis records in the events after a covered position."""
+        """Kinesis records in the events after a position that the index covers."""
         return self._records_through[-1] - self._records_through[self.index_after(position)]
 
     def vouch(self, number: int) -> None:
@@ -173,11 +173,11 @@ class EventIndex:
             self.lowest = number
 
     def end_of(self, index: int) -> Position:
-        """The position after the event with an index."""
+        """The position after the event at `index`."""
         return _position(self._ends[index])
 
     def index_after(self, position: Position) -> int:
-        """The index of the first event after a covered position."""
+        """The index of the first event after `position`, which the index must cover."""
         if position.is_end:
             return len(self._ends)
         if position.kind is not PositionKind.AFTER:
@@ -185,12 +185,12 @@ class EventIndex:
         return bisect_right(self._ends, position.value, self.gone)
 
     def news_since(self, after: Position) -> float | None:
-        """When the first event after `after` with records or the end of the shard was received, monotonic seconds; None if there is none."""
+        """When the first event after `after` that has records or ends the shard was received, monotonic seconds; None if there is none."""
         news = self._first_news(self.index_after(after))
         return self._since[news] if news < len(self._ends) else None
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """Return as many whole events after a covered position as fit into both limits; with `some`, at least the first one with records."""
+        """Return as many whole events after the covered position `after` as fit into the limits; with `some`, at least one with records."""
         first = self.index_after(after)
         by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
         by_records = bisect_right(self._records_through, self._records_through[first] + max_records, first + 1)
@@ -227,7 +227,7 @@ class EventIndex:
         return self._marks[index]
 
     def arrived_behind(self, after: Position) -> float | None:
-        """When the first record after a covered position arrived in the stream, epoch milliseconds; None if unknown or there is none."""
+        """When the first record after `after`, a position that the index covers, arrived in the stream, epoch milliseconds; else None."""
         number = after.value if after.kind is PositionKind.AFTER else -1
         for marks in islice(self._marks, self.index_after(after), None):
             for mark in marks:
@@ -238,9 +238,9 @@ class EventIndex:
     def portion_before(
         self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool = False
     ) -> Portion:
-        """Return as many records after a covered position as fit into both limits and arrived up to `horizon`, epoch milliseconds.
+        """Return as many records after the covered position `after` as fit into the limits and arrived up to `horizon`, epoch milliseconds.
 
-        The portion may end within an event, at a mark. With `some`, it has at least the records of the first mark if these arrived by then.
+        The portion may end within an event, at a mark. With `some`, it has at least the records of the first mark, if `horizon` allows.
         """
         first = self.index_after(after)
         whole = self.portion(after, max_bytes, max_records)
@@ -267,7 +267,7 @@ class EventIndex:
                     min(stop + 1 - first, records + taken),
                 )
         elif some and not records:
-            # The next event has no arrival times, or is the end of the shard.
+            # Take at least the next event as a whole, because it has no arrival times, or is the end of the shard.
             return self.portion(after, max_bytes, max_records, some=True)
         end = self.end_of(stop - 1) if stop > first else after
         last = self.last_before(stop, after) if records else None
@@ -276,7 +276,7 @@ class EventIndex:
     def _stop_before(self, horizon: float, first: int, last: int) -> int:
         """The index of the first event from `first` on with a record that arrived after `horizon`; `last` if there is none."""
         index = bisect_right(self._newest_through, horizon, first, last)
-        # Records may have arrived out of order.
+        # Look at each event, because records may have arrived out of order.
         while index < last and _newest(self._marks[index]) <= horizon:
             index += 1
         return index

@@ -1,4 +1,4 @@
-"""Decides when each shard is read: parents before children, each shard exactly once, across splits and merges. Pure.
+"""Decides when each shard is read: parents before children, each shard exactly once, across splits and merges.
 
 A shard in an offset was started; its ancestors were read, or skipped on purpose at the query's start. A shard that is neither listed
 nor in the offset was trimmed, with all its records.
@@ -68,7 +68,7 @@ class Lineage:
     def merge(self, children: Iterable[ChildShard], parent: str) -> None:
         """Add the children that the last event of a shard, `parent`, announced; ListShards may not know them yet."""
         for child in children:
-            # The event does not have the child's first sequence number; the response of ListShards will soon have it.
+            # Use 0 until ListShards names the child, because the event does not have the child's first sequence number.
             if child.shard_id not in self._shards:
                 self._announced.add(child.shard_id)
             hashes = (child.starting_hash, child.ending_hash)
@@ -76,7 +76,7 @@ class Lineage:
 
     @property
     def outdated(self) -> bool:
-        """Whether an announced shard has an unknown parent: after a merge, the second parent may be newer than the list of shards."""
+        """Whether an announced shard has an unknown parent, such as the second parent of a merge that is newer than the list of shards."""
         return any(parent not in self._shards for child in self._announced for parent in self._shards[child].parents)
 
     def children(self, shard_id: str) -> list[str]:
@@ -118,7 +118,7 @@ class Lineage:
 
     def vanished(self, positions: Mapping[str, Position]) -> list[str]:
         """Return shards of the offset that were not read to their end and are no longer listed."""
-        # Shard ids grow and are never reused. An id above all listed ones is too new for ListShards.
+        # Shard ids grow and are never reused, so an id above all listed ones has not vanished: it is too new for ListShards.
         newest = max(self._shards, default="")
         return sorted(
             shard_id

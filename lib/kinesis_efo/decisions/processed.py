@@ -1,4 +1,4 @@
-"""Computes up to which position all queries of a run have processed each shard. The lease table stores these positions. Pure."""
+"""Computes up to which position all queries of a run have processed each shard. The lease table stores these positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, lowe
 
 @dataclass(slots=True)
 class _Query:
-    """A query: its positions, also in ended shards, and the shards in which it has reached the table's position."""
+    """A query: its positions, also in ended shards, and the shards in which it has reached the lease table's position."""
 
     done: dict[ShardKey, Position] = field(default_factory=dict)
     counts: set[ShardKey] = field(default_factory=set)
@@ -75,7 +75,7 @@ class Processed:
         return found
 
     def _counted(self, query: _Query, key: ShardKey) -> Position | None:
-        """A query's position in a shard; None if it does not count there."""
+        """A query's position in a shard; None if the query does not count there."""
         position = query.done.get(key)
         if position is None:
             before = [each for each in self._ancestors(key) if each in query.done and self._counts(query, each)]

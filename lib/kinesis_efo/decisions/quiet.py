@@ -1,4 +1,4 @@
-"""Decides whether a shard has no more records for now. One response without records does not prove it. Pure.
+"""Decides whether a shard has no more records for now. One response without records does not prove that.
 
 GetRecords may return no records while the shard has more, and some servers report a lag although nothing is left.
 """

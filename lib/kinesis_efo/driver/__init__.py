@@ -1,1 +1,1 @@
-"""What a Spark program calls on the driver: it loads the source, runs as a job that stops gracefully, hears of progress, runs fetchers."""
+"""What a Spark program calls on the driver, to load the source, run as a job that stops gracefully, hear of progress, and run fetchers."""

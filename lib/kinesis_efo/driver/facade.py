@@ -79,7 +79,7 @@ def read_stream(
             KinesisEfoSource(checked).schema()
         else:
             register(spark)
-            # Name this program: the JVM of a Spark Connect server has sessions of several.
+            # Name this program, because the JVM of a Spark Connect server has sessions of several programs.
             if session := getattr(spark, "session_id", None):
                 given[PROGRAM] = session
         if listen(spark):
@@ -196,7 +196,7 @@ def _texts(
 def _time(argument: str, value: datetime | str) -> str:
     meant = None if isinstance(value, datetime) else time_meant(str(value))
     try:
-        # `fromisoformat` takes some epoch times for times of other centuries.
+        # Do not pass epoch times to `fromisoformat`, because it takes some of them for times of other centuries.
         moment = value if isinstance(value, datetime) else datetime.fromisoformat("" if meant else str(value).strip())
     except ValueError:
         hint = f"; did you mean {datetime.fromtimestamp(meant / 1000, UTC).isoformat()}?" if meant else "."
@@ -217,7 +217,7 @@ def _is_driver(spark: SparkSession) -> bool:
 def _driver_host(spark: SparkSession) -> str | None:
     """The host name or address at which executors reach the driver."""
     master = spark.conf.get("spark.master", None) or ""
-    # The executors of `local-cluster` are processes of their own.
+    # With `local-cluster`, executors are processes of their own, which may use another address.
     if master.startswith("local") and not master.startswith("local-cluster"):
         return "localhost"
     return spark.conf.get("spark.driver.host", None)

@@ -1,9 +1,9 @@
 """Stops a query at SIGTERM, SIGINT or a stop marker, after the running micro-batch instead of in the middle of it.
 
 No record is lost or read twice however a query ends, thanks to the offsets. A graceful stop saves the work of repeating a
-micro-batch, and releases the leases, so that a restarted query begins at once.
+micro-batch, and releases the leases, so that a restarted query begins immediately.
 
-Under `spark-submit` an orchestrator signals the JVM, which would shut Spark down at once without notifying Python. This module therefore
+Under `spark-submit` an orchestrator signals the JVM, which would shut Spark down without notifying Python. This module therefore
 handles signals in the JVM, too, and passes them on to Python.
 
 Cancelling an EMR step ends `spark-submit` but not the driver in YARN, and Kubernetes gives a pod half a minute to end. So a job also stops
@@ -42,7 +42,7 @@ _KILLED_BY_SIGNAL: Final = re.compile(
 )
 """Matches the error of Hadoop if SIGINT or SIGTERM ended a program that it had started, such as `chmod` for a local file."""
 _SIGNAL_SECONDS: Final = 2.0
-"""Seconds to wait for the signal in this process: a signal to the process group may fail the query before this process gets it."""
+"""Seconds to wait for the signal in this process, because a signal to the process group may fail the query before."""
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
     threading.Thread(target=pass_on, name="kinesis-efo stop", daemon=True).start()
 
-    # None stands for a handler that is not Python's, and cannot be restored.
+    # For a handler that is not Python's, `signal` returns None. Restore the default in its place.
     before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
     ends: list[Callable[[], None]] = []
     if isinstance(spark, SparkSession):

@@ -38,7 +38,7 @@ def job(spark: SparkSession | SparkSession.Builder) -> Iterator[SparkSession]:
 
     When this process or Spark's JVM gets SIGTERM or Ctrl-C, or the job's stop marker appears, every query of the session is stopped
     after its micro-batch. So `awaitTermination()` returns, and the program continues and ends with exit code 0. If no query runs,
-    Spark is stopped at once, and the exit code is 130. It is also 130 after a second Ctrl-C.
+    Spark is stopped immediately, and the exit code is 130. It is also 130 after a second Ctrl-C.
 
     If the body fails, the exit code is 1, and the last lines on stderr are the reason: this library's message in full, even if Spark
     has wrapped it.
@@ -119,7 +119,7 @@ class _Failures(ProgressListener):
         """Never called, because `hears_progress` is False."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Print why the query failed: after a delay if the error is this library's, else at once and in full."""
+        """Print why the query failed: after a delay if the error is this library's, else immediately and in full."""
         if event.exception is None:
             return
         logger.debug("query %s failed: %s", event.id, event.exception)
@@ -158,10 +158,10 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
             try:
                 stop_after_batch(query)
             except Exception as error:
-                # The body gets this error when it awaits the query.
+                # Only log this error, because the body gets it when it awaits the query.
                 logger.info("query %s failed while it was stopped: %s", query.runId, error)
         if not queries:
-            # Only the end of Spark ends an action that the body waits for.
+            # Stop Spark, because nothing else would end an action for which the body waits.
             early.set()
             spark.stop()
 
@@ -182,11 +182,11 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event) -> Iterator
 
 def _end(spark: SparkSession, restore: Callable[[], object], *, quietly: bool) -> None:
     try:
-        # Else the JVM would log until it ends, after the reason, which has to be the last line.
+        # Otherwise, the JVM would log after the reason, which has to be the last line.
         if quietly and isinstance(spark, SparkSession) and spark.sparkContext._jsc is not None:
             spark.sparkContext.setLogLevel("ERROR")
         spark.stop()
-        # The program may continue with another session in the same JVM.
+        # Turn Spark's log on again, because the program may continue with another session in the same JVM.
         restore()
     # OSError: the JVM is gone.
     except (Py4JError, OSError) as error:

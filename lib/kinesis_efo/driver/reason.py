@@ -10,7 +10,7 @@ from kinesis_efo.driver.java import find_java
 from kinesis_efo.errors import KinesisEfoError, OptionsError
 
 _OURS: Final = re.compile(
-    # The message may have several lines: wrong options are one line each.
+    # The message may have several lines, because each wrong option has a line.
     r"^[ \t]*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(?P<message>\w+: .*(?:\n(?!\s|={3} ).+)*)",
     re.MULTILINE,
 )
@@ -18,7 +18,7 @@ _RAISED: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<message>\S.*(?:\n(?!\s|={3} ).+)*)",
 )
 _SQL_STATES: Final = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
-# Errors after a Python process of Spark has ended. Spark quotes only the message of an exception, and an EOFException has none.
+# Matches errors after a Python process of Spark has ended. Spark quotes only an exception's message, and an EOFException has none.
 _GONE: Final = re.compile(
     r"java\.io\.EOFException(?!: )|Python worker exited unexpectedly|terminated with exception:\s*(?:null\b\s*)?(?:SQLSTATE|=== |\Z)"
     r"|\Anull\s*(?:=== |\Z)"

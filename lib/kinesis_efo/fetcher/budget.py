@@ -1,7 +1,7 @@
 """One budget of bytes for all shards of a fetcher: the buffered events, and those being received.
 
-A shard takes room before its bytes are read, one event at a time, and waits its turn if there is none. It lives in the fetcher's
-event loop and is not thread-safe; its counts may be read from any thread.
+A shard takes room before its bytes are read, one event at a time, and waits its turn if there is no room. The budget lives in the
+fetcher's event loop and is not thread-safe; its counts may be read from any thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Signal:
         return self._event.wait()
 
     async def within(self, seconds: float) -> bool:
-        """Sleep until the next `notify`, but for at most `seconds`; returns whether it was called."""
+        """Sleep until the next `notify`, but for at most `seconds`; returns whether `notify` was called."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.wait()
@@ -48,7 +48,7 @@ class Signal:
 class Budget:
     """Bytes shared by all shards of a fetcher.
 
-    A shard that finds no room waits in line. Each shard asks for one event at a time, so a busy shard goes behind all that wait. Up to
+    A shard that finds no room waits in line. Each shard asks for one event at a time, so a busy shard goes behind all waiting ones. Up to
     a quarter of the limit is reserved for shards that hold little (`share`): they do not wait in line behind busy ones.
 
     The bytes in use stay within `limit`, with two exceptions that keep a query from blocking for ever: one event at a time that is larger
@@ -104,7 +104,7 @@ class Budget:
         while self._line:
             account, request = next(iter(self._line.items()))
             if request.size > self._for_the_line and self._too_large is None:
-                self._too_large = account  # it would wait for ever
+                self._too_large = account  # the request would otherwise wait for ever
             elif not self._fits(request.size):
                 break
             self._grant(account)
@@ -114,7 +114,7 @@ class Budget:
         if not request.granted.done():
             account._charge(request.size)
             request.granted.set_result(None)
-        elif account is self._too_large:  # its task was cancelled just now
+        elif account is self._too_large:  # the task of the request was cancelled just now
             self._too_large = None
 
 
@@ -256,11 +256,11 @@ class ShardRoom:
     async def wait(self, size: int) -> None:
         """Wait in line for the room that `take` did not find.
 
-        If all readers of this shard wait for this event, everything before the event is dropped, and it gets room whatever its size. If one
-        reader is behind and another one has waited for `STARVING_SECONDS`, the event gets room and earlier events are kept, for one event at a
+        If all readers of this shard wait for this event, all events before are dropped, and the event gets room whatever its size. If one
+        reader is behind and another one has waited for `STARVING_SECONDS`, the event gets room and earlier events are kept, one event at a
         time. A reader that is behind and does not move for `CLAIM_SECONDS` does not count.
         """
-        # Hold nothing while waiting: two shards that wait for each other's room would wait for ever.
+        # Hold nothing while waiting, because two shards that wait for each other's room would wait for ever.
         self.release()
         waiting = self._account.wait(size + EVENT_OVERHEAD)
         if self._waits is not None:
@@ -276,7 +276,7 @@ class ShardRoom:
     def close(self) -> None:
         """Give back everything, for good."""
         self._account.leave()
-        # Break the reference cycle with the buffer, so that its payloads are freed at once.
+        # Break the reference cycle with the buffer, so that the buffer's payloads are freed immediately.
         self._waits = None
 
     async def occupy(self, size: int) -> None:

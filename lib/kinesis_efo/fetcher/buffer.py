@@ -1,6 +1,6 @@
 """Buffers the fetched and not yet committed events of one shard, in order and without gaps.
 
-It lives in the fetcher's event loop and is not thread-safe. While it waits for room in the budget, the shard's socket is not read.
+A buffer lives in the fetcher's event loop and is not thread-safe. While it waits for room in the budget, its socket is not read.
 Dropped events can be read from Kinesis again.
 """
 
@@ -75,7 +75,7 @@ class BufferedEvent(NamedTuple):
 
     @property
     def last_record(self) -> LastRecord | None:
-        """Its last record, if that is known."""
+        """The last record of the event, if it is known."""
         return LastRecord(self.through.value) if self.last == _AT_END else self.last
 
 
@@ -200,7 +200,7 @@ class ShardBuffer(EventIndex):
             self._evict(self.index_after(position))
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """The sequence number of the last record of a range; None if the range has none, or it is unknown."""
+        """The sequence number of the last record of a range; None if there is none, or if it is unknown."""
         index = self.index_after(through)
         payload = self._payloads[index] if index < len(self._payloads) and not through.is_end else None
         if payload is None or (first := first_number(payload)) is None:
@@ -210,7 +210,7 @@ class ShardBuffer(EventIndex):
         return last if last is not None and after.precedes(last) else None
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:
-        """The last record up to a committed position; None if there was none, or it is unknown.
+        """The last record up to a committed position; None if there was none, or if it is unknown.
 
         The position is the end of an event, or lies within an event, as the end of a query may.
         """
@@ -267,7 +267,7 @@ class ShardBuffer(EventIndex):
         if last is not None:
             self.last_record = last_record(last) or self.last_record
         self._account.give_back(self.drop(stop))
-        # Free the payloads at once, and their slots now and then.
+        # Free the payloads now, but remove their slots only now and then, because that moves all later slots.
         self._payloads[gone:stop] = [None] * (stop - gone)
         del self._payloads[: self.compact()]
 

@@ -20,7 +20,7 @@ class Coordinator(Protocol):
     failure: Failure
 
     def may_read(self, shard: ShardKey) -> bool:
-        """Whether the fetcher may read a shard now. This depends on the clock, so it is right even after the process was suspended."""
+        """Whether the fetcher may read a shard now. Reads the clock, so the result is right even after the process was suspended."""
 
     async def may_open(self, shard: ShardKey) -> None:
         """Wait until a subscription to a shard may be opened, because another fetcher or run may have the shard by now."""
@@ -29,7 +29,7 @@ class Coordinator(Protocol):
         """The error of a read that has waited `seconds` in vain for permission to read its shard."""
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """A time, epoch seconds by Kinesis' clock: all records that arrived before it are at or before `position`. None if unknown."""
+        """A time, epoch seconds by Kinesis' clock, before which no record after `position` arrived; None if unknown."""
 
 
 class ShardListener(Protocol):

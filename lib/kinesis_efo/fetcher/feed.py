@@ -1,6 +1,6 @@
 """Fetches one shard: a subscription fills a buffer, and restarts if a reader needs what the buffer does not cover.
 
-It lives in the fetcher's event loop.
+A feed lives in the fetcher's event loop.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ShardFeed:
         return self._clock.monotonic() - self.buffer.quiet.since
 
     def read_until(self, position: Position) -> float | None:
-        """A time, epoch seconds: all records that arrived before it are at or before `position`. None if unknown."""
+        """A time, epoch seconds, before which no record after `position` arrived; None if unknown."""
         subscription = self._subscription
         if subscription is None or self.buffer is None or self.buffer.end != position:
             return None
@@ -144,7 +144,7 @@ class ShardFeed:
 
     @property
     def unseen(self) -> float | None:
-        """Seconds: all records that arrived in the stream longer ago than this are before the end of the buffer. None if unknown."""
+        """Seconds such that all records that arrived in the stream longer ago are before the end of the buffer; None if unknown."""
         if self.millis_behind is None:
             return None
         return self._clock.monotonic() - self._heard_at + self.millis_behind / 1000
@@ -191,7 +191,7 @@ class ShardFeed:
 
     def _announce(self) -> None:
         self.news.notify()
-        # Readers have to see a new position without records, too. It must not wake a poll, because 256 idle shards do this 50 times a second.
+        # Readers have to see a new position without records, too. It must not wake a poll, because 256 idle shards do so 50 times a second.
         self._listener.touch((self.key,))
         if self.buffer is None or not self.buffer.idle:
             self._listener.wake()

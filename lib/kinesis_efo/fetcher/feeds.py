@@ -74,7 +74,7 @@ class Feeds:
     # -- what queries share
 
     def expect(self, positions: Mapping[ShardKey, Position]) -> None:
-        """Do nothing: a feed starts when it is needed."""
+        """Do nothing, because a feed starts when it is needed."""
 
     def found(self, key: ShardKey) -> ShardBuffer | None:
         feed = self.feed(key)

@@ -378,7 +378,7 @@ class _RangeReading:
         self._over = self._shortfall.heard(cursor.position, buffer.quiet)
         is_ahead = not self._may_restart() and buffer.ends_before(cursor.position)
         if is_ahead and self._clock.monotonic() - self._began_at >= AHEAD_SECONDS:
-            # Other queries use the buffer at a position before this range.
+            # Do not wait for the buffer, because other queries use it at a position before this range.
             raise NotBufferedError(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))
         return not self._over
 

@@ -108,7 +108,7 @@ class _Getting:
         return self._taken()
 
     async def so_far(self) -> Chunks:
-        """What a running `some` has found so far, or an empty part for the range that it waits for. Keeps the order of the payloads."""
+        """Return what a running `some` has found so far; if nothing, an empty part for the range that `some` waits for. Keeps the order."""
         if self._reading is None or self._reading.done():
             return []
         return self._taken() or [(self._label, [])]

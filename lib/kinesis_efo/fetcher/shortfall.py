@@ -17,7 +17,7 @@ WARN_SECONDS: Final = 30.0
 
 
 class Shortfall:
-    """Watches one range, and gives it up after `timeout` seconds without progress, the option `subscribe.retryTimeout`.
+    """Watches one range, and gives it up after `timeout` seconds (the option `subscribe.retryTimeout`) without progress.
 
     `waits_for` describes what the range waits for. `fail` is whether a lost record fails the query. Times are monotonic seconds.
     """

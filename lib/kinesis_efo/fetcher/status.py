@@ -1,4 +1,4 @@
-"""The status of shards and queries, as fetchers report it to the run, and as the run reports it to tools. Pure."""
+"""The status of shards and queries, as fetchers report it to the run, and as the run reports it to tools."""
 
 from __future__ import annotations
 

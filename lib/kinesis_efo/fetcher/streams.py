@@ -70,7 +70,7 @@ class Streams:
                 await clock.sleep(LIST_AGAIN_SECONDS)
             else:
                 await within(clock, LIST_SHARDS_SECONDS, self._outdated.wait())
-            # A copy, because streams may be added meanwhile.
+            # Iterate over a copy, because streams may be added meanwhile.
             for name, stream in list(self.streams.items()):
                 try:
                     await stream.refresh()
@@ -104,7 +104,7 @@ class Streams:
         return self._of_lineage(Lineage.startable, reached)
 
     def finished(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
-        """The ended shards that can leave the offset, because all their children are in it."""
+        """The ended shards that can leave the offset, because all their children are in the offset."""
         return self._of_lineage(Lineage.droppable, reached)
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:

@@ -1,7 +1,7 @@
-"""The messages of calls to fetchers, and of calls to a run that has fetchers in other processes; and the client of such a run.
+"""The messages of calls to fetchers, and of calls to a run that has fetchers in other processes; and a client for the latter.
 
-Tasks call both. A fetcher in another process makes up to two calls to the run at a time: `work` waits for work, `report` sends what has
-arrived.
+Tasks call fetchers and the run. A fetcher in another process makes up to two calls to the run at a time: `work` waits for work, `report`
+sends what has arrived.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class WorkRequest(msgspec.Struct, frozen=True):
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
-    """A shard that a fetcher may read from `start` on. All records that arrived before `read_until` (epoch seconds) are at or before that."""
+    """A shard that a fetcher may read from `start` on. No record after `start` arrived before `read_until`, epoch seconds."""
 
     key: ShardKey
     start: Position
@@ -110,8 +110,8 @@ class ShardNews(msgspec.Struct, frozen=True):
         start: The start of the shard's buffer, if the buffer is new; earlier reports of the shard are then void.
         events: The events since the last report.
         behind: Milliseconds by which the last event was behind the tip; None before the first event.
-        unseen: Seconds: all records that arrived longer ago than this are before the end of the last event. None if unknown.
-        read_until: A time, epoch seconds: all records that arrived before it are before the end of the last event. None if unknown.
+        unseen: Seconds such that all records that arrived longer ago are before the end of the last event; None if unknown.
+        read_until: A time, epoch seconds, before which no record after the last event arrived; None if unknown.
         children: The shard's children, if the shard has ended.
         subscription: The counts of the shard's subscriptions.
         tip: The shard's tip when fetching began; None if unknown.

@@ -31,7 +31,7 @@ from kinesis_efo.http2.response import LEAST_WINDOW, Response, WindowOverflow
 logger = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 32
-"""Maximum requests on one connection, even if the service allows more, because they are lost together."""
+"""Maximum requests on one connection, even if the service allows more, because all are lost with the connection."""
 
 RECEIVE_BYTES: Final = 256 << 10
 """Size of the receive buffer, which all connections of an event loop can share: each copies its bytes before the next one receives."""
@@ -39,7 +39,7 @@ RECEIVE_BYTES: Final = 256 << 10
 _MOST_UNSENT: Final = 1 << 20
 _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
-# The connection's window is reopened at once, so that a stream that is not read does not stop others. Streams have their own windows.
+# The connection's window is kept open, so that a stream that is not read does not stop others. Streams have their own windows.
 _CONNECTION_WINDOW: Final = 1 << 30
 
 
@@ -104,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def gone(self) -> bool:
-        """Whether its socket is closed."""
+        """Whether the socket of the connection is closed."""
         return self._gone.is_set()
 
     @property
@@ -191,9 +191,9 @@ class Connection(asyncio.BufferedProtocol):
             self._hang_up(ConnectionLost("the connection was closed"))
 
     def abort(self, why: Exception) -> None:
-        """Drop the connection at once."""
+        """Drop the connection immediately."""
         self._lose(why)
-        # asyncio before 3.11.5 raises an error if a TLS connection is closed already.
+        # Check this, because asyncio before 3.11.5 raises an error if a TLS connection is closed already.
         if self._transport is not None and not self.gone:
             self._transport.abort()
 
@@ -256,8 +256,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def ended(self, stream_id: int) -> None:
         if stream_id in self._responses:
-            # End the stream in `h2`, too, because `h2` counts the open streams. Empty trailers do that without a check of
-            # content-length against the data, which `h2` has not seen.
+            # End the stream in `h2`, too, because `h2` counts the open streams.
+            # Use empty trailers, because `h2` would otherwise check the content-length against data that it has not seen.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
@@ -346,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         what = f"the other side violates HTTP/2: {str(wrong) or type(wrong).__name__}"
         self._never_ready(NotHttp2(f"{what}; it says {bytes_read!r}"))
         if not isinstance(wrong, H2Error):
-            # If `h2` has found the error, it has written GOAWAY already.
+            # Write GOAWAY, unless `h2` has found the error itself: then it has written GOAWAY already.
             self._h2.close_connection(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR))
         self._hang_up(ConnectionLost(what))
 
@@ -426,7 +426,7 @@ class _Outbox:
 
     def open_window(self, stream_id: int, size: int) -> None:
         """Let the service send `size` more bytes of a stream."""
-        # First take the headers that open the stream from `h2`: the window update must come after them.
+        # First take the headers that open the stream from `h2`, because the window update must come after them.
         self._unsent += self._h2.data_to_send()
         self._unsent += WindowUpdateFrame(stream_id, window_increment=size).serialize()
         # Many readers wake up together; their updates are sent in one piece.

@@ -45,7 +45,7 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """Host and port, without the default port, as in a `Host` header, which is a part of the signature."""
+        """Host and port (unless this is the default port) in the form of the header `Host`, which is signed."""
         return str(self).removesuffix(f":{_PORTS[self.scheme]}")
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
 """Splits the received bytes of HTTP/2 into frames, and passes on the contents of DATA before a frame is complete.
 
-Pure. All other frames are passed on whole, for `h2`. This module understands only the header and the padding of a frame.
+All other frames are passed on whole, for `h2`. This module understands only the header and the padding of a frame.
 """
 
 from __future__ import annotations

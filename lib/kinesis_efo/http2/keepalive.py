@@ -40,7 +40,7 @@ class Keepalive:
         self._heard_at = self._clock.monotonic()
 
     def used(self) -> None:
-        """Note that a request has ended."""
+        """Note that a request has ended. Idle time counts from here."""
         self._used_at = self._clock.monotonic()
 
     async def _keep(self) -> None:
@@ -68,7 +68,7 @@ class Keepalive:
         asked = self._clock.monotonic()
         self._connection.ping()
         await self._clock.sleep(PING_SECONDS)
-        # If this process was suspended, the reply may have arrived but not been read yet.
+        # Let asyncio read first: if this process was suspended, the reply may have arrived but not been read yet.
         for _ in range(3):
             await asyncio.sleep(0)
         if self._heard_at < asked:

@@ -10,7 +10,7 @@ from kinesis_efo.http2.connection import Connection
 from kinesis_efo.http2.faults import ConnectionLost
 
 _MOST_OPENING: Final = 16
-"""Maximum number of connections that are opened at a time: each takes several round trips, and some CPU for TLS."""
+"""Maximum number of connections that are opened at a time, because each takes several round trips, and some CPU for TLS."""
 _PARTING_SECONDS: Final = 1.0
 """Seconds that the other side may take to close its end when the pool is closed."""
 
@@ -115,7 +115,7 @@ class Pool:
             return
         self._open.add(connection)
         self._sockets.add(connection)
-        # In the first two cases another connection would fail in the same way, so opening more would be a storm.
+        # In the first two cases, fail the requests, because another connection would most likely fail in the same way.
         if connection.closed:
             self._fail(ConnectionLost("the service closed the connection before it took a request"))
         elif not connection.most_streams:

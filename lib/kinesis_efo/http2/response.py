@@ -81,7 +81,7 @@ class Response:
             await self._more()
 
     async def readany(self) -> bytes:
-        """Wait for bytes and return all that have arrived; no bytes mean the end. Reopens the window.
+        """Wait for bytes, return all that have arrived, and reopen the window. Returns no bytes after the end of the response.
 
         Raises:
             ConnectionError: The service reset the stream, or the connection is lost.
@@ -142,8 +142,8 @@ class Response:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # Copied, because the next bytes are received into the same buffer. Small chunks are joined, because each has an overhead
-            # in memory, which the window does not bound.
+            # Copy the bytes, because the next ones are received into the same buffer.
+            # Join small chunks, because each has an overhead in memory, which the window does not bound.
             if self._chunks and len(self._chunks[-1]) + size <= _CRUMBS:
                 self._chunks[-1] += bytes(piece)
             else:
@@ -204,7 +204,7 @@ class Response:
                 alarm.cancel()
 
     def _fall_silent(self) -> None:
-        # If this process was suspended, asyncio reads the bytes that arrived meanwhile before it calls this.
+        # A process that was suspended does not time out here, because asyncio first reads the bytes that arrived meanwhile.
         if self._waiter is not None and not self._waiter.done():
             self.end(TimeoutError(f"nothing arrived for {self._silence:g} s"))
             self._connection.cancel(self.stream_id)

@@ -40,7 +40,7 @@ TRANSPORTS: Final = ("auto", "http2", "http1")
 
 _TRIES: Final = 3
 _DECIDED_SECONDS: Final = 300.0
-# Headers that HTTP/2 has in another form, and those of one connection of HTTP/1.1, which HTTP/2 forbids.
+# Headers that HTTP/2 has in another form, and those about a connection of HTTP/1.1, which HTTP/2 forbids.
 _NOT_SENT: Final = frozenset(
     ("host", "accept-encoding", "connection", "transfer-encoding", "keep-alive", "upgrade", "te", "proxy-connection")
 )
@@ -101,7 +101,7 @@ class Http2Session(HttpSession):
         if self._closed:
             raise HTTPClientError(error="the client was closed")
         origin = Origin.of(request.url)
-        # Without TLS, there is no negotiation of HTTP/2.
+        # Without TLS, the two sides cannot negotiate HTTP/2, so use it only if HTTP/1.1 is not allowed.
         may_agree = self._only or origin.scheme == "https"
         if may_agree and self._clock.monotonic() >= self._http1_until.get(origin, 0.0):
             try:

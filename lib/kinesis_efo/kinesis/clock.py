@@ -77,7 +77,7 @@ class KinesisClock:
         return self._clock.time() if self._answered is None else self._answered
 
     def _note_sent(self, request: Any, **_: Any) -> None:
-        # The SDK makes a request for each attempt; `after-call` gets the context of the last one.
+        # Called for each attempt of a call, so that the time is that of the last attempt, whose context `after-call` gets.
         request.context[_SENT] = self._clock.monotonic()
 
     def _note_answer(self, parsed: dict[str, Any], context: dict[str, Any] | None = None, **_: Any) -> None:

@@ -92,7 +92,7 @@ async def last_before(
                         return LookResult(last, complete=True, record=record)
                     record, last = mark.through, Position.after(mark.through)
                 if not marks:
-                    # The number of an earlier event would leave out the records of this event.
+                    # Do not keep the number of an earlier event's record, because this event's records come after it.
                     known = last_record(event.payload)
                     record = None if known is None else known.number
             if not head.still:

@@ -76,7 +76,7 @@ class Fault(NamedTuple):
 _VERDICTS: Final = {
     Cause.PASSING: Verdict.RETRY,
     Cause.CREDENTIALS_UNREACHABLE: Verdict.RETRY,
-    # A reader loses nothing by waiting until the key or its policy is repaired. A writer fails at once instead.
+    # A reader loses nothing by waiting until the key or its policy is repaired. A writer fails immediately instead.
     Cause.KEY: Verdict.KEY,
     Cause.EXPIRED: Verdict.EXPIRED,
     Cause.MISSING: Verdict.MISSING,
@@ -104,8 +104,8 @@ def _verdict(error: Exception) -> Verdict:
     if cause is Cause.IN_USE:
         if isinstance(error, EventStreamError):
             return Verdict.TAKEN_OVER
-        # Kinesis has one code for TOO_SOON and NOT_ACTIVE; only the messages differ ("Consumer ... is not in ACTIVE status."). An unknown
-        # message counts as NOT_ACTIVE, because both errors are retried for up to 5 minutes.
+        # Kinesis has one code for TOO_SOON and NOT_ACTIVE; only the messages differ ("Consumer ... is not in ACTIVE status.").
+        # Any other message counts as NOT_ACTIVE, because both errors are retried for up to 5 minutes.
         return Verdict.TOO_SOON if "another active subscription" in message_of(error).lower() else Verdict.NOT_ACTIVE
     if cause is Cause.UNKNOWN:
         # An unknown code of the service may pass, and retries are bounded. Any other unknown error is a bug and should be seen.

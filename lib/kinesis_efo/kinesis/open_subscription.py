@@ -1,4 +1,4 @@
-"""Passes on the events of an open subscription, and ends it if the next event, or room for it, does not come in time."""
+"""Passes on the events of an open subscription. Ends the subscription if the next event, or room for it, does not come in time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class OpenSubscription:
         else:
             if not self.timed_out:
                 return event
-        # The timer closed the connection; the connection's own error would mislead.
+        # The timer closed the connection, so the connection's own error would mislead. Raise this one instead.
         raise TimeoutError(f"no event for {self._limits.silence:g} s")
 
     def expect_event(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads shards with GetRecords: the transport of `readMode=polling`, with the same events, positions and errors.
+"""Reads shards with GetRecords: the transport of `readMode=polling`, with the same events, positions and errors as subscriptions.
 
 Kinesis allows five calls and 2 MB per second for each shard, which all programs that poll it share, and responses of up to 10 MB
 (https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Responses stay raw, because botocore would decode
@@ -46,7 +46,7 @@ ANSWER_BYTES: Final = 1 << 20
 """Bytes that a response should hold. A larger response would not be faster, and would wait in memory."""
 
 CALLS_FOR_NOTHING: Final = 500
-"""Maximum number of calls per second to all shards without more records together, because each call takes about 0.7 ms of a core."""
+"""Maximum calls per second, in total, to shards that have no more records, because each call takes about 0.7 ms of a core."""
 
 _LARGEST_ANSWER: Final = 10 << 20
 _FIRST_RECORDS: Final = 1_000
@@ -111,7 +111,7 @@ class Pace:
         """Note a call at `now`, and return how many records it may ask for."""
         asked = self.limit
         self.next_call = now + self.call_seconds
-        # The next call asks for fewer, unless a response comes first: if this call fails, the network may be too slow for so many.
+        # The next call asks for fewer, unless a response comes first, because the network may be too slow for so many.
         self.limit = max(1, asked // 4)
         return asked
 

@@ -21,7 +21,7 @@ may be this many seconds ahead of it, which does not count as a loss."""
 
 
 class EventSink(Protocol):
-    """Receives the events of a shard and grants the room for them. While it is full, the shard is not read."""
+    """Receives the events of a shard and grants the room for them. While the sink is full, the shard is not read."""
 
     @property
     def room(self) -> Room:
@@ -29,7 +29,7 @@ class EventSink(Protocol):
         ...
 
     async def admit(self, event: Event) -> None:
-        """Take the next event and the room that the transport took for it. If it took none, wait for room."""
+        """Take the next event and the room that the transport took for it. If the transport took none, wait for room."""
         ...
 
 

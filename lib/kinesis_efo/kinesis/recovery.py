@@ -128,7 +128,7 @@ class Recovery:
                 return self._count(fault)
             case Verdict.TOO_SOON:
                 self._count_refusal(fault)
-                # Kinesis counts the 5 s from the last subscription, which an earlier run may have made.
+                # Try again soon: Kinesis counts the 5 s from the last subscription, which an earlier run may have made.
                 return self._limits.between_calls
             case Verdict.NOT_ACTIVE:
                 self._count_refusal(fault)
@@ -177,7 +177,7 @@ class Recovery:
     async def _find_missing(self, fault: Fault, position: Position) -> float:
         """Find out whether stream, shard or consumer is missing, or none of them.
 
-        Kinesis has one error for all three, and reports it right after a reshard even if all of them exist.
+        Kinesis returns the same error for all three, and also right after a reshard, when all of them exist.
         """
         where, source = f"stream {self._stream.name!r}, shard {self._shard_id}", self._context.source
         try:
@@ -196,7 +196,7 @@ class Recovery:
                 ) from fault.error
             return self._count(found)
         if self._shard_id not in listed:
-            # Shard ids grow and are never reused.
+            # Shard ids grow and are never reused, so a higher id is that of an earlier stream, or too new.
             if self._shard_id > max(listed, default=""):
                 if position.sequence_number is not None:
                     raise replaced(self._stream, self._shard_id, position, source) from fault.error
@@ -206,7 +206,7 @@ class Recovery:
                 "gone (retention). Set kinesis-efo option 'failOnDataLoss' to false to go on without it"
             ) from fault.error
         if self._stream.polled:
-            # Stream and shard exist after all.
+            # The fault may pass, because stream and shard exist after all.
             return self._count(fault)
         return await self._find_consumer(fault, where)
 

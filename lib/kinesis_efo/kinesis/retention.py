@@ -1,7 +1,7 @@
 """Detects records that were trimmed before they were read, from the time of a position.
 
-If the trim horizon has passed a position, Kinesis silently begins at the horizon. A sequence number contains the second in which it
-was assigned, and the second of its shard's creation. AWS does not promise that layout, but the KCL reads it, too
+If the trim horizon has passed a position, Kinesis silently begins at the horizon. A sequence number contains the time at which it
+was assigned, and that of its shard's creation, in seconds. AWS does not promise that layout, but the KCL reads it, too
 (SequenceNumberValidator). A number with another layout counts as recent. Times are compared with Kinesis' clock.
 """
 
@@ -80,7 +80,7 @@ class Retention:
 
     async def check_begun(self, shard: Shard) -> None:
         """Report records that were trimmed from the beginning of a shard whose parents were read to their end."""
-        # The shard's first sequence number contains only the second of the shard's creation.
+        # Use the time of the shard's creation, because the shard's first sequence number contains no other time.
         if (born := _born(shard)) is not None:
             await self._has_passed(shard.shard_id, born, "has not been read yet, although its parents have")
 
@@ -133,13 +133,13 @@ def predates(position: Position, shard: Shard) -> bool:
 
 
 def _is_version_2(number: int) -> bool:
-    """Whether a number has the layout of 186 bits, from the highest: 2, the second of the shard's creation (36), the shard's index
-    modulo 16 (4), a counter (64), a byte, the second (36), the shard's index (32), and 2 (4)."""
+    """Whether a number consists of, from the highest of its 186 bits: the value 2 (2 bits), the time of the shard's creation (36), the
+    shard's index modulo 16 (4), a counter (64), a byte, the time of assignment (36), the shard's index (32), and the value 2 (4)."""
     return number.bit_length() == 186 and number & 0xF == 2
 
 
 def _born(shard: Shard) -> float | None:
-    """Return the second of a shard's creation from its first sequence number; None if that number has another layout."""
+    """Return when a shard was created, epoch seconds, from its first sequence number; None if that number has another layout."""
     return float(shard.first >> 148 & _36_BITS) if _is_version_2(shard.first) else None
 
 

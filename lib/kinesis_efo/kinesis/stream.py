@@ -117,7 +117,7 @@ class Stream:
         return await told_distribution(self._lister, self.ref)
 
     async def starting_positions(self, start: Position) -> dict[str, Position]:
-        """Return the shards that a new query reads first, and where it starts in each. It reads their children when they have ended.
+        """Return the shards that a new query reads first, and where it starts in each. The query reads the children of these shards later.
 
         `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`; a time before retention becomes the horizon. Raises the same errors as `refresh`.
         """
@@ -198,7 +198,7 @@ class Stream:
         if shard is None:
             return  # reading it will fail
         if shard_id not in positions or self._follows(shard, positions):
-            # The range begins with the shard's first record.
+            # Check the beginning of the shard, because the range begins with the shard's first record.
             await self._waited("DescribeStreamSummary", partial(self._retention.check_begun, shard))
         await self._waited("DescribeStreamSummary", partial(self._retention.check_range, shard, through))
 
@@ -328,7 +328,7 @@ class Stream:
                 await self._clock.sleep(delay)
 
     async def _waited(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Do the same as `_listed` for a call of `ask`, but retry transient errors: a start can wait for that."""
+        """Do the same as `_listed` for a call of `ask`, but retry transient errors, because a start can wait for that."""
         return await self._listed(self._patience.call(f"{operation} of stream {self.ref.name!r}", ask))
 
     async def _listed(self, listing: Awaitable[T]) -> T:

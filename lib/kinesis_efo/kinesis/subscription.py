@@ -88,7 +88,7 @@ class ShardSubscription:
         self._progress.closing = (last, children)
 
     async def run(self) -> None:
-        """Read until the shard's end has been delivered. Cancelling closes the connection at once.
+        """Read until the shard's end has been delivered. Cancelling closes the connection immediately.
 
         Raises:
             StreamError: The shard cannot be read any more; the message says why and what to do.
@@ -123,7 +123,7 @@ class ShardSubscription:
             self.stats.state = State.PAUSED
             await self._place.arrive()
         while (ahead := self._progress.seconds_ahead) > 0:
-            # Kinesis refuses a position in its future.
+            # Wait, because Kinesis refuses a position in its future.
             self.stats.state = State.WAITING
             await clock.sleep(min(ahead, _LOOK_SECONDS))
         if (delay := self._recovery.next_call - clock.monotonic()) > 0:
@@ -187,7 +187,7 @@ class ShardSubscription:
             try:
                 event = await events.next()
                 if event is not None and event.head.records and self.read_until is not None:
-                    await progress.is_passed()  # the trim horizon may overtake a slow reader
+                    await progress.is_passed()  # check again, because the trim horizon may overtake a slow reader
             except DataLossError:
                 raise
             except NoRoom:

@@ -39,7 +39,7 @@ SKEW_SECONDS: Final = 300.0
 """Maximum error of this machine's clock, seconds: AWS refuses the signatures of a machine whose clock is further off."""
 
 FRESH_SECONDS: Final = 5.0
-"""For how many seconds a reply is reused. An error is not reused: only the callers that wait at that moment get it."""
+"""For how many seconds a reply is reused. An error is not reused: only the callers that wait at that moment get the error."""
 
 
 class ShardLister(Protocol):
@@ -145,7 +145,7 @@ class Topology:
         except ClientError as error:
             if code_of(error) != "InvalidArgumentException":
                 raise
-        # Kinesis has the same error for a time before retention and for a time in the future, such as "now" on a clock that is fast.
+        # Kinesis returns the same error for a time before retention and for a time in the future, such as "now" on a fast clock.
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
             return await self._list_some(stream_arn, {"Type": "AT_LATEST"})
         return None
@@ -178,7 +178,7 @@ class Topology:
             raise SequenceNumberError(f"{where} cannot be read: {error}") from None
         assert first is not None, "Kinesis always names it"
         if last is not None and last < first:
-            # Some servers send a placeholder. The shard would then count as read to its end at any position.
+            # Ignore the placeholder that some servers send, because the shard would count as read to its end at any position.
             if (stream_arn, shard_id) not in self._impossible:
                 self._impossible.add((stream_arn, shard_id))
                 logger.warning(
@@ -239,9 +239,9 @@ async def told_distribution(lister: ShardLister, ref: StreamRef) -> Distribution
 
 
 class Presence:
-    """Gets the shards and the consumer of one stream, at most `FRESH_SECONDS` old, with one call for all subscriptions that ask at once.
+    """Gets the shards and the consumer of one stream, at most `FRESH_SECONDS` old. Subscriptions that ask at the same time share a call.
 
-    A fault may hit a thousand shards at once, and Kinesis allows an account few such calls per second. An error goes to all that wait.
+    A fault may hit a thousand shards, and Kinesis allows an account few such calls per second. An error goes to all that wait.
     """
 
     def __init__(self, stream: StreamRef, lister: ShardLister, clock: Clock) -> None:

@@ -130,7 +130,7 @@ class EventStream(Protocol):
         ...
 
     def close(self) -> None:
-        """End the subscription. Any task may call this at any time, more than once. A read that waits ends or raises at once."""
+        """End the subscription. Any task may call this at any time, more than once. A waiting read then ends or raises."""
         ...
 
 
@@ -292,7 +292,7 @@ class _Connection:
         return HttpFacts("HTTP/1.1", tls_version(security))
 
     def pause(self) -> None:
-        """Stop receiving. With HTTP/2 there is nothing to do: the window stays closed while nothing is read."""
+        """Stop receiving. With HTTP/2 there is nothing to do, because the window stays closed while nothing is read."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -301,7 +301,7 @@ class _Connection:
             self._transport.resume_reading()
 
     def expect(self, size: int) -> None:
-        """Let the server send `size` bytes at once. With HTTP/1.1 there is nothing to do."""
+        """Let the server send `size` more bytes, for which room was taken. With HTTP/1.1 there is nothing to do."""
         if self._body is not None:
             self._body.expect(size)
 

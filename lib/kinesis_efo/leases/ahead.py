@@ -1,4 +1,4 @@
-"""Detects that a query's checkpoint went back (for example, it was restored from a backup) or was deleted. Pure.
+"""Detects that a query's checkpoint went back (for example, it was restored from a backup) or was deleted.
 
 A checkpoint's mark is certain evidence. A checkpoint that an earlier version of the library wrote has no mark; then the rows of the
 shards are the evidence, unless another query has moved them.
@@ -18,13 +18,13 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, Offset, Position, PositionKind, ShardKey
 
 LEFT_OUT: Final = "a file sink silently skips each micro-batch whose number it already has"
-"""What is lost after a checkpoint went back: a part of all messages about that."""
+"""The part of all messages about a checkpoint that went back which says what is lost."""
 
 CAUSES: Final = (
     "it was restored from a backup, is a copy of another query's, or Spark has left offsets out of it (option "
     "asyncProgressTrackingEnabled)"
 )
-"""Why a checkpoint can be behind its furthest noted mark. Spark does not allow that option with a sink that skips micro-batches."""
+"""Why a checkpoint can be behind its furthest noted mark. Spark refuses the named option with sinks that skip micro-batches."""
 
 
 def gone_back(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:

@@ -36,7 +36,7 @@ REFRESH_INTERVAL: Final = 60.0
 """Seconds after which `readUntil` is written again although the position of the shard has not changed, because the shard is idle."""
 
 _SHARD_INTERVAL: Final = 5.0
-"""Minimum seconds between two checkpoints of one shard; only the end of a shard is written at once."""
+"""Minimum seconds between two checkpoints of one shard; only the end of a shard is written immediately."""
 
 _LOOK_INTERVAL: Final = 5.0
 _RETRY_PAUSE: Final = 1.0
@@ -88,7 +88,7 @@ class Checkpoints:
         identity: Returns the identity of the stream with a logical name.
         rate: Maximum number of writes per second, for all shards together.
         clock: Time.
-        read_until: Returns a time in epoch seconds: all records of a shard that arrived before that time lie at or before a position.
+        read_until: Returns a time, epoch seconds, before which no record of a shard after a position arrived; None if unknown.
         failure: Receives the error that ends the run.
         fetcher: Returns the name of a shard's fetcher, which rows have only as information; None if the run has only one fetcher.
     """
@@ -167,7 +167,7 @@ class Checkpoints:
         self._clean_soon()
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """Return the `read_until` of a shard's row, in epoch seconds; None if it has none, or if it does not hold for `position`."""
+        """Return the `read_until` of a shard's row, in epoch seconds; None if the row has none, or if it does not hold for `position`."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         known = row is not None and row.position is not None and position.reaches(row.position)
         return row.read_until if row is not None and known else None

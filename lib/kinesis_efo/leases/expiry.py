@@ -1,7 +1,7 @@
 """Detects expired leases: the counter did not change for the lease timeout, or the owner's process has provably ended.
 
-The table contains no times, so an observer measures with its own monotonic clock how long a row has not changed (KCL's rule). Pure,
-except for the function `gone`.
+The table contains no times, so an observer measures with its own monotonic clock how long a row has not changed (KCL's rule). Does
+no I/O, except in the function `gone`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A row as last seen, the times at which its owner was first seen and the row last changed, and whether it has left the table."""
+    """A row as last seen, the times at which its owner was first seen and the row last changed, and whether the row has left the table."""
 
     lease: Lease
     owner_since: float
@@ -65,7 +65,7 @@ class Observer:
         return now - heartbeat.changed_at >= self._timeout or heartbeat.lease.owner in self._ended
 
     def expires_at(self, heartbeat: Heartbeat) -> float:
-        """Return the time at which the row's lease expires if the row does not change before."""
+        """Return the time at which the row's lease expires if the row does not change before then."""
         return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:

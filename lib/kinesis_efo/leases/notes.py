@@ -1,6 +1,6 @@
 """Notes for later runs in a run's rows: whether Kinesis distributes a stream's records itself, and the furthest marks of checkpoints.
 
-The notes are written when a lease is renewed or released. A later run compares a checkpoint with the marks to detect that it went back.
+The notes are written when a lease is renewed or released. A later run compares the marks with a checkpoint to detect that this went back.
 """
 
 from __future__ import annotations

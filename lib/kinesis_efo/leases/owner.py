@@ -56,7 +56,7 @@ def provably_gone(owner: str, proc: Path = _PROC) -> bool:
     except (OSError, ValueError, OverflowError):
         return False
     stat = read_stat(process.pid, proc)
-    # The pid may belong to a later process, or to a zombie.
+    # The owner has also ended if a later process has its pid now, or if it is a zombie.
     return stat is not None and (stat.started != process.started or stat.dead)
 
 

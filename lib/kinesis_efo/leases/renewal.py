@@ -119,7 +119,7 @@ class Renewal:
             pause = self._timing.renewal * self._random.uniform(0.5, 1)
             while True:
                 await self._pause(pause)
-                if not self.valid:  # checked before each write: the process may have been suspended past the deadline
+                if not self.valid:  # checked before each write, because the process may have been suspended
                     return RenewalEnd.UNREACHABLE
                 if self._leaving.is_set():
                     return RenewalEnd.LEAVING

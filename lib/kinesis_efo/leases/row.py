@@ -215,7 +215,7 @@ class Lease:
             item |= attributes.of_lag(self.lag)
         if self.marks:
             item |= attributes.of_marks(self.marks)
-        # DynamoDB has no empty sets.
+        # Leave out empty sets, because DynamoDB has none.
         item |= {name: {"SS": sorted(shards)} for each, name in _SETS.items() if (shards := getattr(self, each))}
         return item
 

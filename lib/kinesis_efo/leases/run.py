@@ -57,7 +57,7 @@ class LeaseListener:
         """Stop reading a stream before returning, because its lease was lost; `owner` has it now, or is None if that is not known."""
 
     def lag(self, stream: str) -> Lag | None:
-        """Return how far reading a stream is behind. Called before each renewal, so it must return at once."""
+        """Return how far reading a stream is behind. Called before each renewal, so it must not wait."""
 
 
 class _Holder(NamedTuple):
@@ -256,7 +256,7 @@ class RunLease:
         except TableUnavailableError as error:
             return self._unavailable(error)
         self._outage = None
-        # Scan again at once if a lease was taken, because more may be free now; otherwise at the latest when another run's lease expires.
+        # If a lease was taken, scan again now, because more may be free; otherwise at the latest when another run's lease expires.
         return 0.0 if True in results else min(timeout / 10, expires_at - self._clock.monotonic())
 
     def _unavailable(self, error: TableUnavailableError) -> float:
@@ -273,7 +273,7 @@ class RunLease:
         return self._timing.renewal / 3 * self._random.uniform(0.5, 1)
 
     async def _take(self, stream: str, free: Free) -> bool:
-        """Take one lease; returns whether to scan again at once."""
+        """Take one lease; returns whether to scan again now."""
         owner, endpoint, status = self._holder
         before = free.row or Lease(run_key(stream), checkpoint=None)
         after = before.taken(owner, endpoint, free.epoch, status)

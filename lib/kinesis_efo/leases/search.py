@@ -1,4 +1,4 @@
-"""Decides, from scans of the table, which leases a run may take. Pure, except for the functions that check the owners' processes."""
+"""Decides, from scans of the table, which leases a run may take. Does no I/O, except to check the owners' processes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Search:
         """Choose the leases to take, besides those on the `held` streams. `scan` was complete at the monotonic time `now`, in seconds.
 
         Returns:
-            The leases to take, by stream; and the time at which the first of the leases expires that other runs seem to hold.
+            The leases to take, by stream; and the time at which the first lease that another run seems to hold expires.
 
         Raises:
             AlreadyRunningError: Another run holds a wanted lease, and was seen to renew it.

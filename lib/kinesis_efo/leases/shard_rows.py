@@ -1,4 +1,4 @@
-"""Computes what the row of a shard should contain, and which rows of ended shards can be deleted. Pure."""
+"""Computes what the row of a shard should contain, and which rows of ended shards can be deleted."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ShardRow:
     def leave(self) -> None:
         """Note that no query reads the shard any more."""
         self.wanted = False
-        # A shard that was read to its end before its row was created still needs a row: without one, it would seem not to have been read.
+        # A shard that was read to its end before its row was created needs a row, because it would seem not to have been read.
         if self.row is not None or self.pending is None or not self.pending.position.is_end:
             self.info = None
 

@@ -169,7 +169,7 @@ def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
     gone = sorted(set(old) - set(new))
     if not after.is_run:
         gone += [name for name in OBSOLETE if name not in gone]
-    # Placeholders for all names: some, such as "endpoint", may become reserved words.
+    # Use placeholders for all names, because some, such as "endpoint", may become reserved words.
     short = {name: f"#n{i}" for i, name in enumerate([*changed, *gone])}
     expression = "SET " + ", ".join(f"{short[name]} = :v{i}" for i, name in enumerate(changed))
     if gone:

@@ -1,6 +1,6 @@
 """The catalog of all metrics: names, units, attributes and meanings. The table in docs/metrics.md is generated from it.
 
-OpenTelemetry units are UCUM's (its semantic conventions for metrics); CloudWatch units are those of MetricDatum.
+OpenTelemetry units are written as in UCUM, as OpenTelemetry's semantic conventions ask; CloudWatch units are those of MetricDatum.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The API does nothing without an SDK. In the processes that Spark starts for Python, the user's program does not run and cannot set one
 up, so this module does, following the standard environment variables (`OTEL_METRICS_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, ...;
-OpenTelemetry specification, "Environment Variable Specification"). Its provider serves this library only and does not become the global
-one of the process, so that a program can still set its own.
+OpenTelemetry specification, "Environment Variable Specification"). The SDK's provider serves only this library and does not become the
+global one of the process, so that a program can still set its own.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Telemetry:
             flushing.join(_FLUSH_SECONDS)
 
     def close(self) -> None:
-        """Shut down the SDK that this library has set up, with its threads."""
+        """Shut down the SDK and its threads, if this library has set it up."""
         if self._own is not None:
             self._own.shutdown()
 

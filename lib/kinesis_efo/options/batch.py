@@ -1,4 +1,4 @@
-"""The options of a batch read: those of the source, with its own start and end."""
+"""The options of a batch read: those of the source, with other rules for `startingPosition` and `readMode`."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class BatchOptions:
 
     @property
     def start_name(self) -> str:
-        """What messages call the start: the argument or the option that gave it."""
+        """The name of the start in messages: the argument or the option that gave it."""
         return "since" if "since" in self.source.times else "kinesis-efo option 'startingPosition'"
 
     @property
     def end_name(self) -> str:
-        """What messages call the end: the argument or the option that gave it."""
+        """The name of the end in messages: the argument or the option that gave it."""
         return "until" if "until" in self.source.times else "kinesis-efo option 'endingPosition'"
 
     @classmethod

@@ -12,7 +12,7 @@ from kinesis_efo.units import NotMillisecondsError, NoZoneError, lacks_unit, par
 Number = TypeVar("Number", int, float)
 
 _MEANT_AS_SECONDS = 99
-"""A number without a unit is refused up to this value: it probably means seconds, and as milliseconds most limits would be useless."""
+"""A number without a unit is refused up to this value, because it probably means seconds. As milliseconds, most limits would be useless."""
 
 
 class UnsupportedValue(ValueError):

@@ -81,7 +81,7 @@ def own_addresses() -> list[str]:
         for name, addresses in psutil.net_if_addrs().items()
         if name in up
         for address in addresses
-        # Link-local addresses of IPv6 have a zone.
+        # Leave out link-local addresses of IPv6, which have a zone after a `%`.
         if address.family in (socket.AF_INET, socket.AF_INET6) and "%" not in address.address
     ]
     usable = [each for each in found if not (each.is_loopback or each.is_link_local or each.is_unspecified)]
@@ -141,7 +141,7 @@ def _advertised(arguments: Sequence[str], directory: Path, environment: Mapping[
         except OSError:
             text = ""
         if found := _DRIVER_HOST_LINE.findall(text):
-            # Java escapes colons with a backslash.
+            # Remove the backslashes with which Java escapes colons.
             return str(found[-1]).replace("\\", "")
     return environment.get("SPARK_LOCAL_HOSTNAME") or environment.get("SPARK_LOCAL_IP") or ""
 

@@ -1,6 +1,6 @@
 """Lets the process that Spark keeps for a stream reader end with its connection to Spark, not at a signal.
 
-When a query stops, Spark closes the connection and sends SIGTERM right after: the signal would end the process before `stop()`
+When a query stops, Spark closes the connection and sends SIGTERM right after. This signal would end the process before `stop()`
 has released the leases. A signal to the whole process group (Ctrl-C in a terminal, YARN, systemd) may arrive while the driver
 still finishes its micro-batch.
 """
@@ -31,8 +31,8 @@ def end_with_spark(asked: threading.Event, when_asked: Callable[[], None]) -> No
     if is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()
 
-        # Python's handler runs in the main thread, which waits for Spark, and a signal to another thread does not wake the main thread.
-        # But Python writes to the wakeup descriptor at once, so read from that.
+        # Python's handler does not run while the main thread waits for Spark, if another thread gets the signal.
+        # So read from the wakeup descriptor, to which Python writes immediately.
         told, tells = socket.socketpair()
         tells.setblocking(False)
         signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)

@@ -51,7 +51,7 @@ _JVM_SECONDS: Final = 0.5
 _FIRST_SECONDS: Final = 30.0
 """Seconds after which a run that has no client ends, because the planner that started it has died."""
 _TOUCH_SECONDS: Final = 3600.0
-"""Seconds between updates of the time of the run's file: cleaners of temporary files remove files that are older than some days."""
+"""Seconds between updates of the time of the run's file, because cleaners of temporary files remove files that are some days old."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ class FetcherJob:
 
 
 def _end_with(jvm: Process, begun: threading.Event) -> None:
-    """End this process if its program ends before the run has begun: the start may wait minutes for AWS."""
+    """End this process if its program ends before the run has begun, because the start may wait minutes for AWS."""
     while not begun.wait(_JVM_SECONDS):
         if not jvm.lives():
             os._exit(1)

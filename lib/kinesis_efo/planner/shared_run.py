@@ -116,7 +116,7 @@ class SharedRun:
         self._untold = mark
 
     def ask(self, call: Call[T]) -> T:
-        """Make a call, and wait for its result. If the run's process has died, the call goes to the next process.
+        """Make a call, and wait for its result. If the run's process dies, the call goes to the process that replaces it.
 
         Raises:
             KinesisEfoError: Reading failed for good, or the query has ended.
@@ -157,7 +157,7 @@ class SharedRun:
                 return
             link.leave()
             if self._where is not None:
-                # A task's call that takes long must not block the end.
+                # Use a thread, because a task's call that takes long must not block the end.
                 closing = threading.Thread(target=self._where.shutdown, daemon=True)
                 closing.start()
                 closing.join(_CLOSING_SECONDS)
@@ -173,7 +173,7 @@ class SharedRun:
             with self._program.deciding(self._check):
                 if (link := self._decided(streams)) is not None:
                     return link
-            # No run could be joined: it is ending or suspended.
+            # No run could be joined, because the present one is ending or suspended.
             if time.monotonic() >= give_up_at:
                 raise FetcherError(
                     f"another source of this Spark program has had the run of {', '.join(self._streams)} for {self._options.patience:.0f} s, "
@@ -246,7 +246,7 @@ class SharedRun:
 
     @property
     def _last_end(self) -> str:
-        """How the last process that this one has started ended, for messages; empty if unknown."""
+        """How the run's process that was started last has ended, for messages; empty if unknown."""
         return f" ({end})" if (end := self._ended()) else ""
 
     def _asked(self, call: Call[T]) -> T:

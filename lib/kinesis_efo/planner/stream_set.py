@@ -1,6 +1,6 @@
 """Compares the streams of a query with those of its checkpoint: streams may be new, gone or replaced.
 
-It does no more than compare and log. A checkpoint has the logical names of streams, and since version 0.2 their ARNs.
+This module only compares and logs. A checkpoint has the logical names of streams, and since version 0.2 their ARNs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StreamSet:
 
     Args:
         manifest: The manifest with these streams only.
-        drop: Whether to continue without streams that only the checkpoint has. It fails anyway if it reads no stream of the checkpoint.
+        drop: Whether to continue without streams that only the checkpoint has. A query that reads none of them fails anyway.
     """
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:
@@ -39,7 +39,7 @@ class StreamSet:
 
         Args:
             offset: The offset.
-            begin: Where the micro-batch that ends at `offset` begins, if it is the query's first one; see `OffsetDocument`.
+            begin: Where the micro-batch that ends at `offset` begins, if that is the query's first micro-batch; see `OffsetDocument`.
         """
         data = offset.to_dict({name: _read_from(ref) for name, ref in self._streams.items()})
         if begin is None:
@@ -47,7 +47,7 @@ class StreamSet:
         return {"begin": {} if begin is offset else begin.to_dict()["streams"], **data}
 
     def read_begin(self, data: Mapping[str, Any]) -> Offset | None:
-        """Where the micro-batch that ends at an offset begins; None if the offset does not say so.
+        """The start of the micro-batch that ends at an offset, if the offset has this start; else None.
 
         Args:
             data: The offset as plain data, which `read` has accepted.
@@ -85,7 +85,7 @@ class StreamSet:
 
         Args:
             offset: The offset.
-            sources: The ARNs from which its streams were read, if known; see `sources_of`.
+            sources: The ARNs from which the offset's streams were read, if known; see `sources_of`.
         """
         known = {key.stream for key in offset}
         found: list[ConfigurationError | StreamReplacedError] = []
@@ -94,7 +94,7 @@ class StreamSet:
             if (fault := self._compare(name, sources[name], known)) is not None:
                 found.append(fault)
                 gone.discard(name)
-        if gone and (not self._drop or gone == known):  # if none is left, it may be the checkpoint of another source
+        if gone and (not self._drop or gone == known):  # if none is left, the checkpoint may be another source's
             found.append(ConfigurationError(self._removed(gone, others=gone == known)))
         return found
 

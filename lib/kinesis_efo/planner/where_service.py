@@ -49,7 +49,7 @@ class WhereService(Service):
         return self._answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
 
     def _answer_where(self, call: Call, request: WhereRequest) -> WhereReply:
-        """Reply with the fetchers of the shards. If there is no run, reply that they have none yet, so that the task asks again."""
+        """Reply with the fetchers of the shards. If there is no run, reply that no shard has one yet, so that the task asks again."""
         give_up_at = time.monotonic() + request.wait
         while True:
             left = max(0.0, give_up_at - time.monotonic())

@@ -101,7 +101,7 @@ class RecordAccumulator:
             self._queues[shard].records.extend(its_records)
 
     def adopt(self, shards: ShardMap) -> None:
-        """Use a new shard map: at once, or, with `ordered`, as soon as no request that was made with the old map is in flight."""
+        """Use a new shard map: immediately, or, with `ordered`, as soon as no request that was made with the old map is in flight."""
         self._next_map = shards
         self._adopt_when_possible()
 
@@ -188,7 +188,7 @@ class RecordAccumulator:
         outcomes = {shard: _QueueOutcome() for shard in dict.fromkeys(request.shards)}
         for shard in outcomes:
             if (queue := self._queues.get(shard)) is not None:
-                # A queue that was created after the request did not count it.
+                # A queue that was created after the request did not count the request.
                 queue.in_flight = max(0, queue.in_flight - 1)
         self._adopt_when_possible()
         return outcomes

@@ -114,7 +114,7 @@ class BlockingProducer:
 
         Args:
             records: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)` each.
-            positions: The number of each record, for messages; None: all records of this producer are counted.
+            positions: The number of each record, for messages; None: counted over all records of this producer.
 
         Raises:
             RecordRefusedError: A record can never be written. The records before it are queued, those after it are not.
@@ -252,7 +252,7 @@ def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
         # Cancel the remaining tasks, because a flush that another thread has just begun must not wait for ever.
         loop.run_until_complete(_cancel_remaining())
         loop.run_until_complete(loop.shutdown_asyncgens())
-        # The shutdown starts a thread to join the others; at the end of the process, that raises an error.
+        # Ignore the error of the shutdown at the end of the process: it cannot start the thread that would join the others.
         with contextlib.suppress(RuntimeError):
             loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()

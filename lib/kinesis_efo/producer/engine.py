@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 REFRESH_SECONDS = 1.0
 """Minimum seconds between two loads of the shard map, because ListShards may lag behind responses that name a new shard."""
 MOST_REFRESH_SECONDS = 60.0
-"""Maximum of these seconds, which double while the loaded shard map stays the same."""
+"""Maximum seconds between two loads: the pause doubles while the loaded shard map stays the same."""
 RECHECK_SECONDS = 300.0
 """Seconds between two checks whether Kinesis still distributes the records of a stream itself, because no response shows that."""
 _BATCH_BYTES = 1 << 20
@@ -108,7 +108,7 @@ class Engine:
     def make_records(self, given: Iterable[Given], positions: Iterable[int] | None = None) -> Iterator[list[Record]]:
         """Do the same as `make_record`, in batches. If a record is refused, the records before it are yielded before the error.
 
-        `positions` are the numbers of the records, for messages; None: all records of this producer are counted.
+        `positions` are the numbers of the records, for messages; None: counted over all records of this producer.
         """
         rest = iter(given)
         numbers = self._positions if positions is None else iter(positions)
@@ -275,7 +275,7 @@ class Engine:
                     try:
                         await self._refresh()
                     except Exception as error:
-                        # The records were written. If the request is not settled, they are sent again.
+                        # Settle the request anyway, because its records were written, and would be sent again otherwise.
                         logger.warning("the shard map of %s cannot be refreshed: %s", self._stream, error)
                 settled = self._accumulator.settle(request, results, self._clock.monotonic())
                 settled.misrouted &= not unknown
@@ -348,7 +348,7 @@ class Engine:
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
         if not news or known.distribution is not Distribution.KEYED:
-            # There was no reshard, so get the traits. Not always, because an account may make only 20 such calls a second.
+            # Get the traits, because there was no reshard. After a reshard, do not, because an account has only 20 such calls a second.
             traits = await self._service.traits()
             shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)

@@ -85,6 +85,6 @@ def _fault(cause: Cause, code: str, text: str, action: str) -> WriteFault:
             return WriteFault(code, text, Retry.NO, StreamNotFoundError, remedy)
         case Cause.INVALID:
             return WriteFault(code, text, Retry.NO, RecordRefusedError)
-    # A reader retries unknown codes. A writer must not: callers would wait, and records would pile up, for a fault that most likely stays.
-    # Transient faults have a status of 500 and above.
+    # A reader retries unknown codes. A writer must not, because records would pile up, and such a fault most likely stays:
+    # transient faults have a status of 500 and above.
     return WriteFault(code, text, Retry.NO, WriteError, "mend the cause: Kinesis would refuse the request again")

@@ -95,7 +95,7 @@ class Fifo:
 
 
 class PerKey(Fifo):
-    """A queue that keeps an order per partition key: a request has one record per key, as PutRecords may take only the later of two."""
+    """A queue that keeps the order per partition key. A request has one record per key, because Kinesis may take only the later of two."""
 
     def candidates(self) -> Iterable[Record]:
         keys: set[str] = set()
@@ -138,7 +138,7 @@ class ShardQueue:
 
     def __init__(self, shard: str, settings: ProducerSettings, random: Random) -> None:
         self.shard = shard
-        # With aggregates, a FIFO keeps the order, because each aggregate is written as a whole or not at all, and one at a time.
+        # With aggregates, a FIFO keeps the order: a request has one aggregate, which Kinesis writes as a whole or not at all.
         self.records: Fifo = PerKey() if settings.ordered and not settings.aggregate else Fifo()
         self.in_flight = 0
         self.failing: Outage | None = None

@@ -1,7 +1,7 @@
 """Splits KPL aggregates, which are Kinesis records that hold many user records.
 
 Format: magic, a protobuf message, its MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). The parser below reads only
-this message: the `protobuf` package would bring generated code and a version that PySpark and its users have to agree on. Lengths
+this message, because the `protobuf` package would bring generated code and a version that PySpark and its users have to agree on. Lengths
 are checked, and keys must keep to Kinesis' limit, so that the output stays in proportion to the input.
 """
 
@@ -36,7 +36,7 @@ def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRec
     None if the data is not an aggregate, or a corrupt one, which counts as an ordinary record.
 
     After a reshard an aggregate may hold a record with a hash key of another shard. The KPL sends the records of such an aggregate again,
-    and the KCL (AggregatorUtil.deaggregate) drops all of it. So does this function if it gets the shard's `hash_range`: the list is empty.
+    and the KCL (AggregatorUtil.deaggregate) drops all of it. This function also does so if it gets the shard's `hash_range`: it returns [].
     Other producers do not send the records again: if no record may be lost, give no `hash_range`.
     """
     if len(data) <= len(MAGIC) + _DIGEST or not data.startswith(MAGIC):

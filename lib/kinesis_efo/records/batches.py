@@ -237,7 +237,7 @@ def undecodable(key: ShardKey, error: Exception) -> FrameError:
     return FrameError(f"an event of shard {key} cannot be decoded: {error}")
 
 
-# pa.array() and pa.scalar() would import an installed pandas, which delays the first row of each worker by half a second.
+# Avoid pa.array() and pa.scalar(): they import an installed pandas, which delays the first row of each worker by half a second.
 
 
 def _binary(values: list[bytes]) -> pa.Array:

@@ -160,7 +160,7 @@ class _Cutter:
             else:
                 records, self.floor = _cut(records, self.floor, ceiling)
             self.done = ceiling is not None and last >= ceiling
-            # Keyword arguments would cost as much as decoding 500 bytes.
+            # Pass no keyword arguments, because they would cost as much as decoding 500 bytes.
             if large:
                 return records, [b64decode(record.data, None, True) for record in records]
             return records, [record.data for record in records]

@@ -55,7 +55,7 @@ class EventHead(NamedTuple):
 
     @property
     def brings_nothing(self) -> bool:
-        """Whether it has neither records nor the shard's end."""
+        """Whether the event has neither records nor the shard's end."""
         return not self.records and (self.still or self.continuation is not None)
 
 
@@ -67,7 +67,7 @@ class Event(NamedTuple):
 
     @property
     def through(self) -> Position:
-        """The position after this event; undefined if it is `still`."""
+        """The position after this event; undefined if the event is `still`."""
         return SHARD_END if self.head.continuation is None else Position.after(self.head.continuation)
 
 
@@ -272,7 +272,7 @@ def first_number(payload: bytes) -> int | None:
 
 def has_record(payload: bytes, number: int) -> bool:
     """Whether an event has the record with sequence number `number`. Searches the text (quotes within keys and data are escaped)."""
-    # Compiling a regular expression for each number would take longer than the search.
+    # Compile no regular expression for each number, because that would take longer than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:
         # If no name precedes the number, rfind's -1 stands for the start of the event, where there is no name either.

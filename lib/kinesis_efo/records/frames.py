@@ -83,7 +83,7 @@ class FrameDecoder:
 
     @property
     def _begun(self) -> bool:
-        """Whether Python is decoding a frame, because the core declined it or an earlier one of the same chunk."""
+        """Whether Python is decoding a frame, because the core declined this frame or an earlier one of the same chunk."""
         return bool(self._have or self._fault)
 
     def _feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
@@ -126,7 +126,7 @@ class FrameDecoder:
         return self._prelude[0] - self._have if self._prelude else 0
 
     def collect(self) -> None:
-        """Allocate the memory of the incomplete frame at once.
+        """Allocate all the memory that the incomplete frame needs.
 
         A buffer that grows with the bytes of a large frame would be copied, and would take twice the memory during the copy.
         """

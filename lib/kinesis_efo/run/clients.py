@@ -78,7 +78,7 @@ class RunOfClients(Protocol):
         """The reasons why a query of these streams cannot share the run."""
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
-        """Add streams to the run. Other processes of the program see the streams at once; the returned task ends when they are open."""
+        """Add streams to the run. Other processes of the program see them immediately; the returned task ends when they are open."""
 
     def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
         """Add a query, and return its planner. The query's tasks identify it by `name`."""
@@ -88,12 +88,12 @@ class _Client:
     """A client of the run.
 
     Attributes:
-        reader: The name of its query.
-        process: Its process.
-        planner: Plans the micro-batches of its query.
-        ready: The task that opens those of its streams that are new to the run.
-        number: The number of its last call.
-        calling: The task that carries out its last call; None before the first.
+        reader: The name of the client's query.
+        process: The client's process.
+        planner: Plans the micro-batches of the query.
+        ready: The task that opens those of the query's streams that are new to the run.
+        number: The number of the client's last call.
+        calling: The task that carries out the last call; None before the first.
         offsets: The offsets that the run and the client have sent each other.
     """
 
@@ -112,7 +112,7 @@ class Clients:
 
     Args:
         run: The run.
-        said: Log lines of the run, which the next client that makes a call gets and writes.
+        said: Log lines of the run. The next client that makes a call receives them with the reply, and writes them.
     """
 
     def __init__(self, run: RunOfClients, said: deque[str]) -> None:
@@ -251,7 +251,7 @@ class Clients:
         try:
             return CallReply(done=True, result=calling.result(), said=self._told())
         except FetcherUnreachableError as error:
-            # For the client, this type means that the run does not answer.
+            # Change the type, because this one tells the client that the run does not answer.
             raise FetcherError(str(error)) from error
 
     def _told(self) -> list[str]:
@@ -264,7 +264,7 @@ class Clients:
         """Make a call, but first wait for the client's previous call, which may still be running."""
         if before is not None:
             await asyncio.wait({before})
-        # Shielded: cancelling this call must not cancel the opening of streams.
+        # Shield this, because cancelling the call must not cancel the opening of streams.
         await asyncio.shield(client.ready)
         return client.offsets.encode(await client.planner.answer(call))
 

@@ -66,7 +66,7 @@ class GapWatch:
             )
 
     def _grows(self, now: float) -> bool:
-        # Each micro-batch changes the gap by minutes at once, so compare the minimum of each third of the time.
+        # The gap jumps by minutes with each micro-batch, so compare the minimum of each third of the time.
         thirds: list[list[float]] = [[], [], []]
         for at, gap in self._gaps:
             thirds[min(2, int(3 * max(0.0, now - at) / GROWS_SECONDS))].append(gap)

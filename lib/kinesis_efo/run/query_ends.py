@@ -101,7 +101,7 @@ class Ends:
             self._set(key, end)
 
     async def probe(self, keys: Iterable[ShardKey]) -> None:
-        """Ask Kinesis for the tips of shards that cannot be read up to there, because the buffers are full.
+        """Ask Kinesis for the tips of shards that cannot be read up to their tips, because the buffers are full.
 
         Raises:
             StreamError: A shard's tip cannot be found.
@@ -189,7 +189,7 @@ class Ends:
         return position if opened is not None and opened > time + _MARGIN_SECONDS else None
 
     def _reachable(self) -> dict[ShardKey, Position | None]:
-        """The ends of all shards that the query reads. It does not start a shard if it does not read the shard's parents to their end."""
+        """The ends of all shards that the query reads. The query starts no shard whose parents it does not read to their end."""
         kept: dict[ShardKey, Position | None] = {}
         for key in sorted(self._ends):  # ids grow, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)

@@ -58,7 +58,7 @@ class Fetching(Protocol):
         """Start to fetch a stream whose lease is held."""
 
     def end(self, stream: str) -> None:
-        """Stop reading a stream at once, because its lease is lost."""
+        """Stop reading a stream immediately, because its lease is lost."""
 
     def fetcher_of(self, key: ShardKey) -> str | None:
         """The name of a shard's fetcher; None if the shard has no fetcher, or the run has only one."""
@@ -67,7 +67,7 @@ class Fetching(Protocol):
         """The status of each shard of one stream; None: of all streams."""
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """A time, epoch seconds: all records that arrived before it are at or before `position`. None if unknown."""
+        """A time, epoch seconds, before which no record after `position` arrived; None if unknown."""
 
 
 class Planning(Protocol):
@@ -257,7 +257,7 @@ class Run(LeaseListener):
         self._rows[stream] = rows
         for query in self.queries:
             query.lease_taken(stream, rows)
-        # A stopping run releases a lease that it has just taken, and would not stop a stream that begins now.
+        # Begin no stream in a run that is stopping, because nothing would stop the stream when the lease is released.
         if self.failure.error is None:
             self.fetching.begin(stream)
 

@@ -149,7 +149,7 @@ async def _from_leases(
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
-    """Raise if a KCL application wrote a row: it has another key, and lacks what this library adds to rows with sequence numbers."""
+    """Raise an error if a KCL application wrote a row: its key has another form, and it lacks the attributes that this library adds."""
     for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
         foreign = lease.key != lease_keys.encode(shard) and not lease.ours
         numbered = lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AFTER

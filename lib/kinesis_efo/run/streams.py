@@ -59,7 +59,7 @@ class RunStreams:
         Raises:
             KinesisEfoError: One of the streams cannot be listed.
         """
-        # Shielded, because several clients may wait for the same stream.
+        # Shield the tasks, because several clients may wait for the same stream.
         await asyncio.gather(*(asyncio.shield(self._opening[name]) for name in names if name in self._opening))
 
     async def _open(self, name: str, ref: StreamRef) -> None:

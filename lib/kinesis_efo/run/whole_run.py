@@ -107,7 +107,7 @@ class WholeRun:
         budget: The budget for the fetcher of this process.
         clock: Time.
         streams_changed: Called with the ARNs of the run's streams, by logical name, if a client adds some; and with {} if the run fails.
-        said: Log lines of the run, which the next client that makes a call gets and writes.
+        said: Log lines of the run. The next client that makes a call receives them with the reply, and writes them.
 
     Attributes:
         run: The run.
@@ -161,7 +161,7 @@ class WholeRun:
             fetching = LocalFetching(self.fetcher, clock, together=options.hold_together)
         rate, patience = options.checkpoint_rate, options.patience
         self.run: Final = Run(streams, fetching, self._leases, table, keys, rate, patience, clock)
-        # Hide a failed run at once, so that no query joins it.
+        # Hide a failed run immediately, so that no query joins it.
         self.run.failure.on_set(lambda: self._streams_changed({}))
         self.service: Final = self._serve(fetching)
 

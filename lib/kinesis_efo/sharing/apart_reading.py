@@ -45,8 +45,8 @@ class ApartReading:
         failed: Called with an error that ends this query only.
 
     Attributes:
-        claims: For each shard in which the query catches up: the position from which on the query needs the shared buffer, from which
-            its next micro-batch can be planned; None while the query is further behind.
+        claims: For each shard in which the query catches up: the position from which on the query needs the shared buffer, because its
+            next micro-batch can be planned from there; None while the query is further behind.
     """
 
     def __init__(self, rules: ApartRules, listener: ShardListener, failed: Callable[[KinesisEfoError], None]) -> None:
@@ -136,7 +136,7 @@ class ApartReading:
             self._fetcher.feeds.close([feed.key for feed in self._fetcher.feeds if feed.key.stream == stream])
 
     def read(self, wanted: ShardRange, asked_at: float | None) -> AsyncGenerator[list[bytes], None]:
-        """Read the payloads that cover a range with GetRecords, for as long as Kinesis allows that.
+        """Read, with GetRecords, the payloads that cover a range, for as long as Kinesis allows that.
 
         Args:
             wanted: The range.

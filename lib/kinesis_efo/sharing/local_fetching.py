@@ -61,7 +61,7 @@ class LocalFetching:
         return self._fetcher.statuses(stream)
 
     def of(self, query: str) -> RangeSource:
-        """What the tasks of the query with this name read from."""
+        """The source from which the tasks of the query with the name `query` read."""
         return ServingShared(self._fetcher, self.sharing.named(query).tasks)
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:

@@ -28,7 +28,7 @@ class QueryBuffers:
         group: The queries of its run.
 
     Attributes:
-        apart: The shards in which the query catches up.
+        apart: Reads the shards in which the query catches up.
         ahead: The shards in which the query is ahead of the shared buffer, each with the time when it began to wait, monotonic seconds.
     """
 
@@ -60,7 +60,7 @@ class QueryBuffers:
         if choice is Choice.BACK:
             return self._go_back(key, position)
         if key in self.apart.claims:
-            # Spark plans the next micro-batch only when all that was planned from the query's own fetcher is processed.
+            # The query's own fetcher has no more to serve: Spark has processed all earlier micro-batches before it plans this one.
             self.apart.end((key,))
             logger.debug("shard %s: a query has caught up, and shares the buffer again at %s", key, position)
         if choice is Choice.BEGIN:
@@ -127,7 +127,7 @@ class QueryBuffers:
         own = feeds.buffered(key, position)
         at_the_tip = own is not None and feeds.millis_behind(key) == 0 and own.news_since(position) is None
         if at_the_tip and not buffer.records and self._are_reached(key, position):
-            # All are caught up and the buffer is empty, so the subscription may restart here; at worst, some records are fetched twice.
+            # All queries are caught up and the buffer is empty, so the subscription may restart here; at worst, it repeats some records.
             self.apart.end((key,))
             return self._shared.begin_at(key, position)
         return own

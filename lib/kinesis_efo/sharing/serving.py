@@ -1,6 +1,6 @@
-"""Serves the tasks of one query in the run's process, from whichever buffer has a range.
+"""Gives the tasks of one query the records of their ranges. Runs in the run's process.
 
-A range is in the query's own buffer or in the shared one. If neither has it any more, the query's own fetcher reads it again.
+A range is in the query's own buffer or in the shared one. If neither has the range any more, the query's own fetcher reads it again.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ class SharedBuffers(Buffers, Protocol):
     """The buffers of all shards of a run."""
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
-        """As in `Buffers`. But if the shard's buffer does not have everything after the position, read the shard again from there on."""
+        """The buffer of a shard, as in `Buffers`. If it does not have everything after the position, read the shard again from there on."""
 
     def found(self, key: ShardKey) -> EventIndex | None:
         """The buffer of a shard, wherever that buffer starts; None if the shard is not read."""
@@ -30,7 +30,7 @@ class SharedBuffers(Buffers, Protocol):
         """Begin to read shards from these positions on, unless they are read already."""
 
     def follow(self, positions: Mapping[ShardKey, Position]) -> None:
-        """Set which shards are read, each with a query's position: `SHARD_END` only if all queries that read the shard have reached that."""
+        """Set which shards are read, each with the position of one of its queries; `SHARD_END` only if all of them have reached that."""
 
     def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
         """Drop what no query needs any more.
@@ -43,7 +43,7 @@ class SharedBuffers(Buffers, Protocol):
         """
 
     def last_record(self, wanted: ShardRange) -> int | None:
-        """The sequence number of the last record of a range; None if the range has none, or it is unknown."""
+        """The sequence number of the last record of a range; None if there is none, or if it is unknown."""
 
     def is_read(self, key: ShardKey) -> bool:
         """Whether a task is reading a range of a shard from the buffer."""

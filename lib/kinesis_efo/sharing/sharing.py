@@ -131,7 +131,7 @@ class Sharing:
     # -- which shards are read, and the claims on them
 
     def positions(self) -> dict[ShardKey, Position]:
-        """The shards that are read, each with a query's position: `SHARD_END` only if all queries that read the shard have reached that."""
+        """The shards that are read, each with the position of one of its queries; `SHARD_END` only if all of them have reached that."""
         found: dict[ShardKey, Position] = {}
         for query in self.queries:
             for key, position in (query.offset or {}).items():
@@ -231,7 +231,7 @@ class Sharing:
             claims = [claim for each in self.queries if (claim := each.claim(key)) is not None and not claim.is_end]
             if claims and not self._covered(key, claims):
                 self.shared.begin_at(key, lowest(claims))
-        # The query shares no shard with others: restart the buffers that another query fills, so that these have to wait for room, too.
+        # The query shares no shard with others, so restart the buffers that another query fills. Then these have to wait for room, too.
         for key in max((other.holds_beside(query) for other in others), key=len):
             if (at := self._kept.get(key)) is not None:
                 self.shared.begin_at(key, at)

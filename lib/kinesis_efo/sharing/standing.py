@@ -1,4 +1,4 @@
-"""Computes the status of a run's queries for tools, the slowest query of each shard, and the lag of the run. Pure."""
+"""Computes the status of a run's queries for tools, the slowest query of each shard, and the lag of the run."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -
 def slowest(
     queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
 ) -> dict[ShardKey, tuple[int, Position]]:
-    """For each shard, the number of the query that is furthest behind, and its position: `TRIM_HORIZON` if it still reads an ancestor.
+    """For each shard, the number and position of the query that is furthest behind; `TRIM_HORIZON` if it still reads an ancestor.
 
     Args:
         queries: The positions of each query, by the query's number.

@@ -2,7 +2,7 @@
 
 It also tunes memory, garbage collection and import caches of all code in these workers (latency.py).
 
-`--conf spark.python.daemon.module=kinesis_efo.spark.daemon` chooses it. Workers share the memory of the loaded modules.
+`--conf spark.python.daemon.module=kinesis_efo.spark.daemon` chooses this daemon. Workers share the memory of the loaded modules.
 
 Forking is safe only if no other thread runs, so the threads of Arrow's allocator and of numpy's linear algebra are turned off. If the
 process has several threads nevertheless, it runs Spark's own daemon instead.

@@ -88,7 +88,7 @@ def coalesce(
     Args:
         ranges: Ranges of the micro-batch.
         sizes: Bytes by shard, if known.
-        together: Streams that get one task each. It reads in the order of shard ids, so that parents come before their children.
+        together: Streams that get one task each. The task reads in the order of shard ids, so that parents come before their children.
     """
     groups = [sorted(wanted for wanted in ranges if wanted.key.stream == stream) for stream in sorted(together)]
     free = [wanted for wanted in ranges if wanted.key.stream not in together]

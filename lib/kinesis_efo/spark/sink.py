@@ -70,7 +70,7 @@ class SinkOptions:
 
 
 def _bounded(setting: str, parse: Callable[[str], float]) -> Callable[[str], float]:
-    """Make a parser of an option that enforces the bounds of a producer setting."""
+    """Make a parser that also enforces the bounds of a producer setting."""
     least, most, _ = BOUNDS[setting]
     return read.bounded(parse, least, most)
 
@@ -328,7 +328,7 @@ class Producers:
         keys, hash_keys, streams = (
             columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
         )
-        # Group by producer, not by name: rows with null and rows with the default's name go to one stream, and have to keep their order.
+        # Group by producer, not by name, because rows with null and with the default's name go to one stream, in their order.
         rows: dict[BlockingProducer, list[Given]] = defaultdict(list)
         # Positions of rows in the task, for messages. A producer does not know them: it outlives the task and has rows of one stream.
         positions: dict[BlockingProducer, list[int]] = defaultdict(list)

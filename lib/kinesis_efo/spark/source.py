@@ -128,7 +128,7 @@ class KinesisBatchReader(DataSourceReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # A worker unpickles the reader right before Spark sends the task's partition: see latency.py.
+        # Do this here, because a worker unpickles the reader right before Spark sends the task's partition; see latency.py.
         if self._options.source.latency_hooks:
             from kinesis_efo.tasks import latency
 
@@ -142,7 +142,7 @@ class KinesisBatchReader(DataSourceReader):
 
         log_to_stderr()
         planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
-        # If it gets no task, Spark makes one with a partition of its own.
+        # Make at least one task, because Spark would otherwise make one with a partition of its own.
         tasks = max(1, math.ceil(len(planned) / self._options.source.batch_shards_per_task))
         # `planned` has closed shards first: give each task some of them.
         return [StretchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
@@ -162,7 +162,7 @@ class KinesisBatchReader(DataSourceReader):
 
 
 def _check_columns(schema: StructType) -> None:
-    # Spark accepts any schema from the user, and Spark 4.0 then maps columns by position.
+    # Check this, because Spark accepts any schema from the user, and Spark 4.0 then maps columns by position.
     if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in SCHEMA]:
         raise ConfigurationError(
             f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "

@@ -95,7 +95,7 @@ class StreamPlanner:
         return self._offsets.to_dict(position, begin)
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
-        """The tasks of a micro-batch. With `start == end` there are none: Spark 4.0 only tells the query's position in that way."""
+        """The tasks of a micro-batch. None with `start == end`, because Spark 4.0 calls this only to tell the query's position."""
         planned = self._planned = self._offsets.read(end)
         if start == end:
             return []
@@ -106,7 +106,7 @@ class StreamPlanner:
         begin, run = self._offsets.read(start), self._run.shared
         logged = self._offsets.read_begin(end) if first else None
         if logged is not None and dict(logged) != dict(begin):
-            # Spark does not log where micro-batch 0 begins. To repeat it, Spark asks for the initial offset again, which is another now.
+            # Spark does not log where micro-batch 0 begins. To repeat it, Spark asks again for the initial offset, which may have changed.
             begin = logged
             self._run.begin(planned, again=True)
         known, self._step = self._step, None
@@ -245,7 +245,7 @@ class QueryRun:
         return self.start
 
     def begin(self, planned: Offset, *, again: bool = False) -> None:
-        """Tell the run that Spark's log ends with `planned`. Only the first call does so, or `again`; for a new query, none does."""
+        """Tell the run that Spark's log ends with `planned`, unless the query has begun already. `again`: even then."""
         if again or not self._begun:
             self.shared.ask(Begin(mark=self._mark, resumed=planned))
         self._begun = True
@@ -271,7 +271,7 @@ class QueryRun:
     def _leave_when_quiet(self) -> None:
         """After a signal, leave the run when no task has read for `leaseTimeout`.
 
-        When a query stops, Spark mostly closes its connection to this process, and the reader is stopped at once. But Spark does not always
+        When a query stops, Spark mostly closes its connection to this process, and the reader is stopped then. But Spark does not always
         do so. If all processes got the signal, the driver may still finish its micro-batch, and tasks may read again after a pause, as
         with a second action in `foreachBatch`.
         """
@@ -311,7 +311,7 @@ class SparkOffsets(StreamSet):
 
 
 class Triggers:
-    """Notes the triggers of a query, and warns if Spark has ended the query after one trigger, which need not have read everything.
+    """Notes the triggers of a query. Warns if Spark has ended the query after one trigger, which may have left records unread.
 
     Attributes:
         had_nothing: Whether the last trigger found nothing to read.
@@ -325,7 +325,7 @@ class Triggers:
         self._others_have_rows = False
 
     def begin(self) -> bool:
-        """Note that a trigger begins. Returns whether not to wait for data, because the last one had rows of other sources only."""
+        """Note that a trigger begins. Returns whether not to wait for data, because the last trigger had rows of other sources only."""
         self._asked += 1
         hurry = self._others_have_rows
         self._others_have_rows = self.had_nothing = False
@@ -336,7 +336,7 @@ class Triggers:
         self._others_have_rows = self.had_nothing
 
     def warn_of_rest(self, *, finished: bool, known: bool, at_tips: bool) -> None:
-        """Warn if Spark ended the query after one trigger, as `Trigger.Once` does, and the trigger need not have read everything."""
+        """Warn if Spark ended the query after one trigger, as `Trigger.Once` does, and that trigger may have left records unread."""
         asked, self._asked = self._asked, 2  # so that a second call does not warn again
         if self.ends_known or asked > 1:
             return

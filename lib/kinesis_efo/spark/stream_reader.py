@@ -39,7 +39,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # A worker unpickles the reader right before Spark sends the task's partition: see latency.py.
+        # Do this here, because a worker unpickles the reader right before Spark sends the task's partition; see latency.py.
         if self._options.latency_hooks:
             latency.install()
 

@@ -1,7 +1,7 @@
 """Removes delays and needless work in Spark's Python workers. A measure that cannot help on a system does nothing there.
 
 1. The JVM sends a task's command and then its partition; Nagle's algorithm holds the second back until the worker's kernel
-   acknowledges the first, 40 ms later. `TCP_QUICKACK`, set between the two, makes the kernel acknowledge at once (Linux).
+   acknowledges the first, 40 ms later. `TCP_QUICKACK`, set between the two, makes the kernel acknowledge immediately (Linux).
 2. Spark 4.0 invalidates import caches for every task, which makes Python (3.10+) read the directory of pyspark.zip again:
    30 ms. `keep_zip_directories` skips this while the zip has not changed, as Spark 4.2+ does.
 3. Spark collects garbage after every task, and visits all imported objects for it: 20 ms of CPU. `gc.freeze` excludes these objects.
@@ -34,7 +34,7 @@ _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 32 << 20
 """The largest value that glibc accepts for `_MMAP_THRESHOLD`."""
 _frozen_in = 0
-"""The process in which `leave_imports_alone` was called. `gc.get_freeze_count` is no substitute: it takes longer than a small task."""
+"""The process in which `leave_imports_alone` was called. `gc.get_freeze_count` would take longer than a small task."""
 _tuned = False
 """Whether this process is a worker of `kinesis_efo.spark.daemon`."""
 

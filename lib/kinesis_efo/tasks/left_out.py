@@ -1,4 +1,4 @@
-"""Counts the KPL aggregates that tasks of this process leave out: in a metric, and in a warning a minute at most for each stream.
+"""Counts the KPL aggregates that tasks of this process leave out: in a metric, and in at most one warning a minute for each stream.
 
 Tasks leave out aggregates with records of other shards, as the KCL does. The KPL sends these records again; other producers may not.
 """

@@ -85,7 +85,7 @@ class RangeReader:
             fetcher = None
 
     def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
-        """Ask the planner for the fetcher of the first range. Yields it with the leading ranges that it has, and the rest; or nothing."""
+        """Ask the planner for the fetcher of the first range. Yields this fetcher, the first ranges that it has, and the rest; if any."""
         with self._planner_at(self._planner, self._secret) as planner:
             reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, self._tried))
         owners = reply.fetchers

@@ -74,7 +74,7 @@ def keywords() -> str:
             "from typing import TypeAlias, TypedDict",
             "",
             "Value: TypeAlias = str | int | float | bool",
-            '"""An option\'s value, as `docs/options.md` says; text always does."""',
+            '"""The type of an option\'s value. Text is allowed for every option, too; see `docs/options.md`."""',
             "",
             "",
             "class SourceKeywords(TypedDict, total=False):",

@@ -29,7 +29,7 @@ def load(spark: SparkSession, w: World, **options: Any) -> DataFrame:
 
 
 def released(w: World) -> None:
-    wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 20, "released leases")
+    wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 60, "released leases")
 
 
 def checkpoints(w: World) -> dict[str, str]:

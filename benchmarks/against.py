@@ -29,7 +29,14 @@ from tests.support.class_archive import jvm_options
 ONCE: Final[dict[str, dict[str, Any]]] = {
     "latency": {"CASES": [["low_latency", 4, []]], "WARM_UP_SECONDS": 20.0, "RUNS": 1, "RUN_SECONDS": 12.0},
     "micro_batch": {"WARM_UP_SECONDS": 8.0, "RUNS": 1, "SECONDS": 12.0},
-    "reading": {"SIZES": [[1024, 256, 2_000, 86_000, 3.8]], "RUNS": 1},
+    "reading": {
+        "SIZES": [
+            [1024, 256, 2_000, 86_000, 3.8],
+            [1024, 48, 2_000, 86_000, None, 4, True],
+            [1024, 16, 2_000, 86_000, None, 64, True],
+        ],
+        "RUNS": 1,
+    },
     "cluster": {"SHARDS": [1000, 8000], "WINDOWS": 2},
     "start": {"RUNS": 1},
 }

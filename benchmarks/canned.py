@@ -16,6 +16,7 @@ import random
 import ssl
 import tempfile
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
@@ -49,6 +50,7 @@ class CannedStream:
         record_bytes: Size of a record's data.
         events: Number of events, of `RECORDS_PER_EVENT` records each. Their data repeats; their sequence numbers do not.
         different: Number of events with different data.
+        millis: Milliseconds from one event to the next, by which their lag shrinks.
         chunked: Whether the file has the chunked encoding of HTTP/1.1.
 
     Attributes:
@@ -56,7 +58,9 @@ class CannedStream:
         last: Sequence number of the last record.
     """
 
-    def __init__(self, record_bytes: int, events: int, different: int = 16, *, chunked: bool = True) -> None:
+    def __init__(
+        self, record_bytes: int, events: int, different: int = 16, *, millis: int = 1, chunked: bool = True
+    ) -> None:
         self.frame_bytes = 0
         self.last = 0
         self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the stream
@@ -69,7 +73,7 @@ class CannedStream:
             self.last = last_number(event + 1)
             payload = b'{"ContinuationSequenceNumber":"%d","MillisBehindLatest":%d,"Records":%b}' % (
                 self.last,
-                events - 1 - event,
+                (events - 1 - event) * millis,
                 templates[event % len(templates)].replace(_EVENT_NUMBER, number),
             )
             frame = encode_frame(EVENT_HEADERS, payload)
@@ -82,6 +86,10 @@ class CannedStream:
     def offset_after(self, sequence_number: int) -> int:
         """The offset in the file of the first event after a sequence number."""
         return self._starts[bisect_right(self._ends, sequence_number)]
+
+    def end_at(self, offset: int) -> int:
+        """The offset in the file of the end of the event at an offset."""
+        return self._starts[bisect_right(self._starts, offset)]
 
     @cached_property
     def view(self) -> memoryview:
@@ -173,7 +181,14 @@ class CannedKinesis:
 
 @contextlib.contextmanager
 def canned_kinesis(
-    record_bytes: int, events: int, shards: int, *, http2: bool = False, tls: bool = False
+    record_bytes: int,
+    events: int,
+    shards: int,
+    *,
+    http2: bool = False,
+    tls: bool = False,
+    millis: int = 1,
+    pause: float = 0.0,
 ) -> Iterator[CannedKinesis]:
     """Run a process that serves prepared events.
 
@@ -183,11 +198,14 @@ def canned_kinesis(
         shards: Number of shards of every stream.
         http2: Whether it speaks HTTP/2, and nothing else, instead of HTTP/1.1.
         tls: Whether it speaks TLS. Its certificate is `benchmarks.certificate`'s.
+        millis: Milliseconds from one event to the next, by which their lag shrinks. HTTP/1.1 only, as the next.
+        pause: Seconds from one event of a shard to the next; 0: as fast as the socket takes them.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
+    more = () if http2 else (millis, pause)
     serve = _serve_http2 if http2 else _serve
-    process = context.Process(target=serve, args=(theirs, record_bytes, events, shards, tls), daemon=True)
+    process = context.Process(target=serve, args=(theirs, record_bytes, events, shards, tls, *more), daemon=True)
     process.start()
     try:
         if not ours.poll(120):
@@ -203,11 +221,13 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 1024
 
 
-def _serve(ready: Connection, record_bytes: int, events: int, shards: int, tls: bool) -> None:
-    stream = CannedStream(record_bytes, events)
+def _serve(
+    ready: Connection, record_bytes: int, events: int, shards: int, tls: bool, millis: int, pause: float
+) -> None:
+    stream = CannedStream(record_bytes, events, millis=millis)
     released = threading.Event()
     released.set()
-    server = _Server(("127.0.0.1", 0), _handler(stream, shards, released))
+    server = _Server(("127.0.0.1", 0), _handler(stream, shards, released, pause))
     if tls:
         # Its handshakes are made by the threads of the connections, with their first read.
         server.socket = server_context().wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -233,7 +253,9 @@ def _serve_http2(ready: Connection, record_bytes: int, events: int, shards: int,
     serve(stream, shards, lambda port: ready.send((port, stream.frame_bytes)), tls=tls)
 
 
-def _handler(stream: CannedStream, shards: int, released: threading.Event) -> type[BaseHTTPRequestHandler]:
+def _handler(
+    stream: CannedStream, shards: int, released: threading.Event, pause: float
+) -> type[BaseHTTPRequestHandler]:
     listed = listed_shards(shards)
 
     class Handler(BaseHTTPRequestHandler):
@@ -269,7 +291,10 @@ def _handler(stream: CannedStream, shards: int, released: threading.Event) -> ty
                 at += self._send(at, stream.first_event)
             released.wait()
             while at < stream.size:
-                at += self._send(at, stream.size)
+                end, began = stream.end_at(at) if pause else stream.size, time.monotonic()
+                while at < end:
+                    at += self._send(at, end)
+                time.sleep(max(0.0, pause - (time.monotonic() - began)))
             idle = threading.Event()
             number = stream.last
             while not idle.wait(IDLE_SECONDS):

@@ -2,6 +2,9 @@
 
 Compared with a Python data source that generates the same rows inside `read`: what Spark takes, whatever the source. Nothing is
 fetched before the measurement begins but the first event of each shard. CPU is counted, not time: the servers share the cores.
+
+Events come as fast as the socket takes them, at most 3 s behind the tip; and as those of a backlog: minutes behind, at the 2 MB/s that
+Kinesis sends of a shard. Then the time until the query has caught up counts, too.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -34,9 +38,12 @@ from tests.support.world import make_world, wait_until
 
 RUNS: Final = 3
 SHARDS: Final = 4
-WARM_UP: Final = SHARDS * RECORDS_PER_EVENT
-"""Rows before the measurement begins."""
 ALL: Final = "all processes"
+CAUGHT_UP: Final = "until caught up"
+RATE: Final = 2 << 20
+"""Bytes in a second that Kinesis sends of a shard."""
+EVENT_MILLIS: Final = 10_000
+"""By how much an event of a backlog is older than the next."""
 CORE, SWITCH = "kinesis_efo_core", "KINESIS_EFO_CORE"
 """The native core's module, and the environment variable that chooses it."""
 GENERATED: Final = "rows generated in read"
@@ -52,28 +59,48 @@ class Size(NamedTuple):
         events: Events of `RECORDS_PER_EVENT` records, per shard.
         rows_per_batch: Rows of an Arrow batch of the generated rows: as many as a batch of the source has.
         rows_per_trigger: About as many as the source reads in one trigger with its default budget.
-        goal: Most CPU seconds for a GB with the native core.
+        goal: Most CPU seconds for a GB with the native core; None: there is none.
+        shards: The number of shards.
+        backlog: Whether events are minutes behind and come at Kinesis' pace.
     """
 
     record_bytes: int
     events: int
     rows_per_batch: int
     rows_per_trigger: int
-    goal: float
+    goal: float | None = None
+    shards: int = SHARDS
+    backlog: bool = False
+
+    @property
+    def warm_up(self) -> int:
+        """Rows before the measurement begins."""
+        return self.shards * RECORDS_PER_EVENT
 
     @property
     def rows(self) -> int:
         """The rows of all shards."""
-        return SHARDS * self.events * RECORDS_PER_EVENT
+        return self.warm_up * self.events
+
+    @property
+    def case(self) -> str:
+        """What it is in the table."""
+        case = f"{self.record_bytes} B records, {self.shards} shards"
+        return f"{case}, {self.events * EVENT_MILLIS // 60_000} minutes behind" if self.backlog else case
 
 
-SIZES: Final = (Size(1024, 1024, 2_000, 86_000, 3.8), Size(100, 2800, 10_000, 380_000, 12.5))
+SIZES: Final = (
+    Size(1024, 1024, 2_000, 86_000, 3.8),
+    Size(100, 2800, 10_000, 380_000, 12.5),
+    Size(1024, 96, 2_000, 86_000, shards=4, backlog=True),
+    Size(1024, 32, 2_000, 86_000, shards=64, backlog=True),
+)
 
 
 def run() -> list[Figure]:
     """Measure. A GB counts the records' data."""
     figures: list[Figure] = []
-    for size in starmap(Size, SIZES):
+    for size in starmap(Size, SIZES):  # `against` has them as lists
         figures += _measured(size)
     return figures
 
@@ -83,7 +110,13 @@ def _measured(size: Size) -> list[Figure]:
     used: dict[str, list[dict[str, float]]] = {GENERATED: [], **{name: [] for name in ways}}
     with (
         AwsProcess(settings=Settings(consumer_creating_seconds=0.0)) as aws,
-        canned_kinesis(size.record_bytes, size.events, SHARDS) as kinesis,
+        canned_kinesis(
+            size.record_bytes,
+            size.events,
+            size.shards,
+            millis=EVENT_MILLIS if size.backlog else 1,
+            pause=size.record_bytes * RECORDS_PER_EVENT / RATE if size.backlog else 0.0,
+        ) as kinesis,
         tempfile.TemporaryDirectory() as place,
         ExitStack() as stack,
     ):
@@ -111,13 +144,13 @@ def _measured(size: Size) -> list[Figure]:
             for name in ways:
                 kinesis.hold()
                 # A new lease table for every query, so that none waits for the leases of the previous one.
-                world = make_world(aws, Path(place), {"orders": SHARDS})
+                world = make_world(aws, Path(place), {"orders": size.shards})
                 used[name].append(turn(name, str(world.manifest)))
     return _figures(size, used)
 
 
 def _figures(size: Size, used: Mapping[str, Sequence[dict[str, float]]]) -> list[Figure]:
-    case = f"{size.record_bytes} B records, {SHARDS} shards"
+    case = size.case
     figures = []
     # The first turn warms up the JVM.
     runs = {name: turns[1:] for name, turns in used.items()}
@@ -126,12 +159,14 @@ def _figures(size: Size, used: Mapping[str, Sequence[dict[str, float]]]) -> list
     for name, says in WAYS.items():
         if name not in runs:
             continue
-        goal = Goal(size.goal, least=False) if says == "on" else None
+        goal = Goal(size.goal, least=False) if says == "on" and size.goal is not None else None
         figures.append(Figure.against(baseline, case, f"{name}: all", [each[ALL] for each in runs[name]], goal))
         figures += [
             Figure(case, f"{name}: {kind}", baseline.unit, tuple(each[kind] for each in runs[name]))
             for kind in (JVM, PLANNER, WORKERS)
         ]
+        if size.backlog:
+            figures.append(Figure(case, f"{name}: {CAUGHT_UP}", "s", tuple(each[CAUGHT_UP] for each in runs[name])))
     return figures
 
 
@@ -163,7 +198,7 @@ def _generated(spark: SparkSession, size: Size) -> DataFrame:
 def _cpu_for_a_gb(
     spark: SparkSession, size: Size, rows: DataFrame, checkpoint: str, warm: Callable[[], None]
 ) -> dict[str, float]:
-    """CPU seconds for a GB by kind of process, and of all, after the first rows."""
+    """CPU seconds for a GB by kind of process, and of all, after the first rows; and the seconds that this took."""
     jvm: Any = spark.sparkContext._jvm
     processes = SparkProcesses(jvm.java.lang.ProcessHandle.current().pid())
     query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(processingTime="0 seconds")
@@ -177,16 +212,18 @@ def _cpu_for_a_gb(
         return sum(batches.values())
 
     try:
-        wait_until(lambda: read() >= WARM_UP, 120, "the first rows")
+        wait_until(lambda: read() >= size.warm_up, 120, "the first rows")
         known, before = read(), processes.cpu()
         warm()
+        began = time.monotonic()
         wait_until(lambda: read() >= size.rows, 240, "the rows")
+        seconds = time.monotonic() - began
         spent = taken(before, processes.cpu())
         gigabytes = (read() - known) * size.record_bytes / 1e9
     finally:
         running.stop()
     by_kind = {kind: seconds / gigabytes for kind, seconds in spent.items() if not kind.startswith(" ")}
-    return {**dict.fromkeys((JVM, PLANNER, WORKERS), 0.0), **by_kind, ALL: sum(by_kind.values())}
+    return {**dict.fromkeys((JVM, PLANNER, WORKERS), 0.0), **by_kind, ALL: sum(by_kind.values()), CAUGHT_UP: seconds}
 
 
 class GeneratedSource(DataSource):

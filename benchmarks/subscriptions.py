@@ -24,7 +24,7 @@ from benchmarks.simulated import reader_of
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.calls.address import Listening
 from kinesis_efo.cluster.remote import FetcherPlan, fetch
-from kinesis_efo.fetcher.micro_batches import PollReply
+from kinesis_efo.decisions.planning import PollReply
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import Offset

@@ -75,6 +75,7 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "run/run",
         "decisions/processed",
         "decisions/choice",
+        "decisions/planning",
         "sharing/sharing",
         "sharing/query_fetching",
         "sharing/apart_reading",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.calls.address import Listening
 from kinesis_efo.clock import Clock
-from kinesis_efo.fetcher.micro_batches import PollReply
+from kinesis_efo.decisions.planning import PollReply
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinesis_efo.fetcher.micro_batches import PollReply
+from kinesis_efo.decisions.planning import PollReply
 from kinesis_efo.positions import TRIM_HORIZON, Offset
 
 

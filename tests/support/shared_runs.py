@@ -54,6 +54,7 @@ class FakeQuery:
         self.options = options
         self.asked: list[Any] = []
         self.finishes: list[tuple[list[Mark], str | None]] = []
+        self.alone = False
         self.left = False
         self.error: Exception | None = None
         self.going = asyncio.Event()
@@ -65,8 +66,9 @@ class FakeQuery:
     async def leave(self) -> None:
         self.left = True
 
-    async def finished(self, marks: list[Mark], name: str | None) -> None:
+    async def finished(self, marks: list[Mark], name: str | None, *, alone: bool) -> None:
         self.finishes.append((marks, name))
+        self.alone = alone
         if self.error is not None:
             raise self.error
 

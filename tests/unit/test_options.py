@@ -37,6 +37,8 @@ WRONG = {
     "registration": ["lazy", "EAGER", "always", ""],
     "maxBytesPerTrigger": ["0", "-1", "many", "1.5m"],
     "maxRecordsPerTrigger": ["0", "-1", "1k", "1.0", "٣"],
+    "minBytesPerTrigger": ["0", "-1", "some", "1.5m"],
+    "maxTriggerDelay": ["61s", "-1s", "1", "never"],
     "maxShardSkew": ["0", "9s", "25h", "30", "off", "-30s"],
     "bufferBytes": ["lots", "1023k", "0", "1mib/s"],
     "slowQueries": ["wait", "Apart!", ""],
@@ -158,7 +160,7 @@ def test_everything_at_once() -> None:
         {
             "MANIFEST": "ssm:///kinesis-efo/dev/lake", "streams": " orders , clicks", "readmode": "EFO",
             "startingPosition": "trim_horizon", "registration": "None", "maxBytesPerTrigger": "64m",
-            "maxRecordsPerTrigger": "5", "bufferBytes": "1g", "failOnDataLoss": "FALSE", "deaggregate": "false",
+            "maxRecordsPerTrigger": "5", "minBytesPerTrigger": "8m", "maxTriggerDelay": "0s", "bufferBytes": "1g", "failOnDataLoss": "FALSE", "deaggregate": "false",
             "fetchers": "driver", "fetcherHost": "10.0.0.1", "fetcherBindHost": "[::]", "fetcherPort": "40000 - 40100",
             "fetcherTls": "False", "catchUp": "true", "latencyHooks": "false", "slowQueries": "Hold", "apartRate": "512k",
             "leaseTimeout": "20s", "pollTimeout": "1s", "polling.interval": "500ms", "idleCheckpointInterval": "5m", "region": "eu-west-1",
@@ -169,7 +171,7 @@ def test_everything_at_once() -> None:
     )  # fmt: skip
     assert options == SourceOptions(
         manifest="ssm:///kinesis-efo/dev/lake", streams=("orders", "clicks"), start=Start(TRIM_HORIZON),
-        max_bytes_per_trigger=64 << 20, max_records_per_trigger=5, buffer_bytes=1 << 30, fail_on_data_loss=False,
+        max_bytes_per_trigger=64 << 20, max_records_per_trigger=5, min_bytes_per_trigger=8 << 20, max_trigger_delay=0.0, buffer_bytes=1 << 30, fail_on_data_loss=False,
         deaggregate=Deaggregation.OFF, fetcher_host="10.0.0.1", fetcher_bind_host="::", fetcher_ports=range(40_000, 40_101),
         fetcher_tls=False, catch_up=True, latency_hooks=False, lease_timeout=20.0, slow_queries="hold", apart_rate=512 << 10,
         poll_timeout=1.0, polling_interval=0.5, idle_checkpoint_interval=300.0, retry=RetrySettings(3, 10, 20, 2.0, 120.0),

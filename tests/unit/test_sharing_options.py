@@ -25,6 +25,8 @@ OF_QUERY = frozenset(
         "catchUp",
         "maxBytesPerTrigger",
         "maxRecordsPerTrigger",
+        "minBytesPerTrigger",
+        "maxTriggerDelay",
         "deaggregate",
         "latencyHooks",
         "pollTimeout",

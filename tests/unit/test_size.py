@@ -28,10 +28,11 @@ def _lines(path: Path) -> int:
 @pytest.mark.parametrize(
     ("what", "most"),
     [
-        ("lines of the runtime", 32_520),
+        # 102 of them let micro-batches wait for more records while a query is behind.
+        ("lines of the runtime", 32_645),
         # Seven of them are the `__init__` of folders: none has more than 16 modules.
-        ("modules of the runtime", 202),
-        ("lines of lib", 51_030),
+        ("modules of the runtime", 203),
+        ("lines of lib", 51_155),
         # 1,190 of them are the argument for exactness, 200 say where to begin and what the size is for.
         ("words of the pages", 40_200),
     ],

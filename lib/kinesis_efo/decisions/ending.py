@@ -164,6 +164,11 @@ class Ending:
             return at
         return target if through.reaches(target) else through
 
+    def stops(self, shard: ShardKey, through: Position) -> bool:
+        """Whether the query reads a shard no further than `through`; False if it has no end."""
+        target = (self.targets or {}).get(shard)
+        return target is not None and through.reaches(target)
+
     def last(self, shard: ShardKey, through: Position) -> int | None:
         """Return the sequence number of the last record up to `through`, if `through` is the shard's target and the number is known."""
         return self._lasts.get(shard) if (self.targets or {}).get(shard) == through else None

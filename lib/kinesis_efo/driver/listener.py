@@ -227,10 +227,11 @@ class FinishedListener(ProgressListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Report the micro-batch of each source. A run that misses the report learns the same when Spark asks for the next micro-batch."""
-        marks = [mark for source in event.progress.sources if (mark := mark_of(source.endOffset)) is not None]
+        sources = event.progress.sources
+        marks = [mark for source in sources if (mark := mark_of(source.endOffset)) is not None]
         if not marks:
             return
-        told = FinishedBatches(marks, event.progress.name)
+        told = FinishedBatches(marks, event.progress.name, alone=len(sources) == 1)
         try:
             for path in files_of(self._directory, self._jvm):
                 self._tell(path, told)

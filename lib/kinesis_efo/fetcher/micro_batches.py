@@ -8,55 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from math import inf
 from typing import Protocol
-
-import msgspec
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.alignment import Alignment, ShardEvents
 from kinesis_efo.decisions.event_index import EventIndex, Portion
+from kinesis_efo.decisions.planning import ShardProgress, is_behind, plan
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Signal
 from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.records.events import data_in
-
-
-class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
-    """How far one shard may be read in the next micro-batch.
-
-    Attributes:
-        key: The shard.
-        through: Position up to which records are buffered and within the limits.
-        records: Kinesis records up to there.
-        bytes: Their bytes in the buffer.
-        millis_behind: Milliseconds by which reading lags, by the last event; None before the first.
-        last: The number of the last of these records; None if there are none or it is unknown.
-        quiet: Seconds for which the shard seems to have no more records; 0 if it may have some, or that is unknown.
-        data: Estimated bytes of the records' data.
-    """
-
-    key: ShardKey
-    through: Position
-    records: int
-    bytes: int
-    millis_behind: int | None
-    last: int | None = None
-    quiet: float = 0.0
-    data: int = 0
-
-
-class PollReply(msgspec.Struct, frozen=True, array_like=True):
-    """The reply to a poll.
-
-    Attributes:
-        shards: The shards that can advance.
-        starting: Children whose parents are read to their end with this micro-batch; they start at the trim horizon.
-        finished: Ended shards that can leave the offset, since all their children are in it.
-    """
-
-    shards: list[ShardProgress]
-    starting: list[ShardKey] = []
-    finished: list[ShardKey] = []
 
 
 class Buffers(Protocol):
@@ -72,7 +32,7 @@ class Buffers(Protocol):
         """Seconds for which the shard seems to have no records after its buffer; 0 if it may have some."""
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """The time up to which all records that arrived are at or before a position, epoch seconds; None if unknown."""
+        """A time, epoch seconds, before which no record after a position arrived; None if unknown."""
 
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
         """Group shards by the budget that they share; yields the shards and the budget's bytes."""
@@ -84,7 +44,7 @@ class MicroBatchPlanner:
     `check` raises if reading has ended. A shard may be `max_skew` seconds of arrival time ahead of the slowest one; None: any.
 
     Attributes:
-        offset: How far the query has come, by its last poll; None before.
+        offset: How far the query has come, according to its last poll; None before.
     """
 
     def __init__(
@@ -125,7 +85,7 @@ class MicroBatchPlanner:
         self.offset = offset
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
-        """How far the next micro-batch may go within the limits: at once if there is something new, else after `at_most` seconds."""
+        """How far the next micro-batch may go within the limits: immediately if there is something new, else after `at_most` seconds."""
         self.follow(offset)
         give_up_at = self._clock.monotonic() + at_most
         idle: dict[ShardKey, Portion] = {}
@@ -137,6 +97,27 @@ class MicroBatchPlanner:
             left = give_up_at - self._clock.monotonic()
             if news or left <= 0 or not await self._news.within(left):
                 return shards
+
+    async def until_tip(self, at_most: float) -> None:
+        """Wait until a shard at its tip gets records, at most some seconds. It looks only at shards in which something happens."""
+        give_up_at = self._clock.monotonic() + at_most
+        seen: set[ShardKey] = set()
+        try:
+            while (left := give_up_at - self._clock.monotonic()) > 0 and await self._news.within(left):
+                self._check()
+                fresh, self._fresh = self._fresh, set()
+                seen |= fresh
+                if any(map(self._is_news_at_tip, fresh)):
+                    return
+        finally:
+            self._fresh |= seen
+
+    def _is_news_at_tip(self, key: ShardKey) -> bool:
+        position = None if self.offset is None else self.offset.get(key)
+        if position is None or position.is_end or is_behind(self._buffers.millis_behind(key)):
+            return False
+        buffer = self._buffers.buffered(key, position)
+        return buffer is not None and buffer.news_since(position) is not None
 
     def _look(self, offset: Offset) -> dict[ShardKey, Portion]:
         """Look at the touched shards; returns how far those without records move."""
@@ -180,6 +161,7 @@ class MicroBatchPlanner:
                 portion.last,
                 self._buffers.quiet(key) if key in idle else 0.0,
                 _data(portion),
+                key in buffers and portion.through != buffers[key].end,
             )
             for key, portion in {**idle, **portions}.items()
         ]
@@ -195,47 +177,6 @@ class MicroBatchPlanner:
         if sum(each.bytes for each in portions.values()) > max_bytes or _records(portions) > max_records:
             portions = plan(buffers, offset, max_bytes, max_records)
         return portions
-
-
-def plan(
-    buffers: Mapping[ShardKey, ShardEvents], positions: Mapping[ShardKey, Position], max_bytes: int, max_records: int
-) -> dict[ShardKey, Portion]:
-    """Divide the limits of one micro-batch among the shards.
-
-    Every shard gets an even share. What some shards do not need goes to the rest, in the order of their waiting time. The shard that has
-    waited longest gets at least one event, so that no limit, however small, stops a query.
-
-    Each buffer covers its position. A shard that stays where it is gets `Portion(position, 0, 0)`.
-    """
-    if not buffers:
-        return {}
-
-    def waiting_since(key: ShardKey) -> float:
-        since = buffers[key].news_since(positions[key])
-        return inf if since is None else since
-
-    by_age = sorted(buffers, key=waiting_since)
-    first, *others = by_age
-    share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
-    portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, some=True)}
-    if others:
-        # Less is left if the first event of the first shard was larger than its share.
-        share_bytes = min(share_bytes, max(0, max_bytes - portions[first].bytes) // len(others))
-        share_records = min(share_records, max(0, max_records - portions[first].records) // len(others))
-    for key in others:
-        portions[key] = buffers[key].portion(positions[key], share_bytes, share_records)
-    spare_bytes = max_bytes - sum(portion.bytes for portion in portions.values())
-    spare_records = max_records - sum(portion.records for portion in portions.values())
-    for key in by_age:
-        before = portions[key]
-        if spare_bytes <= 0 or spare_records <= 0:
-            break
-        after = buffers[key].portion(positions[key], before.bytes + spare_bytes, before.records + spare_records)
-        if after.bytes > before.bytes:
-            portions[key] = after
-            spare_bytes -= after.bytes - before.bytes
-            spare_records -= after.records - before.records
-    return portions
 
 
 def _data(portion: Portion) -> int:

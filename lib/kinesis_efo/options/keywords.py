@@ -26,6 +26,8 @@ class SourceKeywords(TypedDict, total=False):
     registration: Value
     maxBytesPerTrigger: Value
     maxRecordsPerTrigger: Value
+    minBytesPerTrigger: Value
+    maxTriggerDelay: Value
     maxShardSkew: Value
     bufferBytes: Value
     slowQueries: Value

@@ -56,6 +56,8 @@ class SourceOptions:
     batch_shards_per_task: int = 1
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
+    min_bytes_per_trigger: int | None = None
+    max_trigger_delay: float = 1.0
     max_shard_skew: float | None = None
     buffer_bytes: int = 256 << 20
     slow_queries: str = "apart"
@@ -192,6 +194,11 @@ SOURCE_OPTIONS: Final = (
            "1.4 to 11 times the data; whole events, at least one", "max_bytes_per_trigger"),
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
            "most records in one micro-batch; whole events, at least one", "max_records_per_trigger"),
+    Option("minBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
+           "a micro-batch with fewer bytes, counted likewise, waits for more, for `maxTriggerDelay` at most", "min_bytes_per_trigger"),
+    Option("maxTriggerDelay", read.bounded(read.seconds, 0, 60), "a duration such as 1s, up to 60s", "`1s`",
+           "longest wait from one micro-batch to the next, to make it larger; without `minBytesPerTrigger`, only while all shards with records "
+           "are behind by over 1 s, in a query of `kinesis_efo.read_stream` without other sources", "max_trigger_delay"),
     Option("maxShardSkew", read.bounded(read.seconds, 10, 86_400), "a duration such as 30s, from 10s to 24h", "-",
            "how far ahead of the slowest shard any other may be taken, by arrival time; for watermarks", "max_shard_skew", of_run=True),
     Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",
@@ -266,6 +273,7 @@ _ELSEWHERE: Final = {
     "initialPosition": "Databricks'; here it is 'startingPosition'",
     "kinesis.streamName": "spark-sql-kinesis-connector's; here it is 'streams'",
     "maxOffsetsPerTrigger": "Kafka's; here it is 'maxRecordsPerTrigger'",
+    "minOffsetsPerTrigger": "Kafka's; here it is 'minBytesPerTrigger'",
     "path": "Spark's; here it is 'manifest': 'load()' takes no path; a manifest is a path, ssm:///name or s3://bucket/key",
     "provider": (
         "Spark's; leave it out: CREATE TABLE ... USING keeps no options for a source like this one; CREATE TEMPORARY VIEW ... USING "

@@ -224,7 +224,7 @@ class Clients:
     async def _finished(self, told: FinishedBatches) -> None:
         for planner in [client.planner for client in self._clients.values()]:
             with contextlib.suppress(KinesisEfoError):  # a failed query gets the error with its own calls
-                await planner.finished(told.marks, told.query)
+                await planner.finished(told.marks, told.query, alone=told.alone)
 
     # -- calls
 

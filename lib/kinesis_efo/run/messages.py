@@ -92,10 +92,12 @@ class FinishedBatches(msgspec.Struct, frozen=True):
     Attributes:
         marks: The marks of their ends.
         query: The name of their query in Spark; None if it has none.
+        alone: Whether the query has no other source.
     """
 
     marks: list[Mark]
     query: str | None
+    alone: bool = False
 
 
 class CallReply(msgspec.Struct, frozen=True):

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from kinesis_efo.clock import within
+from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.errors import KinesisEfoError
-from kinesis_efo.fetcher.micro_batches import PollReply, ShardProgress
 from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
@@ -85,11 +85,11 @@ class Query:
 
     @property
     def reads_apart(self) -> bool:
-        """Whether it catches up in a shard. Thread-safe."""
+        """Whether the query catches up in a shard. Thread-safe."""
         return self._fetching.is_apart
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
-        """Its status for tools.
+        """The query's status for tools.
 
         Args:
             shards: Whether to list its shards.
@@ -150,7 +150,7 @@ class Query:
         return all(map(self._run.leases.is_held, streams))
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
-        """How far the next micro-batch may go: at once if there is something new, else after the timeout.
+        """How far the next micro-batch may go: immediately if there is something new, else after the timeout.
 
         Args:
             offset: How far the query has come: positions of all shards.
@@ -162,7 +162,7 @@ class Query:
         begins = self._offset is None
         self._follow(offset)
         if begins and self._unlisted:
-            # The offset may have children that the run does not know; their parents would seem to be unread.
+            # List the shards first: the offset may have children that the run does not know, whose parents would seem to be unread.
             await self._run.streams.refresh(patient=True)
         try:
             await self._losses.check(offset)
@@ -180,6 +180,10 @@ class Query:
             return PollReply(shards, new)
         starting = sorted({*new, *self._run.streams.starting({**offset, **ends})})
         return PollReply(shards, starting, self._run.streams.finished(offset))
+
+    async def until_tip(self, at_most: float) -> None:
+        """See `MicroBatchPlanner.until_tip`."""
+        await self._fetching.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
         """Note which shards the query reads."""
@@ -246,7 +250,7 @@ class Query:
         self._run.leases.notes.note_mark(mark)
 
     def begins(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """The query is new; see `Resumption.begins`."""
+        """Record that the query is new; see `Resumption.begins`."""
         self._resumption.begins(streams, from_leases=from_leases)
 
     def resume(self, offset: Offset) -> None:

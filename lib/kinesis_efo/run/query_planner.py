@@ -1,15 +1,16 @@
-"""Plans the micro-batches of one query: carries out the calls of `access` in the run's event loop."""
+"""Plans the micro-batches of one query: answers the calls that `access` defines, in the run's event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 from typing import Any, Final, Protocol
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.decisions.ending import Ending
-from kinesis_efo.fetcher.micro_batches import PollReply
+from kinesis_efo.decisions.planning import PollReply, may_wait
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Deaggregation, SourceOptions, Start
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
@@ -20,6 +21,8 @@ _NO_LIMIT: Final = 1 << 62
 _UNKNOWN: Final = -1
 _ENDING_SECONDS: Final = 0.2
 """How often a query with an end checks whether it has reached it; an event without records ends no poll."""
+_WAIT_SECONDS: Final = 0.2
+"""How often to look whether a micro-batch that waits for more records has become large enough."""
 
 
 class Advance:
@@ -33,8 +36,8 @@ class Advance:
 
     Attributes:
         sizes: Bytes of the micro-batch by shard.
-        data: Estimated bytes of the records' data in it.
-        quiet: The time since which a shard seems to have no more records, monotonic seconds.
+        data: Estimated bytes of the data in its records.
+        quiet: Since when each shard seems to have no more records, monotonic seconds.
     """
 
     def __init__(
@@ -179,6 +182,8 @@ class QueryPlanner:
         self._behind: dict[ShardKey, int | None] = {}
         self._knows_all = self._may_read = False
         self._rows_are_good = False
+        self._alone = False
+        self._planned_at = -inf
 
     async def answer(self, call: Call[Any]) -> Any:
         """Make a call.
@@ -199,15 +204,16 @@ class QueryPlanner:
                 return self._run.reading
         raise TypeError(call)
 
-    async def finished(self, marks: Collection[Mark], name: str | None) -> None:
+    async def finished(self, marks: Collection[Mark], name: str | None, *, alone: bool = False) -> None:
         """Commit the micro-batches that the driver reports as finished.
 
         Args:
             marks: The marks of their ends; other queries' are ignored.
             name: The name of their query.
+            alone: Whether that query has no other source.
         """
         for end in [each for each in self._ends if each.mark in marks and each.mark != self._finished]:
-            self.query.name = name
+            self.query.name, self._alone = name, alone
             await self._done(end)
             self._finished = end.mark
             self._heard.set()
@@ -238,7 +244,7 @@ class QueryPlanner:
         if call.resumed is not None:
             query.resume(call.resumed)
         if call.kept is not None:
-            # Its tasks may be reading from here before its first `Next`.
+            # Follow `kept` now, because the query's tasks may be reading from there before its first `Next`.
             await query.check_replay(call.kept, ())
         if not call.new:
             return None
@@ -285,7 +291,9 @@ class QueryPlanner:
         if ending.targets is not None:
             at_most = min(at_most, _ENDING_SECONDS)
         most = options.max_bytes_per_trigger or _NO_LIMIT, options.max_records_per_trigger or _NO_LIMIT
+        give_up_at = self._run.clock.monotonic() + call.wait
         reply = await self.query.poll(position, *most, at_most)
+        waits = await self._wait_for_more(call, reply, give_up_at)
         behind = [
             (each.key, each.millis_behind)
             for each in reply.shards
@@ -294,17 +302,39 @@ class QueryPlanner:
         self._behind.update(behind)
         if len(self._behind) > 2 * len(position):
             self._behind = {key: millis for key, millis in self._behind.items() if key in position}
+        if waits:
+            # The positions of idle shards come only once.
+            reply = PollReply([each for each in reply.shards if not (each.records or each.through.is_end)])
         # After the poll, because its positions may be beyond an end that has just become known.
         if ending.targets is not None and not ending.complete:
             await self._look_for_ends(position, call.wait)
         if (end := self._advance.to(position, reply, self._mark)) is not None:
+            self._planned_at = self._run.clock.monotonic()
             size = sum(self._advance.sizes.values()), self._advance.data
             if end is position:
                 return self._step(size=size, behind=behind)
             plan = await self._served(self._advance.ranges(position, end), 0.0)
             return self._step(end, size=size, behind=behind, plan=plan if plan.all_served else None)
         ending.settle(position, self._advance.quiet, self._run.clock.monotonic())
-        return self._step(again=not (ending.targets is None or ending.reached(position)), behind=behind)
+        unfinished = not (ending.targets is None or ending.reached(position))
+        return self._step(again=unfinished or (waits and self._alone), behind=behind)
+
+    async def _wait_for_more(self, call: Next, reply: PollReply, give_up_at: float) -> bool:
+        """Wait a moment if a larger micro-batch is worth it; returns whether it was, so that nothing is read now.
+
+        Spark asks the sources of a query one after the other, so this would delay other sources. By default, only a query that is known to
+        have none waits. With `minBytesPerTrigger` another one does as Spark's Kafka source does, and says that there is nothing.
+        """
+        options, least = self._options, self._options.min_bytes_per_trigger
+        now = self._run.clock.monotonic()
+        due_at = self._planned_at + options.max_trigger_delay
+        if due_at <= now or call.hurry or reply.starting or not (self._alone or least is not None):
+            return False
+        if not may_wait((each for each in reply.shards if not self._ending.stops(each.key, each.through)), least):
+            return False
+        left = max(0.0, min(due_at, give_up_at, now + _WAIT_SECONDS) - now)
+        await (self.query.until_tip(left) if least is None else self._run.clock.sleep(left))
+        return True
 
     async def _plan(self, call: Plan) -> BatchPlan:
         query = self.query

@@ -12,11 +12,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.feed import FetchCounts
-from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner, ShardProgress
+from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
 from kinesis_efo.sharing.apart_reading import ApartReading, ApartRules
 from kinesis_efo.sharing.query_buffers import QueryBuffers
@@ -126,6 +127,10 @@ class QueryFetching:
                 self._nothing_since = now
                 self._group.make_room(self)
         return shards
+
+    async def until_tip(self, at_most: float) -> None:
+        """See `MicroBatchPlanner.until_tip`."""
+        await self._micro_batches.until_tip(at_most)
 
     def follow(self, offset: Offset) -> None:
         """Note where the query is."""
@@ -285,16 +290,16 @@ class QueryFetching:
 
     @property
     def is_apart(self) -> bool:
-        """Whether it catches up in a shard. Thread-safe."""
+        """Whether the query catches up in a shard. Thread-safe."""
         return bool(self._apart.claims)
 
     @property
     def brought(self) -> FetchCounts:
-        """The number of calls and bytes of its own fetcher."""
+        """The number of calls and bytes of the query's own fetcher."""
         return self._apart.brought
 
     def reads(self, key: ShardKey) -> Reads:
-        """How it reads a shard."""
+        """How the query reads a shard: from which buffer, and with which claim."""
         shared, own = self._shared.found(key), self._apart.plans(key)
         claim = self.claim(key)
         if own is None:

@@ -13,10 +13,10 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.wire import pack_error
 from kinesis_efo.cluster.cluster import Cluster
 from kinesis_efo.cluster.snapshots import ShardSnapshots
+from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import BufferedEvent
-from kinesis_efo.fetcher.micro_batches import ShardProgress
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import (
@@ -390,6 +390,24 @@ async def test_what_is_reported_is_what_polls_are_answered_with(centre: Centre) 
     assert centre.buffers.millis_behind(FIRST) == 700
     assert centre.buffers.buffered(FIRST, TRIM_HORIZON) is not None
     assert centre.buffers.millis_behind(SECOND) is None
+
+
+@scenario()
+async def test_a_report_of_records_at_the_tip_ends_a_wait_for_more_and_no_other_does(centre: Centre) -> None:
+    centre.cluster.expect(BOTH)
+    await centre.working("f0")
+    await centre.report("f0", news(FIRST, event(20), start="TRIM_HORIZON", behind=60_000))
+    assert (await centre.poll(BOTH))[FIRST].millis_behind == 60_000
+    waiting = asyncio.create_task(centre.query.until_tip(3.0))
+    for each in (news(SECOND, event(20, 0), start="TRIM_HORIZON", behind=0), news(FIRST, event(30), behind=1001)):
+        await asyncio.sleep(1)
+        await centre.report("f0", each)
+        assert not waiting.done()
+    await asyncio.sleep(0.5)
+    await centre.report("f0", news(SECOND, event(30), behind=1000))
+    await soon(waiting)
+    told = await centre.poll(BOTH)
+    assert {key: each.records for key, each in told.items()} == {FIRST: 2, SECOND: 1}
 
 
 @scenario(shards=1)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.decisions.alignment import CLOCK_SECONDS, UNHEARD_SECONDS, Alignment
+from kinesis_efo.decisions.alignment import CLOCK_SECONDS, UNHEARD_SECONDS, Alignment, ShardEvents
 from kinesis_efo.decisions.event_index import Portion
+from kinesis_efo.decisions.planning import plan
 from kinesis_efo.fetcher.buffer import ShardBuffer
-from kinesis_efo.fetcher.micro_batches import ShardEvents, plan
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.records.events import Event, EventHead
 from tests.support.fetched import Budget, after, event, fill, key

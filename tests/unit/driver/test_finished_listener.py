@@ -60,6 +60,12 @@ def test_a_run_is_told_of_micro_batches_by_the_marks_of_their_ends(notes: Path, 
     assert own.queries[0].finishes == [([Mark("7c1f09ab", 3), Mark("ab", 1)], "archive")]
 
 
+def test_a_run_is_told_whether_its_query_has_other_sources(notes: Path, own: FakeRun) -> None:
+    for others in ([], ["7"], [json.dumps(END)], []):
+        hear(notes, json.dumps(END), *others)
+        assert own.queries[0].alone is not bool(others)
+
+
 def test_all_runs_of_the_program_are_told_whatever_is_wrong_with_one(notes: Path, own: FakeRun) -> None:
     files = [begun(notes, own.address, "another secret"), begun(notes, own.address, own.secret)]
     foreign = begun(notes, own.address, own.secret, Process(JVM.pid, "another start"))

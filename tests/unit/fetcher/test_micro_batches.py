@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Collection, Iterable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kinesis_efo.decisions.event_index import EventIndex
+from kinesis_efo.decisions.planning import BEHIND_MILLIS, ShardProgress, may_wait
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
-from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner, ShardProgress
+from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.records.arrivals import Mark
 from kinesis_efo.records.events import data_in
@@ -309,5 +312,162 @@ def test_an_idle_shard_holds_the_others_back_where_it_has_come_to() -> None:
         query.planner.touch([SECOND])
         assert (await query.poll(offset))[FIRST].records == 5
         assert (await query.poll(at(first=TRIM_HORIZON)))[FIRST].records == 10, "it has left the offset"
+
+    run(main())
+
+
+# -- larger micro-batches
+
+
+def progress(
+    records: int = 1, behind: int | None = 60_000, *, size: int = 100, more: bool = False, ends: bool = False
+) -> ShardProgress:
+    through = SHARD_END if ends else Position.after(10)
+    return ShardProgress(FIRST, through, records, size if records else 0, behind, more=more)
+
+
+BEHIND, BARELY, TIP, UNKNOWN = (progress(behind=millis) for millis in (60_000, BEHIND_MILLIS + 1, BEHIND_MILLIS, None))
+IDLE = progress(0, behind=0)
+
+
+@pytest.mark.parametrize(
+    ("shards", "least_bytes", "may"),
+    [
+        ([BEHIND], None, True),
+        ([BARELY], None, True),
+        ([BEHIND, BARELY, IDLE], None, True),
+        ([TIP], None, False),
+        ([UNKNOWN], None, False),
+        ([BEHIND, TIP], None, False),
+        ([], None, False),
+        ([IDLE], None, False),
+        ([progress(0)], None, False),
+        ([BEHIND, progress(more=True)], None, False),
+        ([BEHIND, progress(0, more=True)], None, False),
+        ([BEHIND, progress(0, ends=True)], None, False),
+        ([BEHIND, progress(ends=True)], None, False),
+        ([BEHIND], 101, True),
+        ([BEHIND], 100, False),
+        ([BEHIND, TIP], 201, True),
+        ([BEHIND, TIP], 200, False),
+        ([TIP, progress(more=True)], 1000, False),
+        ([TIP, progress(ends=True)], 1000, False),
+        ([IDLE], 1000, False),
+    ],
+)
+def test_a_micro_batch_may_wait_while_nobody_gains_from_a_small_one(
+    shards: list[ShardProgress], least_bytes: int | None, may: bool
+) -> None:
+    assert may_wait(shards, least_bytes) is may
+    assert may_wait(shards[::-1], least_bytes) is may
+
+
+PROGRESS = st.builds(
+    progress,
+    st.integers(0, 2),
+    st.sampled_from([None, 0, BEHIND_MILLIS, BEHIND_MILLIS + 1, 10**8]),
+    size=st.integers(1, 200),
+    more=st.booleans(),
+    ends=st.booleans(),
+)
+
+
+@given(st.lists(PROGRESS, max_size=5), st.none() | st.integers(1, 500), PROGRESS)
+def test_what_comes_at_the_tip_or_beyond_the_limits_ends_any_wait(
+    shards: list[ShardProgress], least_bytes: int | None, another: ShardProgress
+) -> None:
+    may = may_wait(shards, least_bytes)
+    assert not may_wait([*shards, progress(more=True)], least_bytes)
+    assert not may_wait([*shards, progress(0, ends=True)], least_bytes)
+    assert not may_wait([*shards, TIP], None)
+    assert may_wait([*shards, IDLE], least_bytes) is may, "an idle shard changes nothing"
+    if any(shard.records for shard in shards) and not may:
+        assert not may_wait([*shards, another], least_bytes), "a wait that is over is not taken up again"
+
+
+def test_a_shard_is_told_to_have_more_if_the_limits_leave_something_out() -> None:
+    async def main() -> None:
+        query = Query(FIRST, SECOND)
+        offset = at(first=TRIM_HORIZON, second=TRIM_HORIZON)
+        query.buffers.add(FIRST, 10)
+        query.buffers.add(FIRST, 20)
+        query.buffers.add(FIRST, 30, 0)
+        query.buffers.add(SECOND, 10, 0)
+
+        async def more(**limits: int) -> list[bool]:
+            told = await query.poll(offset, **limits)
+            return [told[key].more for key in (FIRST, SECOND) if key in told]
+
+        assert await more() == [False, False]
+        assert await more(max_records=1) == [True]
+        assert await more(max_bytes=2 * SIZE - 1) == [True]
+        assert await more(max_bytes=2 * SIZE) == [False]
+        query.buffers.groups = [([FIRST, SECOND], 4 * SIZE)]
+        assert await more() == [False]
+        query.buffers.groups = [([FIRST, SECOND], 4 * SIZE - 1)]
+        assert await more() == [True], "half of the budget is full"
+
+    run(main())
+
+
+def test_only_records_at_the_tip_end_a_wait_and_the_next_poll_has_all_that_came() -> None:
+    async def main() -> None:
+        query = Query(FIRST, SECOND, THIRD)
+        offset = at(first=TRIM_HORIZON, second=TRIM_HORIZON, third=SHARD_END)
+        query.buffers.behind = {FIRST: 60_000, SECOND: 0, THIRD: 0}
+        query.buffers.add(FIRST, 10)
+        await query.poll(offset)
+        began = LoopClock().monotonic()
+        waiting = asyncio.create_task(query.planner.until_tip(50.0))
+        await asyncio.sleep(1)
+        for key, end, records in ((FIRST, 20, 1), (SECOND, 10, 0), (THIRD, 10, 1)):
+            query.buffers.add(key, end, records)
+            query.planner.touch([key])
+            query.planner.wake()
+            await asyncio.sleep(1)
+            assert not waiting.done(), key
+        query.buffers.add(SECOND, 20)
+        query.planner.touch([SECOND])
+        query.planner.wake()
+        await waiting
+        assert LoopClock().monotonic() == began + 4
+        assert THIRD not in query.buffers.asked, "the query has read it whole"
+        told = await query.poll(offset)
+        assert {key: each.records for key, each in told.items()} == {FIRST: 2, SECOND: 1}
+
+    run(main())
+
+
+def test_a_wait_for_the_tip_ends_in_time_and_looks_only_where_something_happens() -> None:
+    async def main() -> None:
+        query = Query(FIRST, SECOND)
+        query.buffers.behind = {FIRST: 60_000, SECOND: 60_000}
+        offset = at(first=TRIM_HORIZON, second=TRIM_HORIZON)
+        for key in (FIRST, SECOND):
+            query.buffers.add(key, 10)
+        await query.poll(offset)
+        query.buffers.asked.clear()
+        began = LoopClock().monotonic()
+        waiting = asyncio.create_task(query.planner.until_tip(1.0))
+        await asyncio.sleep(0.5)
+        query.planner.touch([FIRST])
+        query.planner.wake()
+        await waiting
+        assert LoopClock().monotonic() == began + 1
+        assert query.buffers.asked == [], "not even there: it is behind"
+
+    run(main())
+
+
+def test_a_wait_for_the_tip_learns_what_ended_reading() -> None:
+    async def main() -> None:
+        query = Query(FIRST)
+        query.failure.on_set(query.planner.wake)
+        waiting = asyncio.create_task(query.planner.until_tip(50.0))
+        await asyncio.sleep(1)
+        query.failure.set(DataLossError("gone"))
+        with pytest.raises(DataLossError, match="gone"):
+            async with asyncio.timeout(0.1):
+                await waiting
 
     run(main())

@@ -352,8 +352,9 @@ def test_a_query_that_has_failed_keeps_no_word_from_the_others(client: Client, o
     client.query.error = DataLossError("records are gone")
     other = Client(own, client.path)
     with RunConnection(own.address, own.secret) as driver:
-        driver.finished(FinishedBatches([Mark("ab", 1)], "archive"))
+        driver.finished(FinishedBatches([Mark("ab", 1)], "archive", alone=True))
     assert other.query.finishes == [([Mark("ab", 1)], "archive")]
+    assert other.query.alone
 
 
 def test_every_call_has_a_name_of_its_own() -> None:

@@ -11,8 +11,8 @@ import pytest
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.decisions.ending import EndingState
+from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.errors import FetcherError
-from kinesis_efo.fetcher.micro_batches import PollReply, ShardProgress
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.errors import (
     DataLossError,
     FetcherError,
@@ -20,7 +21,6 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.coordinator import Coordinator
-from kinesis_efo.fetcher.micro_batches import ShardProgress
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.stream import Stream

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.errors import ConfigurationError, DataLossError
-from kinesis_efo.fetcher.micro_batches import PollReply, ShardProgress
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.decisions.event_index import Portion
+from kinesis_efo.decisions.planning import plan
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.buffer import ShardBuffer
-from kinesis_efo.fetcher.micro_batches import plan
 from kinesis_efo.positions import Position, ShardKey
 from tests.support.fetched import EVENT_OVERHEAD, SHARD_END, TRIM_HORIZON, after, buffer, event, fill, idle, key
 

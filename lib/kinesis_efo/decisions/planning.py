@@ -1,0 +1,120 @@
+"""Decides what a micro-batch reads: how the shards divide its limits, and whether it waits to become larger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import Final
+
+import msgspec
+
+from kinesis_efo.decisions.alignment import ShardEvents
+from kinesis_efo.decisions.event_index import Portion
+from kinesis_efo.positions import Position, ShardKey
+
+BEHIND_MILLIS: Final = 1000
+"""With a greater lag than this, a shard is behind its tip: a small micro-batch gains no latency worth its cost."""
+
+
+class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How far one shard may be read in the next micro-batch.
+
+    Attributes:
+        key: The shard.
+        through: Position up to which records are buffered and within the limits.
+        records: Kinesis records up to there.
+        bytes: Their bytes in the buffer.
+        millis_behind: Milliseconds by which reading lags, by the last event; None before the first.
+        last: The number of the last of these records; None if there are none or it is unknown.
+        quiet: Seconds for which the shard seems to have no more records; 0 if it may have some, or that is unknown.
+        data: Estimated bytes of the records' data.
+        more: Whether the limits leave out events that are buffered.
+    """
+
+    key: ShardKey
+    through: Position
+    records: int
+    bytes: int
+    millis_behind: int | None
+    last: int | None = None
+    quiet: float = 0.0
+    data: int = 0
+    more: bool = False
+
+
+class PollReply(msgspec.Struct, frozen=True, array_like=True):
+    """The reply to a poll.
+
+    Attributes:
+        shards: The shards that can advance.
+        starting: Children whose parents are read to their end with this micro-batch; they start at the trim horizon.
+        finished: Ended shards that can leave the offset, since all their children are in it.
+    """
+
+    shards: list[ShardProgress]
+    starting: list[ShardKey] = []
+    finished: list[ShardKey] = []
+
+
+def is_behind(millis: int | None) -> bool:
+    """Whether a shard is behind its tip, by its lag in milliseconds; not if that is unknown."""
+    return (millis or 0) > BEHIND_MILLIS
+
+
+def may_wait(shards: Iterable[ShardProgress], least_bytes: int | None) -> bool:
+    """Whether a micro-batch may wait for more records.
+
+    Not if the limits leave something out, if a shard ends, or if there is nothing to read.
+
+    Args:
+        shards: What it would read now.
+        least_bytes: It waits for that many bytes, wherever the shards are; None: it waits while each shard with records is behind.
+    """
+    size = 0
+    for shard in shards:
+        at_tip = bool(shard.records) and not is_behind(shard.millis_behind)
+        if shard.more or shard.through.is_end or (at_tip and least_bytes is None):
+            return False
+        size += shard.bytes
+    return 0 < size < (inf if least_bytes is None else least_bytes)
+
+
+def plan(
+    buffers: Mapping[ShardKey, ShardEvents], positions: Mapping[ShardKey, Position], max_bytes: int, max_records: int
+) -> dict[ShardKey, Portion]:
+    """Divide the limits of one micro-batch among the shards.
+
+    Every shard gets an even share. What some shards do not need goes to the rest, in the order of their waiting time. The shard that has
+    waited longest gets at least one event, so that no limit, however small, stops a query.
+
+    Each buffer covers its position. A shard that stays where it is gets `Portion(position, 0, 0)`.
+    """
+    if not buffers:
+        return {}
+
+    def waiting_since(key: ShardKey) -> float:
+        since = buffers[key].news_since(positions[key])
+        return inf if since is None else since
+
+    by_age = sorted(buffers, key=waiting_since)
+    first, *others = by_age
+    share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
+    portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, some=True)}
+    if others:
+        # Less is left if the first event of the first shard was larger than its share.
+        share_bytes = min(share_bytes, max(0, max_bytes - portions[first].bytes) // len(others))
+        share_records = min(share_records, max(0, max_records - portions[first].records) // len(others))
+    for key in others:
+        portions[key] = buffers[key].portion(positions[key], share_bytes, share_records)
+    spare_bytes = max_bytes - sum(portion.bytes for portion in portions.values())
+    spare_records = max_records - sum(portion.records for portion in portions.values())
+    for key in by_age:
+        before = portions[key]
+        if spare_bytes <= 0 or spare_records <= 0:
+            break
+        after = buffers[key].portion(positions[key], before.bytes + spare_bytes, before.records + spare_records)
+        if after.bytes > before.bytes:
+            portions[key] = after
+            spare_bytes -= after.bytes - before.bytes
+            spare_records -= after.records - before.records
+    return portions

@@ -51,7 +51,8 @@ _SETTLES: Final = 5.0
 """Seconds after a kill before the next one."""
 _TERRAFORM: Final = "terraform"
 """Directory of Terraform's state, which is there as long as what it made may be."""
-_ACCOUNT: Final = re.compile(r"\b\d{12}\b")
+_ACCOUNT: Final = re.compile(r"(?<!shardId-)\b\d{12}\b")
+"""An id of a shard has as many digits."""
 Say = Callable[[str], None]
 
 

@@ -80,7 +80,7 @@ class Assignment:
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """The error for a task whose shard may not be read here. The task then asks the run which fetcher has the shard."""
-        known = "nothing was heard of the planner lately" if shard in self._shards else "another fetcher reads it"
+        known = "nothing was heard of the run lately" if shard in self._shards else "another fetcher reads it"
         return FetcherUnreachableError(f"shard {shard} is not read here for {seconds:.0f} s now: {known}")
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:

@@ -130,7 +130,7 @@ class RemoteFetcher:
                 silence = self._clock.monotonic() - heard_at
                 if silence >= self._give_up:
                     raise FetcherUnreachableError(
-                        f"the fetcher on {self._identity.host} has heard nothing of the planner for {silence:.0f} s, given up: {error}"
+                        f"the fetcher on {self._identity.host} has heard nothing of the run for {silence:.0f} s, given up: {error}"
                     ) from error
                 await self._clock.sleep(_RETRY_SECONDS)
                 continue

@@ -56,10 +56,12 @@ def serve(given: Serve) -> None:
             raise ConfigurationError(f"local cannot start: {error}") from None
         except OSError as error:
             ports = str(given.port) if given.tls_port is None else f"{given.port} and {given.tls_port}"
-            flags = "--port" if given.tls_port is None else "--port, --tls-port"
-            raise ConfigurationError(
-                f"local cannot listen on {given.host}:{ports}: {error.strerror or error}; choose another {flags} or --host"
-            ) from None
+            failed = f"local cannot listen on {given.host}:{ports}: {error.strerror or error}; choose other ports or another --host"
+            # Most who start it twice want to use it in a second shell.
+            for each in local_process.running(local_process.state_directory()).values():
+                if each.port == given.port:
+                    failed += f"; or `kinesis-efo local stop --port {each.port}`, or use what runs there:\n  export {' '.join(each.assignments)}"
+            raise ConfigurationError(failed) from None
         stack.callback(_stop, aws)
         tls = {} if given.tls_port is None else {TLS_URL: aws.tls_endpoint_url}
         with end.at_once():

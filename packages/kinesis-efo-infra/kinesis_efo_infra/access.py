@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from kinesis_efo_infra import checks
-from kinesis_efo_infra.base import account_of, environment_of, policy_document, put
+from kinesis_efo_infra.base import Part, account_of, environment_of, policy_document, put
 from kinesis_efo_infra.cdk import (
     Construct,
     EksPodIdentityAssociation,
@@ -20,7 +20,7 @@ from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.trust import EmrOnEc2, PodIdentity, Trust
 
 
-class ReaderAccess(Construct):
+class ReaderAccess(Part):
     """The policy of an application and, where something is trusted to run it, a role that has the policy.
 
     Args:
@@ -139,7 +139,7 @@ class ReaderAccess(Construct):
             put(attachment, self._place and self._place.join(name))
 
 
-class BatchAccess(Construct):
+class BatchAccess(Part):
     """The policy for batch reads of an application's streams: attach it to a role of your own.
 
     Args:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kinesis_efo_infra import checks
-from kinesis_efo_infra.base import put
+from kinesis_efo_infra.base import Part, put
 from kinesis_efo_infra.cdk import CloudwatchMetricAlarm, Construct
 from kinesis_efo_infra.places import Place
 
@@ -89,7 +89,7 @@ def declare(
     return put(alarm, place)
 
 
-class ConsumerAlarms(Construct):
+class ConsumerAlarms(Part):
     """The three alarms on a consumer. `StreamConsumer.alarms` declares them.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Literal
 from kinesis_efo_infra import checks
 from kinesis_efo_infra.access import BatchAccess, ReaderAccess
 from kinesis_efo_infra.alarms import BYTES, LAG, RATE_EXCEEDED, ConsumerAlarms
-from kinesis_efo_infra.base import account_of, environment_of
+from kinesis_efo_infra.base import Part, account_of, environment_of
 from kinesis_efo_infra.cdk import Construct
 from kinesis_efo_infra.consumer import StreamConsumer
 from kinesis_efo_infra.dashboard import Dashboard, Widget, metric
@@ -24,7 +24,7 @@ from kinesis_efo_infra.table import LeaseTable
 from kinesis_efo_infra.trust import Trust
 
 
-class StreamingApplication(Construct):
+class StreamingApplication(Part):
     """A consumer on each stream, a lease table, the manifest, and a policy with just what a reader calls.
 
     Args:

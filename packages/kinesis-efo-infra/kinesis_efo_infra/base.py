@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from kinesis_efo_infra import checks
 from kinesis_efo_infra.cdk import (
@@ -33,6 +35,33 @@ from kinesis_efo_infra.regions import Account, principal
 
 _Resource = TypeVar("_Resource", bound=TerraformResource)
 _CONTEXT: Final = "kinesis-efo-infra:account"
+
+
+class Part(Construct):
+    """Base of the constructs. A wrong keyword is refused with the right ones: Python names the wrong one alone."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" in vars(cls):
+            cls.__init__ = _naming_keywords(cls.__init__)  # type: ignore[method-assign]
+        if given := vars(cls).get("from_arn"):
+            cls.from_arn = staticmethod(_naming_keywords(given.__func__))
+
+
+def _naming_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
+    parameters = inspect.signature(function).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return function
+
+    @functools.wraps(function)
+    def called(*given: Any, **named: Any) -> Any:
+        for wrong in named.keys() - parameters.keys():
+            known = ", ".join(name for name in parameters if name != "self")
+            owner = function.__qualname__.removesuffix(".__init__")
+            raise TypeError(f"{owner} has no argument {wrong!r}: its arguments are {known}")
+        return function(*given, **named)
+
+    return called
 
 
 def put(resource: _Resource, place: Place | None) -> _Resource:

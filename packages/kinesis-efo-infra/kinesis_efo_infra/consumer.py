@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from kinesis_efo_infra import checks
 from kinesis_efo_infra.alarms import ConsumerAlarms
-from kinesis_efo_infra.base import account_of, environment_of, keep, put, validate
+from kinesis_efo_infra.base import Part, account_of, environment_of, keep, put, validate
 from kinesis_efo_infra.cdk import Construct, Fn, IConstruct, KinesisStreamConsumer, Op, Precondition
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.places import Place
@@ -17,7 +17,7 @@ from kinesis_efo_infra.stream import Stream
 _ARN = "arn:aws:kinesis:<region>:<account>:stream/<stream>/consumer/<name>:<creation time>"
 
 
-class StreamConsumer(Construct):
+class StreamConsumer(Part):
     """A consumer, with 2 MB/s of its own from every shard of its stream. It is billed as long as it exists.
 
     Args:

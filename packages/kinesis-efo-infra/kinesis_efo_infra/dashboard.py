@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kinesis_efo_infra.base import put
+from kinesis_efo_infra.base import Part, put
 from kinesis_efo_infra.cdk import CloudwatchDashboard, Construct, Fn
 from kinesis_efo_infra.places import Place
 
@@ -38,7 +38,7 @@ def metric(name: str, stream_name: str, label: str, consumer_name: str | None = 
     return ["AWS/Kinesis", name, "StreamName", stream_name, *consumer, {"label": label}]
 
 
-class Dashboard(Construct):
+class Dashboard(Part):
     """The state of alarms on top, then rows of graphs. `StreamingApplication.dashboard` declares one.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kinesis_efo_infra import checks, iam
-from kinesis_efo_infra.base import account_of, keep, put
+from kinesis_efo_infra.base import Part, account_of, keep, put
 from kinesis_efo_infra.cdk import Construct, KmsAlias, KmsKey
 from kinesis_efo_infra.places import Place
 
@@ -16,7 +16,7 @@ AWS_MANAGED: Final = "aws-managed"
 """The key that AWS manages for the service: free, but unusable from other accounts."""
 
 
-class CustomerKey(Construct):
+class CustomerKey(Part):
     """A rotated customer key, whose policy may let readers of other accounts decrypt through Kinesis.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kinesis_efo_infra import checks, document
-from kinesis_efo_infra.base import account_of, environment_of, put, region_of, validate
+from kinesis_efo_infra.base import Part, account_of, environment_of, put, region_of, validate
 from kinesis_efo_infra.cdk import (
     Construct,
     Fn,
@@ -29,7 +29,7 @@ _BYTES: Final = {"standard": 4096, "advanced": 8192}
 """What a parameter holds. Source: Systems Manager API reference, PutParameter, Value."""
 
 
-class Manifest(Construct):
+class Manifest(Part):
     """An encrypted parameter, or an object in S3, that says what an application reads. A job names it by its location.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kinesis_efo_infra import checks
-from kinesis_efo_infra.base import keep, put
+from kinesis_efo_infra.base import Part, keep, put
 from kinesis_efo_infra.cdk import ENGINE, Construct, Fn, KinesisStream, KinesisStreamStreamModeDetails
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.grants import Grantee, grant
@@ -29,7 +29,7 @@ SHARD_METRICS: Final = (
 _WARM: Final = "warm_throughput_mib_ps"
 
 
-class Stream(Construct):
+class Stream(Part):
     """A Kinesis stream, encrypted with a customer key of its own unless another key is chosen.
 
     Args:

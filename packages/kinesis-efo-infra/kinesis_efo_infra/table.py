@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kinesis_efo_infra import checks
-from kinesis_efo_infra.base import keep, put
+from kinesis_efo_infra.base import Part, keep, put
 from kinesis_efo_infra.cdk import (
     Construct,
     DynamodbTable,
@@ -20,7 +20,7 @@ from kinesis_efo_infra.places import Place
 LEASE_KEY: Final = "leaseKey"
 
 
-class LeaseTable(Construct):
+class LeaseTable(Part):
     """A DynamoDB table that holds an application's leases.
 
     Args:

@@ -83,6 +83,14 @@ def test_a_first_hour_in_the_background(
     manifest = shell.directory / "lake-local.json"
     assert variables["KINESIS_EFO_MANIFEST"] == str(manifest)
     process = psutil.Process(json.loads(ready.read_text())["pid"])
+    # A second shell that starts it once more learns how to use the one that runs.
+    port = variables["AWS_ENDPOINT_URL"].rpartition(":")[2]
+    refused = shell.run("local", "--detach", "--env", "--port", port)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"`kinesis-efo local stop --port {port}`" in refused.stderr
+    assert refused.stderr.endswith(
+        "\n  export " + " ".join(f"{name}={value}" for name, value in variables.items()) + "\n"
+    )
     # What it says to do next.
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

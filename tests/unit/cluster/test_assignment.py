@@ -109,7 +109,7 @@ def test_a_refusal_says_who_is_to_blame() -> None:
     made.follow(work(shard(FIRST)), 100.0)
     refused = made.refusal(FIRST, 3.4)
     assert isinstance(refused, FetcherUnreachableError)
-    assert str(refused).endswith("is not read here for 3 s now: nothing was heard of the planner lately")
+    assert str(refused).endswith("is not read here for 3 s now: nothing was heard of the run lately")
     assert str(made.refusal(SECOND, 3.4)).endswith("another fetcher reads it")
 
 

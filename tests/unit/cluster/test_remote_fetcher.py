@@ -489,9 +489,7 @@ async def test_it_stops_reading_when_nothing_is_heard_and_gives_up_after_a_minut
     assert host.read == {FIRST, SECOND}
     await asyncio.sleep(2.6)
     assert host.read == set()
-    with pytest.raises(
-        FetcherUnreachableError, match=r"host3 has heard nothing of the planner for 6\d s, given up: the"
-    ):
+    with pytest.raises(FetcherUnreachableError, match=r"host3 has heard nothing of the run for 6\d s, given up: the"):
         await host.task
     assert GIVE_UP - 2 <= LoopClock().monotonic() - began <= GIVE_UP + 2
     assert len(host.planner.requests) - before == pytest.approx(2 * GIVE_UP, abs=4), "two a second"
@@ -578,7 +576,7 @@ def test_one_that_never_hears_of_its_planner_gives_up_as_well() -> None:
         host.planner.away = True
         began = LoopClock().monotonic()
         async with host:
-            with pytest.raises(FetcherUnreachableError, match="has heard nothing of the planner for 60 s"):
+            with pytest.raises(FetcherUnreachableError, match="has heard nothing of the run for 60 s"):
                 await host.task
         assert LoopClock().monotonic() - began == pytest.approx(GIVE_UP, abs=0.1)
 

@@ -120,6 +120,34 @@ def test_a_wrong_argument_is_refused(
         wrong(stack)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            lambda s: Stream.from_arn(s, "o", ORDERS, key="alias/mine"),  # type: ignore[call-arg]
+            r"Stream\.from_arn has no argument 'key': its arguments are scope, id, arn, encryption_key$",
+        ),
+        (
+            lambda s: StreamConsumer(s, "c", stream=orders(s), name="lake", retention=1),  # type: ignore[call-arg]
+            r"StreamConsumer has no argument 'retention': its arguments are scope, id, stream, name, protected, ",
+        ),
+    ],
+)
+def test_a_wrong_keyword_is_refused_with_the_right_ones(
+    wrong: Callable[[TerraformStack], Any], message: str, stack: TerraformStack
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        wrong(stack)
+
+
+def test_a_construct_of_ones_own_may_pass_keywords_on(stack: TerraformStack) -> None:
+    class Audited(Stream):
+        def __init__(self, scope: TerraformStack, name: str, **named: Any) -> None:
+            super().__init__(scope, name, **named)
+
+    assert isinstance(Audited(stack, "o", name="orders", encryption_key="aws-managed"), Stream)
+
+
 def test_what_only_terraform_knows_is_not_checked(stack: TerraformStack) -> None:
     given = Stream(stack, "given", name="orders", encryption_key="aws-managed")
     again = Stream.from_arn(stack, "again", given.arn)

@@ -125,6 +125,11 @@ def test_a_report_has_no_id_of_an_account(monkeypatch: pytest.MonkeyPatch) -> No
     assert "| passed | consumer | arn:aws:kinesis:us-east-1:(account):stream/orders ACTIVE |" in text
 
 
+def test_a_report_names_shards() -> None:
+    text = report([Line.of("in use", True, "123456789012:orders:shardId-000000000001:lake")])
+    assert "(account):orders:shardId-000000000001:lake" in text
+
+
 def test_a_trial_without_terraform_leaves_nothing_that_refuses_the_next_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

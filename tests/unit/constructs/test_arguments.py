@@ -142,8 +142,8 @@ def test_a_wrong_keyword_is_refused_with_the_right_ones(
 
 def test_a_construct_of_ones_own_may_pass_keywords_on(stack: TerraformStack) -> None:
     class Audited(Stream):
-        def __init__(self, scope: TerraformStack, name: str, **named: Any) -> None:
-            super().__init__(scope, name, **named)
+        def __init__(self, scope: TerraformStack, place: str, **named: Any) -> None:
+            super().__init__(scope, place, **named)
 
     assert isinstance(Audited(stack, "o", name="orders", encryption_key="aws-managed"), Stream)
 

@@ -98,7 +98,7 @@ def _tiles(view: View) -> list[dict[str, Any]]:
         ("in", rate(total.incoming) or "-", _contents(total.incoming, total.records_in)),
         ("out", rate(total.processed) or "-", _contents(total.processed, total.records_out)),
         ("buffered", format_size(view.buffered), f"{full:.0%} of {format_size(view.room)}"),
-        ("planner", "-" if view.cpu is None else f"{view.cpu:.0%}", "of a core"),
+        ("run", "-" if view.cpu is None else f"{view.cpu:.0%}", "of a core"),
     ]
     return [{"name": name, "text": text, "note": note} for name, text, note in tiles]
 

@@ -178,9 +178,9 @@ def stream_line(stream: str, total: Sum) -> str:
 
 
 def buffered_line(view: View) -> str:
-    """Format the buffered bytes and the CPU of the planner's process in one line."""
+    """Format the buffered bytes and the CPU of the run's process in one line."""
     return f"buffered {format_size(view.buffered)} of {format_size(view.room)}" + (
-        "" if view.cpu is None else f"; planner {view.cpu:.0%} of a core"
+        "" if view.cpu is None else f"; run {view.cpu:.0%} of a core"
     )
 
 

@@ -197,8 +197,8 @@ SOURCE_OPTIONS: Final = (
     Option("minBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
            "a micro-batch with fewer bytes, counted likewise, waits for more, for `maxTriggerDelay` at most", "min_bytes_per_trigger"),
     Option("maxTriggerDelay", read.bounded(read.seconds, 0, 60), "a duration such as 1s, up to 60s", "`1s`",
-           "longest wait from one micro-batch to the next, to make it larger; without `minBytesPerTrigger`, only while all shards with records "
-           "are behind by over 1 s, in a query of `kinesis_efo.read_stream` without other sources", "max_trigger_delay"),
+           "longest wait from one micro-batch to the next, larger one; without `minBytesPerTrigger`, only while all shards with records are "
+           "over 1 s behind, with `kinesis_efo.read_stream` and no other source", "max_trigger_delay"),
     Option("maxShardSkew", read.bounded(read.seconds, 10, 86_400), "a duration such as 30s, from 10s to 24h", "-",
            "how far ahead of the slowest shard any other may be taken, by arrival time; for watermarks", "max_shard_skew", of_run=True),
     Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",

@@ -21,10 +21,11 @@ from tests.support.missing import not_here
 ROOT = Path(__file__).resolve().parents[2]
 ALL_MODULES = """
 import importlib, pkgutil, sys
+IN_SPARK = ("kinesis_efo.driver", "kinesis_efo.spark", "kinesis_efo.tasks", "kinesis_efo_local.pytest_plugin")
 for name in sys.argv[1:]:
     package = importlib.import_module(name)
     for module in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=lambda name: None):
-        if not module.name.startswith(("kinesis_efo.spark", "kinesis_efo_local.pytest_plugin")):
+        if not module.name.startswith(IN_SPARK):
             importlib.import_module(module.name)
 """
 FOUND_BY_SPARK = """

@@ -68,6 +68,14 @@ def test_there_are_paths() -> None:
     assert len(CALLS) >= 40
 
 
+@pytest.mark.parametrize(("title", "most"), [("The path of a record", 21), ("The path of a position", 18)])
+def test_a_path_passes_no_more_modules_than_it_did(title: str, most: int) -> None:
+    """These bounds only go down."""
+    (section,) = re.findall(rf"^## {title}\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```text\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    assert len({step.name.partition(":")[0] for step in steps(block)}) <= most
+
+
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.callee)
 def test_a_step_is_a_function_that_the_one_above_it_calls(call: Call) -> None:
     callee = function(call.callee)

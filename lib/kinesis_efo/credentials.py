@@ -55,7 +55,7 @@ def watch(session: Any, clock: Clock) -> None:
 
     def anew() -> Any:
         # A session keeps what it has read from the files, so a new session is needed.
-        # Name no profile in it, because an explicit profile would override keys in the environment.
+        # Name no profile for it, because an explicit profile would override keys in the environment.
         return type(session)().get_credentials()
 
     async def load_async() -> Any:

@@ -52,7 +52,7 @@ class Side:
     Attributes:
         everywhere: The position for all shards that are not in `named`.
         named: The positions of single shards.
-        open_then: Shards that were open at the time `everywhere`, plus or minus some seconds; None: all shards may have been open.
+        open_then: Shards that were open at the time of the position `everywhere`, give or take some seconds; None: any may have been.
     """
 
     everywhere: Position

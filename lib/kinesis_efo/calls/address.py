@@ -31,7 +31,7 @@ class FetcherAddress(msgspec.Struct, frozen=True):
     """The address of a service.
 
     Attributes:
-        namespace: The network namespace in which it listens at loopback, from `network_namespace`; empty if it does not listen there.
+        namespace: The network namespace in which it listens on loopback, from `network_namespace`; empty if it does not listen there.
         port: Its TCP port.
         hosts: Names and addresses at which other hosts may reach it, in the order to try.
         certificate: Its TLS certificate, PEM; None if it does not use TLS.

@@ -88,8 +88,8 @@ class Topology:
 
     Args:
         client: An aiobotocore `kinesis` client whose retries cover throttling. The caller closes it.
-        clock: Distinguishes a time that is too new from a time that is too old.
-        patience: Retries transient errors of all calls but `distribution`, which a read can do without; None: no retries.
+        clock: Tells whether a start time that Kinesis refuses lies in the future or before retention.
+        patience: Retries transient errors; None: no retries. `distribution` is never retried, because a read does not need its result.
     """
 
     def __init__(self, client: Any, clock: Clock | None = None, patience: Patience | None = None) -> None:
@@ -204,9 +204,9 @@ def _no_shard(stream_arn: str) -> ResponseParserError:
 
 
 async def starting_positions(lister: ShardLister, stream_arn: str, start: Position) -> dict[str, Position]:
-    """Return where a new query starts reading a stream, by shard id: at `TRIM_HORIZON` or `AT_TIMESTAMP`.
+    """Return the start position of each shard for a new query, by shard id. `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`.
 
-    A time before retention becomes the horizon.
+    A time before the retention period becomes the trim horizon.
 
     Raises:
         ClientError: Kinesis refused the call; botocore's exception.

@@ -26,7 +26,7 @@ from kinesis_efo.processes import PrivateDirectory, Process
 
 try:
     import fcntl
-except ImportError:  # Windows has none, and `Program.found` raises there
+except ImportError:  # Windows does not have it, and `Program.found` raises there
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)

@@ -285,7 +285,7 @@ class SharedRun:
                 link.ask(self._known)
 
     def _watch(self) -> None:
-        """Replace a dead run even if Spark makes no call, because tasks may need it; and send the mark that `planned` has noted."""
+        """Replace a dead run even if Spark makes no call, because tasks may need it; and tell the run what `planned` has noted."""
         while not self._left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:
                 return

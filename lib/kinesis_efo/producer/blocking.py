@@ -114,7 +114,7 @@ class BlockingProducer:
 
         Args:
             records: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)` each.
-            positions: The number of each record, for messages; None: counted over all records of this producer.
+            positions: The number by which an error names each record; None: its number among all records of this producer.
 
         Raises:
             RecordRefusedError: A record can never be written. The records before it are queued, those after it are not.

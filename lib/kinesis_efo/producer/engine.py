@@ -93,7 +93,7 @@ class Engine:
             raise self.closed_error()
 
     def closed_error(self) -> ProducerClosedError:
-        """Make the error of a closed producer."""
+        """Make the error for a closed producer."""
         return ProducerClosedError(f"the producer for {self._stream} is closed; create another one")
 
     def make_record(self, given: Given) -> Record | None:

@@ -1,4 +1,4 @@
-"""The calls to Kinesis that a producer makes: PutRecords (with bodies encoded by msgspec), and those for the stream's shards and traits."""
+"""The calls to Kinesis that a producer makes: PutRecords (with bodies encoded by msgspec), and those that ask for the stream's shards and settings."""
 
 from __future__ import annotations
 

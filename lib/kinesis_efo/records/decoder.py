@@ -190,7 +190,7 @@ class _CoreDecoder:
         self._size = 0
 
     def begin(self, cutter: _Cutter, hash_range: tuple[int, int] | None) -> None:
-        """Begin another range."""
+        """Begin another range of a shard, which `cutter` cuts out. Leave out aggregates with records outside `hash_range`; None: leave out none."""
         self._stretches.append(_RangePayloads(cutter, hash_range, []))
         self._ready = False
 

@@ -386,7 +386,7 @@ class QueryPlanner:
             return
         await self.query.commit(end)
         self._committed = end
-        # A late report of an earlier micro-batch must take nothing back.
+        # Forget the earlier ends as well, so that a late report of one of them does not move the query back.
         while end in self._ends:
             del self._ends[0]
 

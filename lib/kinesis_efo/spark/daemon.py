@@ -46,7 +46,7 @@ def main() -> None:
     if not preload():
         os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
     import_module("kinesis_efo.tasks.latency").tune()
-    # The objects so far are never garbage, and a collection in a worker would copy the shared pages that they are in.
+    # Freeze what is left: a later collection in a forked worker would write to the shared pages, and so copy them.
     gc.collect()
     gc.freeze()
     import_module(_SPARKS_OWN).manager()

@@ -271,7 +271,7 @@ class QueryRun:
     def _leave_when_quiet(self) -> None:
         """After a signal, leave the run when no task has read for `leaseTimeout`.
 
-        When a query stops, Spark mostly closes its connection to this process, and the reader is stopped then. But Spark does not always
+        When a query stops, Spark usually closes its connection to this process, and the reader is stopped then. But Spark does not always
         do so. If all processes got the signal, the driver may still finish its micro-batch, and tasks may read again after a pause, as
         with a second action in `foreachBatch`.
         """

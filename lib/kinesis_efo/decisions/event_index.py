@@ -115,9 +115,11 @@ class EventIndex:
         end = _BEHIND_ALL if continuation is None else continuation
         if self.starts_at_time and not self._ends:
             self.vouch(end if first is None else first)
+        # An event without records may have a lower position. Ignore that, because an offset must never go back.
         if self.end.kind is PositionKind.AFTER:
-            # An event without records may have a lower position. Ignore that, because an offset must never go back.
             end = max(end, self.end.value)
+        elif self.end.kind is PositionKind.INSIDE and end < self.end.value and not records:
+            return False
         self.end = _position(end)
         if not size and self.idle:
             # An idle shard sends an event without records every few seconds: keep only the newest position.

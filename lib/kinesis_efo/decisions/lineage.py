@@ -55,6 +55,7 @@ class Lineage:
         self._announced: set[str] = set()
         for shard in shards:
             self._add(shard)
+        self._newest_listed = max(self._shards, default="")
 
     def __contains__(self, shard_id: object) -> bool:
         return shard_id in self._shards
@@ -95,7 +96,7 @@ class Lineage:
         A shard may start once all its parents were read to their end. Parents that ListShards no longer lists were trimmed, and count as
         read. A shard that is in the offset, or is an ancestor of such a shard, does not start again.
         """
-        if max(positions, default="") > max(self._shards, default=""):
+        if any(shard_id > self._newest_listed and shard_id not in self._shards for shard_id in positions):
             # The list of shards is older than the offset, so shards that were read long ago would seem to be unread.
             return []
         passed = self.ancestors(positions)
@@ -119,11 +120,10 @@ class Lineage:
     def vanished(self, positions: Mapping[str, Position]) -> list[str]:
         """Return shards of the offset that were not read to their end and are no longer listed."""
         # Shard ids grow and are never reused, so an id above all listed ones has not vanished: it is too new for ListShards.
-        newest = max(self._shards, default="")
         return sorted(
             shard_id
             for shard_id, position in positions.items()
-            if not position.is_end and shard_id < newest and shard_id not in self._shards
+            if not position.is_end and shard_id < self._newest_listed and shard_id not in self._shards
         )
 
     def droppable(self, positions: Mapping[str, Position]) -> list[str]:

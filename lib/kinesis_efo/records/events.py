@@ -138,7 +138,7 @@ _STORED: Final = msgspec.json.Decoder(_StoredRecords)
 _STILL: Final = 0
 _AGGREGATED: Final = b64encode(MAGIC)[:5]
 _NUMBER_NAME: Final = b'"SequenceNumber"'
-_CONTINUATION_NAME: Final = b'"ContinuationSequenceNumber"'
+_CONTINUATION: Final = re.compile(rb'"ContinuationSequenceNumber"\s*:')
 _UP_TO_NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*')
 _NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d{1,%d})"' % _MOST_DIGITS)
 
@@ -288,7 +288,8 @@ def reached(payload: bytes) -> Position:
     Raises:
         FrameError, SequenceNumberError: The same as from `read_head` and `read_answer`.
     """
-    if _CONTINUATION_NAME in payload:
+    # With the colon, because it may also be the partition key of a record.
+    if _CONTINUATION.search(payload):
         number = read_head(payload).continuation
         return SHARD_END if number is None else Position.after(number)
     return read_answer(payload).events[0].through

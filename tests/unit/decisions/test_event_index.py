@@ -79,3 +79,14 @@ def test_a_start_that_is_a_number_covers_what_is_after_it_whatever_is_vouched_fo
     made = EventIndex(Position.after(10))
     made.vouch(5)
     assert [made.covers(Position.after(number)) for number in (9, 10, 11)] == [False, True, True]
+
+
+def test_an_event_without_records_does_not_take_a_reader_out_of_the_record_in_which_it_starts() -> None:
+    """A KCL application had stopped within record 100. Kinesis may begin with an event that ends before it."""
+    inside = Position.inside(100, 3)
+    made = EventIndex(inside)
+    assert not made.append(99, 0, 0, 0.0)
+    assert made.end == inside
+    assert made.portion(inside, 1000, 10).through == inside
+    assert made.append(120, 500, 2, 1.0, last=110)
+    assert made.portion(inside, 1000, 10).through == Position.after(120)

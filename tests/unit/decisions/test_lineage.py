@@ -315,3 +315,13 @@ def test_nothing_starts_while_the_listing_is_older_than_the_offset() -> None:
     assert Lineage([parent, other]).startable(positions) == []
     children = [Shard("s2", ("s0",), (0, 4), 3), Shard("s3", ("s0",), (5, 9), 3), Shard("s4", ("s1",), (10, 19), 4)]
     assert Lineage([parent, other, *children]).startable(positions) == ["s4"]
+
+
+def test_an_announcement_does_not_make_an_old_listing_a_new_one() -> None:
+    """s2 and s3 are children of s1 that the listing lacks; the end of s0 announces s4 and s5."""
+    lineage = Lineage([Shard("s0", (), (0, 9), 1), Shard("s1", (), (10, 19), 1)])
+    lineage.merge([ChildShard("s4", ("s0",), 0, 4), ChildShard("s5", ("s0",), 5, 9)], "s0")
+    positions = {"s0": SHARD_END, "s2": Position.after(7), "s3": Position.after(8)}
+    assert lineage.startable(positions) == [], "s1 was read long ago"
+    assert lineage.lost(positions) == []
+    assert lineage.startable({"s0": SHARD_END, "s1": SHARD_END}) == ["s4", "s5"]

@@ -237,6 +237,15 @@ def test_how_far_a_payload_reads_is_told_of_events_and_of_answers() -> None:
     assert reached(json.dumps(answer).encode()) == Position.after(42)
 
 
+def test_a_partition_key_may_be_the_name_of_a_field() -> None:
+    record = {"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "ContinuationSequenceNumber"}
+    answer = {"Records": [record], "NextShardIterator": "i", "MillisBehindLatest": 0}
+    assert reached(json.dumps(answer).encode()) == Position.after(42)
+    record["PartitionKey"] = '"ContinuationSequenceNumber":"7"'
+    assert reached(json.dumps(answer).encode()) == Position.after(42)
+    assert reached(b'{"ContinuationSequenceNumber" : "50","Records":[]}') == Position.after(50)
+
+
 def test_a_record_is_found_by_its_number_and_by_nothing_else() -> None:
     record = {"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "41"}
     payload = json.dumps({"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": [record]}).encode()

@@ -32,9 +32,9 @@ def _lines(path: Path) -> int:
         ("lines of the runtime", 32_645),
         # Seven of them are the `__init__` of folders: none has more than 16 modules.
         ("modules of the runtime", 203),
-        ("lines of lib", 51_155),
+        ("lines of lib", 51_160),
         # 1,190 of them are the argument for exactness, 200 say where to begin and what the size is for.
-        ("words of the pages", 40_200),
+        ("words of the pages", 39_900),
     ],
 )
 def test_it_does_not_grow(what: str, most: int) -> None:

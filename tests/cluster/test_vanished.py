@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from kinesis_efo.calls.address import FetcherAddress, Listening
+from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.positions import Position, ShardKey, ShardRange
-from kinesis_efo.tasks.client import CallEndedError, FetcherClient
+from kinesis_efo.tasks.client import FetcherClient
 from tests.support.hosts import Hosts, needed_hosts
 from tests.support.world import wait_until
 
@@ -55,7 +56,7 @@ def wait_at(address: FetcherAddress) -> None:
     with FetcherClient(address, SECRET, namespace="elsewhere") as client:
         try:
             _ = [list(part.payloads) for part in client.get([WANTED])]
-        except CallEndedError as error:
+        except FetcherUnreachableError as error:
             print(json.dumps([time.monotonic(), str(error)]), flush=True)  # noqa: T201
 
 

@@ -47,7 +47,7 @@ from kinesis_efo.run import clients, thread, whole_run
 from kinesis_efo.run.access import Begin, Next, Plan
 from kinesis_efo.run.thread import RunThread
 from kinesis_efo.run.whole_run import WholeRun
-from kinesis_efo.tasks.client import SILENT_SECONDS, CallEndedError, RangePayloads
+from kinesis_efo.tasks.client import SILENT_SECONDS, RangePayloads
 from kinesis_efo.tasks.ranges import RangeReader
 from kinesis_efo_local import Settings
 from kinesis_efo_local.fault_injection import FaultInjection
@@ -651,7 +651,7 @@ class TaskClient:
             else:
                 word = self._submit(getting.so_far)
                 if not self._finished(word, SILENT_SECONDS - WORD_SECONDS):
-                    raise CallEndedError("the fetcher says nothing")
+                    raise FetcherUnreachableError("the fetcher says nothing")
                 some = self._result(word)
             yield from some
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -33,6 +34,9 @@ _MOST_SUBSCRIPTIONS: Final = 20_000
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """An event loop for a fetcher: uvloop's if that is installed, because a fetcher needs a fifth less CPU with it, else asyncio's."""
+    # uvloop may be installed for another program's sake only.
+    if os.environ.get("KINESIS_EFO_UVLOOP", "").lower() == "off":
+        return asyncio.new_event_loop()
     try:
         import uvloop
     except ImportError:

@@ -107,9 +107,13 @@ async def dial(
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """Connect to a host, by IPv6 or IPv4, whichever answers first: uvloop cannot do that itself (RFC 8305)."""
+    """Connect to a host over IPv6 or IPv4, whichever answers first (RFC 8305). uvloop's `create_connection` cannot do that."""
     addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return await start_connection(addresses, happy_eyeballs_delay=0.25)
+    try:
+        return await start_connection(addresses, happy_eyeballs_delay=0.25)
+    except RuntimeError as error:
+        # uvloop's, if the number of a closed socket is used again too soon: another try helps.
+        raise ConnectionError(f"{host}:{port}: {error}") from error
 
 
 async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:

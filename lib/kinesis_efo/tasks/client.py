@@ -26,10 +26,6 @@ CALL_SECONDS: Final = 300.0
 """Maximum seconds for one call. After that, a fetcher frees what it holds for a frozen task; a live task calls again."""
 
 
-class CallEndedError(FetcherUnreachableError):
-    """A call ended before all of its ranges were read. The fetcher may be well; a new call can read the rest."""
-
-
 class RangePayloads(NamedTuple):
     """The raw events that cover one range, in order.
 
@@ -70,8 +66,7 @@ class FetcherClient(Connection):
         Take all payloads of a range before you ask for the next range: those that are left are dropped.
 
         Raises:
-            CallEndedError: The fetcher is silent, or the call has lasted too long; call again for the rest.
-            FetcherUnreachableError: The fetcher cannot be reached.
+            FetcherUnreachableError: The fetcher cannot be reached or is silent, or the call has lasted too long; call again for the rest.
             KinesisEfoError: The fetcher's error.
         """
         with self._limited() as give_up_at:
@@ -108,19 +103,19 @@ class FetcherClient(Connection):
 
     @contextmanager
     def _limited(self, give_up_at: float | None = None) -> Iterator[float]:
-        """Translate errors of a call; raise CallEndedError if a time limit is over. Yields the monotonic time when the call has to end."""
+        """Translate errors of a call; raise FetcherUnreachableError if a time limit is over. Yields the monotonic time when the call has to end."""
         give_up_at = time.monotonic() + self._call_seconds if give_up_at is None else give_up_at
         with self.translated():
             try:
                 yield give_up_at
             except (TimeoutError, LostError) as error:
                 if time.monotonic() >= give_up_at:
-                    raise CallEndedError(
+                    raise FetcherUnreachableError(
                         f"a call to the fetcher at {self._location} has lasted {self._call_seconds:.0f} s, as long as one may"
                     ) from None
                 if isinstance(error, LostError):
                     raise
-                raise CallEndedError(
+                raise FetcherUnreachableError(
                     f"the fetcher at {self._location} has not said anything for {self._silent_seconds:.0f} s: it is paused or overloaded, or "
                     "its host has vanished"
                 ) from None

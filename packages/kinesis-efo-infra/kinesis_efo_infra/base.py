@@ -44,7 +44,7 @@ class Part(Construct):
         super().__init_subclass__()
         if "__init__" in vars(cls):
             cls.__init__ = _naming_keywords(cls.__init__)  # type: ignore[method-assign]
-        if given := vars(cls).get("from_arn"):
+        if isinstance(given := vars(cls).get("from_arn"), staticmethod):
             cls.from_arn = staticmethod(_naming_keywords(given.__func__))
 
 
@@ -55,7 +55,7 @@ def _naming_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def called(*given: Any, **named: Any) -> Any:
-        for wrong in named.keys() - parameters.keys():
+        for wrong in sorted(named.keys() - parameters.keys()):
             known = ", ".join(name for name in parameters if name != "self")
             owner = function.__qualname__.removesuffix(".__init__")
             raise TypeError(f"{owner} has no argument {wrong!r}: its arguments are {known}")

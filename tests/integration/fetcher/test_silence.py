@@ -18,11 +18,12 @@ from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.calls.connection import ConnectionCache
 from kinesis_efo.calls.tls import fingerprint
 from kinesis_efo.calls.wire import Kind, Request, Wire
+from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.service import WORD_SECONDS, FetcherService
 from kinesis_efo.fetcher.work import GET, GetTicket, WhereReply, WhereRequest
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.records.events import read_head
-from kinesis_efo.tasks.client import CALL_SECONDS, SILENT_SECONDS, CallEndedError, FetcherClient
+from kinesis_efo.tasks.client import CALL_SECONDS, SILENT_SECONDS, FetcherClient
 from kinesis_efo.tasks.ranges import RangeReader
 from tests.support.world import wait_until
 
@@ -171,7 +172,7 @@ def test_a_loop_that_hangs_is_noticed_although_its_process_lives(serve: Callable
         assert next(payloads)
         hang()
         began = time.monotonic()
-        with pytest.raises(CallEndedError, match="has not said anything for 2 s: it is paused or overloaded"):
+        with pytest.raises(FetcherUnreachableError, match="has not said anything for 2 s: it is paused or overloaded"):
             list(payloads)
         assert 2 <= time.monotonic() - began < 15
 
@@ -183,7 +184,7 @@ def test_one_that_does_not_even_begin_to_answer_is_noticed(
     serving = serve(Slow(0))
     with (
         FetcherClient(serving.service.address, "secret", silent_seconds=1.0) as client,
-        pytest.raises(CallEndedError, match="not said"),
+        pytest.raises(FetcherUnreachableError, match="not said"),
     ):
         next(client.get(RANGES))
 
@@ -214,7 +215,7 @@ def test_a_call_that_has_lasted_too_long_says_so(serve: Callable[..., Serving]) 
     serving = serve(Slow(60))
     client = FetcherClient(serving.service.address, "secret", call_seconds=1.0, silent_seconds=10.0)
     got = client.get(RANGES)
-    with client, pytest.raises(CallEndedError, match="has lasted 1 s, as long as one may"):
+    with client, pytest.raises(FetcherUnreachableError, match="has lasted 1 s, as long as one may"):
         next(next(got).payloads)
 
 

@@ -145,7 +145,12 @@ def test_a_construct_of_ones_own_may_pass_keywords_on(stack: TerraformStack) -> 
         def __init__(self, scope: TerraformStack, place: str, **named: Any) -> None:
             super().__init__(scope, place, **named)
 
+        @classmethod
+        def from_arn(cls, *given: Any) -> Stream:  # type: ignore[override]
+            return Stream.from_arn(*given)
+
     assert isinstance(Audited(stack, "o", name="orders", encryption_key="aws-managed"), Stream)
+    assert Audited.from_arn(stack, "given", ORDERS).arn == ORDERS
 
 
 def test_what_only_terraform_knows_is_not_checked(stack: TerraformStack) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from contextlib import AsyncExitStack
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kinesis_efo.fetcher.assembly import stream_opener
+from kinesis_efo.fetcher.assembly import new_event_loop, stream_opener
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import CALL_SECONDS, apart_pace
@@ -105,3 +108,19 @@ def test_it_reads_at_the_rate_that_the_option_says() -> None:
 def test_a_shard_is_asked_once_a_second_unless_the_rate_needs_more(rate: int, seconds: float, size: int) -> None:
     pace = apart_pace(rate)
     assert (pace.call_seconds, pace.bytes_per_second, pace.answer_bytes) == (seconds, rate, size)
+
+
+@pytest.mark.parametrize(
+    ("installed", "switch", "theirs"), [(True, "", True), (True, "off", False), (False, "", False)]
+)
+def test_uvloop_is_used_if_it_is_there_and_not_turned_off(
+    installed: bool, switch: str, theirs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = object()
+    monkeypatch.setitem(sys.modules, "uvloop", SimpleNamespace(new_event_loop=lambda: loop) if installed else None)
+    monkeypatch.setenv("KINESIS_EFO_UVLOOP", switch)
+    made = new_event_loop()
+    assert (made is loop) is theirs
+    if not theirs:
+        assert isinstance(made, asyncio.AbstractEventLoop)
+        made.close()

@@ -15,7 +15,7 @@ from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.work import WhereReply, WhereRequest
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.records.decoder import decode
-from kinesis_efo.tasks.client import CallEndedError, RangePayloads
+from kinesis_efo.tasks.client import RangePayloads
 from kinesis_efo.tasks.ranges import RangeReader
 
 ONE, TWO, PLANNER = (FetcherAddress("", port) for port in (1, 2, 9))
@@ -178,13 +178,13 @@ def test_one_that_does_not_know_the_secret_is_another_runs() -> None:
 def test_a_call_that_ended_is_made_again_where_there_is_one_fetcher_only(fails: list[int | None]) -> None:
     network = Network(fails)
     network.owners = dict.fromkeys(KEYS, ONE)
-    network.error = CallEndedError("nothing was said for 20 s")
+    network.error = FetcherUnreachableError("nothing was said for 20 s")
     assert network.read() == EVERYTHING
 
 
 def test_one_that_never_says_anything_is_given_up_after_a_while() -> None:
     network = Network(fails=[0] * 1000)
-    network.error, network.costs = CallEndedError("nothing was said for 20 s"), 20.0
+    network.error, network.costs = FetcherUnreachableError("nothing was said for 20 s"), 20.0
     with pytest.raises(FetcherUnreachableError, match=r"could not be read for \d+ s: nothing was said"):
         network.read()
 

@@ -1,4 +1,4 @@
-"""Lets a query catch up: where it is behind the shared buffer of a shard, it reads with GetRecords, into memory of its own."""
+"""Lets a query catch up: if it is behind the shared buffer of a shard, it reads with GetRecords, into memory of its own."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Reporter:
             subscription=self._fetcher.subscription(key),
             tip=feed.tip,
             quiet=feed.quiet,
-            lowest=buffer.lowest if buffer.start.kind is PositionKind.AT_TIMESTAMP else None,
+            lowest=buffer.lowest if buffer.starts_unnumbered else None,
             before_end=told.before_end,
         )
 

@@ -109,11 +109,11 @@ class EventIndex:
             records: Kinesis records in it.
             now: When it was received, monotonic seconds.
             marks: When its records arrived in the stream, if noted.
-            first: The sequence number of its first record, if known. Only the first event of a buffer that starts at a time needs it.
+            first: The sequence number of its first record, if known. Only the first event of a buffer that `starts_unnumbered` needs it.
             last: The sequence number of its last record, if it has one.
         """
         end = _BEHIND_ALL if continuation is None else continuation
-        if self.starts_at_time and not self._ends:
+        if self.starts_unnumbered and not self._ends:
             self.vouch(end if first is None else first)
         # An event without records may have a lower position. Ignore that, because an offset must never go back.
         if self.end.kind is PositionKind.AFTER:
@@ -139,9 +139,9 @@ class EventIndex:
         return True
 
     @property
-    def starts_at_time(self) -> bool:
-        """Whether the index starts at a time. Then only its first event shows which sequence numbers it covers."""
-        return self.start.kind is PositionKind.AT_TIMESTAMP
+    def starts_unnumbered(self) -> bool:
+        """Whether the index starts at a time or the trim horizon. Then only its first event shows which sequence numbers it covers."""
+        return self.start.kind in (PositionKind.AT_TIMESTAMP, PositionKind.TRIM_HORIZON)
 
     def covers(self, position: Position) -> bool | None:
         """Whether everything after a position is or will be in the buffer, without a gap; None if only the first event will show that."""
@@ -151,7 +151,7 @@ class EventIndex:
             return False
         if self.lowest is not None and position.value >= self.lowest:
             return True
-        return None if self.starts_at_time and not self._ends else False
+        return None if self.starts_unnumbered and not self._ends else False
 
     def ends_before(self, position: Position) -> bool:
         """Whether a position is certainly after the end of this index; False if the two cannot be compared."""
@@ -167,11 +167,11 @@ class EventIndex:
         return self._records_through[-1] - self._records_through[self.index_after(position)]
 
     def vouch(self, number: int) -> None:
-        """If the index starts at a time, record that sequence number `number` is after it. A reader at `number` can then share the buffer.
+        """If the index has no number where it starts, record that `number` is after that. A reader at `number` can then share the buffer.
 
         Otherwise two readers at different positions would take the subscription from each other for ever.
         """
-        if self.starts_at_time and (self.lowest is None or number < self.lowest):
+        if self.starts_unnumbered and (self.lowest is None or number < self.lowest):
             self.lowest = number
 
     def end_of(self, index: int) -> Position:
@@ -337,9 +337,7 @@ def _newest(marks: Sequence[Mark]) -> float:
 def _lowest_of(start: Position) -> int | None:
     """The lowest sequence number after which a subscription from a position delivers everything; None if unknown."""
     match start.kind:
-        case PositionKind.TRIM_HORIZON:
-            return 0
-        case PositionKind.AT_TIMESTAMP:
+        case PositionKind.TRIM_HORIZON | PositionKind.AT_TIMESTAMP:
             return None
         case PositionKind.SHARD_END:
             return _BEHIND_ALL

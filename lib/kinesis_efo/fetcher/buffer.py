@@ -140,7 +140,7 @@ class ShardBuffer(EventIndex):
         head = event.head
         step = self._arrival_step
         marks = read_marks(event.payload, step) if step is not None and head.records else ()
-        first = first_number(event.payload) if self.starts_at_time and not len(self) and head.records else None
+        first = first_number(event.payload) if self.starts_unnumbered and not len(self) and head.records else None
         if self.append(head.continuation, size, head.records, now, marks, first=first, last=head.last):
             self._payloads.append(event.payload if head.records else None)
         self._drop_what_exceeds(self.end)

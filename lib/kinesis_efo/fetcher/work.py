@@ -116,7 +116,7 @@ class ShardNews(msgspec.Struct, frozen=True):
         subscription: The counts of the shard's subscriptions.
         tip: The shard's tip when fetching began; None if unknown.
         quiet: Seconds for which the shard seems to have had no more records; 0 if it may have some.
-        lowest: The lowest sequence number that the buffer is known to cover, if the buffer starts at a time.
+        lowest: The lowest sequence number that the buffer is known to cover, if the buffer starts at a time or at the trim horizon.
         before_end: The query's end in the shard, and the sequence number of the last record up to that end; None if unknown.
     """
 

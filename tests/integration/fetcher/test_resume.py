@@ -20,7 +20,7 @@ from kinesis_efo.errors import DataLossError, StreamReplacedError
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, PositionKind, ShardKey
 from kinesis_efo_local import AwsError, LocalAws, NoFaults, Request, Settings
-from tests.support.fetching import Reading, reading
+from tests.support.fetching import Reading, beside, reading
 from tests.support.world import World, make_world, wait_until
 
 from .conftest import QUICK
@@ -119,6 +119,25 @@ def test_a_position_trimmed_away_is_an_error_or_a_warning_as_the_user_chose(
     with reading(w, at=offset, clock=calendar, readMode=mode, failOnDataLoss="false") as r:
         assert [row for wanted in offset.ranges_to(end) for row in r.read(wanted)] == rows
     assert sum("going on without it" in record.getMessage() for record in caplog.records) == 2, "once per shard and run"
+
+
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+def test_what_is_gone_is_told_to_a_query_that_comes_late_to_one_that_begins_at_the_horizon(
+    aging: MakeWorld, calendar: Calendar, mode: str
+) -> None:
+    w = aging()
+    w.put(records(0))
+    offset = read_some(w, calendar, readMode=mode)
+    w.put(records(20))
+    calendar.offset += 25 * HOURS
+    w.put(records(40))
+    with reading(w, clock=calendar, readMode=mode) as r:
+        r.until(20, commit=False)
+        with beside(r, "late", offset) as late, pytest.raises(DataLossError, match="any records between"):
+            late.until(1, seconds=20)
+        w.put(records(60))
+        r.until(40)
+        assert data(r) == [value for _, value in records(40, 40)]
 
 
 def test_a_pause_within_retention_costs_nothing(aging: MakeWorld, calendar: Calendar) -> None:

@@ -511,7 +511,7 @@ async def test_whoever_comes_back_within_a_minute_goes_on(host: Host) -> None:
 async def test_reads_that_wait_go_on_once_their_shard_may_be_read(host: Host) -> None:
     host.stream.put(0, 30)
     await asyncio.sleep(0.3)
-    wanted = ShardRange(FIRST, Position.after(1), Position.after(host.stream[0].records[0][0]))
+    wanted = ShardRange(FIRST, TRIM_HORIZON, Position.after(host.stream[0].records[0][0]))
     reading = asyncio.create_task(anext(host.fetcher.read(wanted)))  # type: ignore[arg-type]
     await asyncio.sleep(1.2)
     host.planner.give(FIRST)

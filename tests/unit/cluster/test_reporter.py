@@ -125,7 +125,7 @@ def test_a_report_tells_what_happened_since_the_last_one_in_the_shards_that_were
         assert (news.key, news.start, news.behind, news.read_until) == (first.key, TRIM_HORIZON, 700, 1_700_000_000.0)
         assert news.unseen == 2.7
         assert news.events == [BufferedEvent(Position.after(20), news.events[0].size, 1, LastRecord(18), ())]
-        assert (news.children, news.tip, news.quiet, news.lowest, news.before_end) == ([], None, 0.0, None, None)
+        assert (news.children, news.tip, news.quiet, news.lowest, news.before_end) == ([], None, 0.0, 18, None)
         assert news.subscription == Subscription("open", 1, 0, 0)
         assert made.collect() == []
         await first.add(30, 30)
@@ -260,9 +260,11 @@ def test_the_children_of_a_shard_are_told_with_its_end() -> None:
 
 @pytest.mark.parametrize(
     ("start", "lowest"),
-    [(Position.at_timestamp(1_700_000_000_000), 18), (TRIM_HORIZON, None), (Position.after(5), None)],
+    [(Position.at_timestamp(1_700_000_000_000), 18), (TRIM_HORIZON, 18), (Position.after(5), None)],
 )
-def test_the_lowest_number_is_told_of_a_buffer_that_begins_at_a_time(start: Position, lowest: int | None) -> None:
+def test_the_lowest_number_is_told_of_a_buffer_that_starts_without_a_number(
+    start: Position, lowest: int | None
+) -> None:
     async def main() -> None:
         feed = Feed(0, start)
         made = reporter(feed)

@@ -7,6 +7,8 @@ import pytest
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 
+A_TIME = Position.at_timestamp(1_700_000_000_000)
+
 
 def index(*events: tuple[int | None, int]) -> EventIndex:
     """An index with events, by their end and their number of records, the last of which is one below the end."""
@@ -50,9 +52,14 @@ def test_the_end_of_a_shard_is_news_so_that_nothing_is_covered_once_it_was_dropp
     assert made.covers(SHARD_END)
 
 
-def test_the_first_event_shows_what_an_index_that_starts_at_a_time_covers() -> None:
-    made = EventIndex(Position.at_timestamp(1_700_000_000_000))
-    assert [made.covers(each) for each in (made.start, SHARD_END, TRIM_HORIZON)] == [True, True, False]
+@pytest.mark.parametrize(
+    ("start", "other"), [(A_TIME, TRIM_HORIZON), (TRIM_HORIZON, A_TIME)], ids=["a time", "the trim horizon"]
+)
+def test_the_first_event_shows_what_an_index_covers_that_starts_without_a_number(
+    start: Position, other: Position
+) -> None:
+    made = EventIndex(start)
+    assert [made.covers(each) for each in (start, SHARD_END, other)] == [True, True, False]
     assert made.covers(Position.after(15)) is None
     made.append(20, 100, 1, 0.0, first=15)
     assert [made.covers(Position.after(number)) for number in (14, 15, 20)] == [False, True, True]

@@ -102,19 +102,25 @@ class Position(NamedTuple):
     def reaches(self, other: Position) -> bool:
         """Whether reading up to here includes everything up to `other`.
 
-        Times and sequence numbers cannot be compared. So `AFTER` counts as reaching every start position (a time, for example), and a start
-        position reaches only itself, because records may be read again, but not skipped.
+        Times and sequence numbers cannot be compared. So a number counts as reaching a time, and a time reaches only itself, because records
+        may be read again, but not skipped.
 
         >>> Position.after(12).reaches(Position.after(9)), Position.after(9).reaches(Position.after(12))
+        (True, False)
+        >>> Position.inside(12, 3).reaches(Position.after(9)), Position.inside(12, 3).reaches(Position.after(12))
         (True, False)
         >>> SHARD_END.reaches(Position.after(9)), TRIM_HORIZON.reaches(Position.after(9))
         (True, False)
         """
+        if self.kind is other.kind is PositionKind.AFTER:  # faster, for the usual kind in thousands of shards
+            return self.value >= other.value
         if self == other or self.is_end:
             return True
-        if self.kind is PositionKind.AFTER:
-            return other.kind in _STARTS or (other.kind is PositionKind.AFTER and self.value >= other.value)
-        return False
+        if self.sequence_number is None or other.sequence_number is None:
+            return self.sequence_number is not None and not other.is_end
+        if self.value != other.value:
+            return self.value > other.value
+        return self.kind is PositionKind.AFTER or (other.kind is PositionKind.INSIDE and self.sub >= other.sub)
 
     def precedes(self, number: int) -> bool:
         """Whether the record with sequence number `number` comes after this position, or may come after it.
@@ -132,7 +138,6 @@ class Position(NamedTuple):
 
 TRIM_HORIZON = Position(PositionKind.TRIM_HORIZON)
 SHARD_END = Position(PositionKind.SHARD_END)
-_STARTS = (PositionKind.TRIM_HORIZON, PositionKind.AT_TIMESTAMP, PositionKind.INSIDE)
 _NUMBERS = {PositionKind.AT_TIMESTAMP: 1, PositionKind.AFTER: 1, PositionKind.INSIDE: 2}
 _RANKS: Final = {
     PositionKind.TRIM_HORIZON: 0,

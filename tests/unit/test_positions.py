@@ -48,6 +48,16 @@ def test_numbers_of_different_lengths() -> None:
     assert Position.after("00010") == Position.after("10")
 
 
+@pytest.mark.parametrize(
+    ("at", "reached"),
+    [("AFTER:11", False), ("AFTER:12", True), ("INSIDE:11:9", False), ("INSIDE:12:2", False), ("INSIDE:12:3", True), ("INSIDE:13:0", True)],
+)  # fmt: skip
+def test_a_position_inside_a_record_lies_between_those_before_and_after_it(at: str, reached: bool) -> None:
+    inside = Position.inside(12, 3)
+    assert Position.parse(at).reaches(inside) is reached
+    assert [inside.reaches(Position.after(number)) for number in (11, 12)] == [True, False]
+
+
 @given(positions, positions)
 def test_reaching_is_an_order_that_never_skips(one: Position, other: Position) -> None:
     assert one.reaches(one)

@@ -1,0 +1,18 @@
+"""Where a query ends that has an end, without anything that reads."""
+
+from __future__ import annotations
+
+from kinesis_efo.decisions.ending import Ending
+from kinesis_efo.options import Bounds
+from kinesis_efo.positions import Offset, Position, ShardKey
+
+SHARD = ShardKey("orders", "shardId-000000000000")
+
+
+def test_an_end_before_the_record_in_which_a_kcl_application_stopped_takes_nothing_back() -> None:
+    at, earlier = Position.inside(12, 3), Position.after(5)
+    ending = Ending(catch_up=True, ends=Bounds())
+    ending.found({SHARD: earlier}, 0.0, complete=True)
+    assert ending.capped(SHARD, at, Position.after(20)) == at
+    assert ending.reached({SHARD: at})
+    assert ending.whole(Offset({SHARD: at})) == {SHARD: at}

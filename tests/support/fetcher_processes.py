@@ -69,7 +69,7 @@ class FetcherProcesses:
     def stop(self) -> None:
         """See `RemoteFetchers`."""
 
-    def ended(self, seconds: float = 10.0) -> bool:
+    def ended(self, seconds: float = 30.0) -> bool:
         """Whether all of them end by themselves within a time."""
         try:
             return all(process.wait(seconds) is not None for process in self.processes)

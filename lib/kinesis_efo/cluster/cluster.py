@@ -308,10 +308,12 @@ class Cluster:
 
     def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
         found = self._snapshots.buffered(key, position)
-        if found is None and (told := self.found(key)) is not None and told.covers(position) is False:
-            # The buffer starts after the position, because queries that have left had read further.
-            return self.begin_at(key, position)
-        return found
+        if found is not None or (told := self.found(key)) is None:
+            return found
+        # The buffer starts after the position, because queries that have left had read further. Or only an event would show that, and none
+        # seems to come.
+        restarts = told.covers(position) is False or self.quiet(key)
+        return self.begin_at(key, position) if restarts else None
 
     def found(self, key: ShardKey) -> EventIndex | None:
         found = self._snapshots.found(key)

@@ -549,6 +549,26 @@ async def test_of_several_queries_none_is_taken_for_the_one_whose_begin_the_buff
     assert centre.buffers.buffered(FIRST, Position.after(20)) is None
 
 
+@pytest.mark.parametrize("start", ["TRIM_HORIZON", "AT_TIMESTAMP:1700000000000"])
+def test_a_silent_shard_begins_anew_for_a_query_if_only_an_event_would_show_whether_its_buffer_covers_the_query(
+    start: str,
+) -> None:
+    @scenario(shards=1)
+    async def test(centre: Centre) -> None:
+        centre.cluster.expect(Offset({FIRST: Position.parse(start)}))
+        centre.cluster.join("later")
+        await centre.working("f0")
+        await centre.report("f0", news(FIRST, start=start))
+        assert centre.cluster.buffered(FIRST, Position.after(20)) is None
+        assert centre.owner(FIRST) == address(0), "an event may come"
+        await centre.report("f0", news(FIRST, quiet=2.0))
+        assert centre.cluster.buffered(FIRST, Position.after(20)) is None
+        assert centre.owner(FIRST) is None
+        assert centre.cluster.assignments.reached == {FIRST: Position.after(20)}
+
+    test()
+
+
 @scenario()
 async def test_what_was_dropped_is_not_taken_for_buffered_because_the_query_began_before_it(centre: Centre) -> None:
     begin = Position.at_timestamp(1_700_000_000_000)

@@ -88,9 +88,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def places(self) -> int:
         """How many requests can begin now."""
-        if self.closed or not self.ready.done():
-            return 0
-        return max(0, self.most_streams - self.active)
+        return 0 if self.closed else max(0, self.most_streams - self.active)
 
     @property
     def most_streams(self) -> int:

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from hyperframe.frame import SettingsFrame
+from h2.errors import ErrorCodes
+from hyperframe.frame import RstStreamFrame, SettingsFrame
 
 from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
 from kinesis_efo.http2.faults import ConnectionLost, NotHttp2, NotProcessed
@@ -130,6 +131,24 @@ def test_a_request_that_cannot_be_sent_gives_its_place_back(head: Any) -> None:
                 await connection.request(head, b"", lambda: 0, None)
         assert connection.active == 0
         assert connection.places == 5
+        connection.close()
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_a_request_that_waits_for_the_window_ends_when_the_service_resets_it() -> None:
+    async def main() -> None:
+        connection, wire = connect(), Wire()
+        connection.connection_made(wire)
+        receive(connection, SETTINGS)
+        connection.take_place()
+        sending = asyncio.create_task(connection.request(HEAD, bytes(1 << 20), lambda: 1 << 20, None))
+        await asyncio.sleep(1.0)
+        assert not sending.done(), "the window has 65,535 bytes"
+        receive(connection, RstStreamFrame(1, error_code=ErrorCodes.CANCEL).serialize())
+        with pytest.raises(ConnectionResetError, match="the service reset the stream: CANCEL"):
+            await asyncio.wait_for(sending, 1.0)
         connection.close()
         connection.connection_lost(None)
 

@@ -62,7 +62,7 @@ class EventIndex:
         self._marks: list[Sequence[Mark]] = []
         self._newest_through: list[float] = []
         self._last_through: list[int] = []
-        self.lowest = _lowest_of(start)
+        self.lowest = _BEHIND_ALL if start.is_end else start.sequence_number
         self.gone = 0
         self.compacted = 0
 
@@ -332,16 +332,6 @@ class EventIndex:
 
 def _newest(marks: Sequence[Mark]) -> float:
     return max((mark.latest for mark in marks), default=-inf)
-
-
-def _lowest_of(start: Position) -> int | None:
-    """The lowest sequence number after which a subscription from a position delivers everything; None if unknown."""
-    match start.kind:
-        case PositionKind.TRIM_HORIZON | PositionKind.AT_TIMESTAMP:
-            return None
-        case PositionKind.SHARD_END:
-            return _BEHIND_ALL
-    return start.value
 
 
 def _position(end: int) -> Position:

@@ -391,6 +391,11 @@ def test_a_connection_is_not_kept_after_an_error_or_a_task_that_ends_early(kept:
         with FetcherClient(address, "secret", namespace=HERE, kept=kept) as client:
             next(client.get([WANTED]))
         assert kept.take((address, "secret")) is None
+        with suppress(ZeroDivisionError), FetcherClient(address, "secret", namespace=HERE, kept=kept) as client:
+            reading = client.get([WANTED])
+            next(reading)
+            raise ZeroDivisionError
+        assert kept.take((address, "secret")) is None
         read_all(address, kept)
         wire = kept.take((address, "secret"))
         assert wire is not None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from kinesis_efo.calls.tls import CERTIFICATE_NAME, make_certificate
+from kinesis_efo.calls.tls import CERTIFICATE_NAME, fingerprint, make_certificate
 
 NOW = datetime(2026, 11, 22, 21, 0, tzinfo=UTC)
 
@@ -28,3 +29,9 @@ def test_every_fetcher_has_its_own_and_does_not_show_the_key() -> None:
     assert one.key != other.key
     assert "PRIVATE KEY" in one.key
     assert "PRIVATE" not in repr(one) + one.pem
+
+
+def test_both_sides_see_one_fingerprint() -> None:
+    one, other = make_certificate(NOW), make_certificate(NOW)
+    assert fingerprint(one.pem) == fingerprint(ssl.PEM_cert_to_DER_cert(one.pem))
+    assert len({fingerprint(None), fingerprint(one.pem), fingerprint(other.pem)}) == 3

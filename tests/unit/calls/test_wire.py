@@ -14,7 +14,19 @@ from typing import Any
 import pytest
 
 from kinesis_efo.calls import wire as module
-from kinesis_efo.calls.wire import ALONE_BYTES, GREETING, MOST_HEAD, PROOF_BYTES, Frame, Kind, LostError, Wire
+from kinesis_efo.calls.wire import (
+    ALONE_BYTES,
+    GREETING,
+    MOST_HEAD,
+    PROOF_BYTES,
+    Frame,
+    Kind,
+    LostError,
+    Wire,
+    pack_error,
+    unpack_error,
+)
+from kinesis_efo.errors import DataLossError, FetcherError, KinesisEfoError, OptionsError
 
 LARGE = bytes(range(256)) * 8000
 
@@ -250,3 +262,12 @@ def test_large_payloads_are_not_copied_and_small_ones_cost_no_call_each() -> Non
     Wire(sock).send(Kind.EVENTS, b"{}", [b"a", large, *[b"b"] * 1000, large, b"c"])
     assert [len(piece) for piece in sock.taken] == [16, ALONE_BYTES, 1000, ALONE_BYTES, 1]
     assert [piece.obj is large for piece in sock.taken] == [False, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(DataLossError("a shard is gone"), DataLossError), (OptionsError(["one", "two"]), FetcherError)]
+)
+def test_an_error_arrives_with_its_message(error: KinesisEfoError, kind: type[KinesisEfoError]) -> None:
+    arrived = unpack_error(pack_error(error))
+    assert type(arrived) is kind
+    assert str(arrived) == str(error)

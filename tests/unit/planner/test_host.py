@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from ipaddress import ip_address
+from types import SimpleNamespace
 
 import pytest
 
@@ -80,6 +82,16 @@ def test_who_binds_to_every_address_gets_that_in_local_mode_too() -> None:
 )
 def test_what_leaves_the_host_is_not_loopback(listening: Listening, loopback_only: bool, on_loopback: bool) -> None:
     assert (listening.loopback_only, listening.on_loopback) == (loopback_only, on_loopback)
+
+
+def test_addresses_that_no_other_host_reaches_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["fd00::7", "127.0.0.1", "169.254.1.2", "10.0.0.7", "fe80::1%eth0", "fe80::2", "0.0.0.0"]
+    families = [socket.AF_INET6 if ":" in each else socket.AF_INET for each in given]
+    addresses = [SimpleNamespace(family=family, address=each) for family, each in zip(families, given, strict=True)]
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: {"eth0": addresses, "docker0": addresses, "eth1": addresses})
+    up = {"eth0": True, "docker0": True, "eth1": False}
+    monkeypatch.setattr("psutil.net_if_stats", lambda: {name: SimpleNamespace(isup=isup) for name, isup in up.items()})
+    assert own_addresses() == ["10.0.0.7", "fd00::7"]
 
 
 def test_the_hosts_own_addresses_are_reachable_ones_ipv4_first() -> None:

@@ -166,3 +166,17 @@ def test_all_streams_are_replaced_in_two_steps() -> None:
     both = reading(ORDERS, CLICKS, drop=True)
     assert both.read(data) == offset(orders=AT)
     assert reading(CLICKS, drop=True).read(both.to_dict(offset(orders=AT, clicks=AT))) == offset(clicks=AT)
+
+
+def test_the_begin_of_a_first_micro_batch_is_read_as_it_was_written() -> None:
+    both = reading(ORDERS, CLICKS)
+    end, begin = offset(orders=AT, clicks=AT), offset(orders=TRIM_HORIZON, clicks=AT)
+    assert both.read_begin(both.to_dict(end, begin)) == begin
+    assert both.read_begin(both.to_dict(end, end)) == end, "of an empty micro-batch, only the end is written"
+    assert both.read_begin(both.to_dict(end)) is None
+
+
+def test_a_stream_under_a_new_name_is_told_once() -> None:
+    data = reading(ORDERS, CLICKS).to_dict(before := offset(orders=AT, clicks=AT))
+    (fault,) = reading(ORDERS, ref("visits", "clicks")).faults(before, data["sources"])
+    assert "is called 'visits'" in str(fault)

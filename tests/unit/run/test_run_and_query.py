@@ -21,6 +21,7 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.coordinator import Coordinator
+from kinesis_efo.fetcher.feed import FetchCounts
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.stream import Stream
@@ -65,6 +66,7 @@ class Fetching:
         self.lasts: dict[ShardRange, int] = {}
         self.records: dict[ShardKey, LastRecord] = {}
         self.until: float | None = None
+        self.brought = FetchCounts()
         self.stopped = False
         self.failure = Failure()
         self.asks_apart = self.reading = self.is_apart = False
@@ -270,6 +272,19 @@ async def test_a_shard_that_vanishes_unread_fails_this_and_every_later_call(cent
             await centre.poll(both)
     assert len(centre.calls("poll")) == 1, "a loss is seen before anything is planned"
     assert isinstance(centre.run.failure.error, DataLossError)
+
+
+@scenario(shards=2)
+async def test_a_loss_of_one_of_several_queries_fails_this_one_alone(centre: Centre) -> None:
+    Query(centre.run)
+    both = Offset(dict.fromkeys((FIRST, SECOND), TRIM_HORIZON))
+    await centre.poll(both)
+    del centre.stream.shards_by_id[FIRST.shard]
+    await centre.access.refresh()
+    with pytest.raises(DataLossError):
+        await centre.poll(both)
+    assert isinstance(centre.fetching.failure.error, DataLossError)
+    assert centre.run.failure.error is None
 
 
 @scenario()
@@ -521,6 +536,17 @@ async def test_tools_are_told_how_far_each_shard_is_processed(centre: Centre) ->
 
 
 @scenario()
+async def test_what_is_processed_is_counted_once_also_of_a_shard_that_has_ended(centre: Centre) -> None:
+    both = Offset(dict.fromkeys((FIRST, SECOND), TRIM_HORIZON))
+    centre.fetching.replies = [[progress(FIRST, "SHARD_END", 3), progress(SECOND, "AFTER:20", 4)]]
+    await centre.poll(both)
+    await centre.query.commit(Offset({SECOND: Position.after(10)}))
+    await centre.query.commit(Offset({SECOND: Position.after(20)}))
+    told = centre.query.status(stream="none of its shards")
+    assert (told.records_done, told.bytes_done) == (3, 100), "what was planned beyond the micro-batch is planned again"
+
+
+@scenario()
 async def test_the_last_records_of_ranges_are_told_as_far_as_they_are_buffered(centre: Centre) -> None:
     ranges = [ShardRange(key, TRIM_HORIZON, Position.after(20)) for key in (FIRST, SECOND)]
     centre.fetching.lasts = {ranges[0]: 18}
@@ -550,6 +576,7 @@ async def test_a_range_of_a_former_run_of_which_records_are_gone_ends_the_query(
     begun = ShardRange(SECOND, Position.after(10), Position.after(20))
     wanted = [begun, ShardRange(FIRST, TRIM_HORIZON, Position.after(20))]
     await centre.query.check_replay(ONE, wanted)
+    assert centre.calls("follow") == [("follow", ONE)], "what its tasks need is kept before its first poll"
     assert asked == [(FIRST.shard, Position.after(20), {FIRST.shard: TRIM_HORIZON})], "reading shows it behind a number"
     for _ in range(2):
         with pytest.raises(DataLossError, match="its beginning is gone"):

@@ -369,7 +369,9 @@ def test_columns_are_checked(fields: list[tuple[str, Any]], message: str) -> Non
         task(schema)
 
 
-def test_the_target_must_be_known(world: MakeWorld) -> None:
+def test_the_target_must_be_known(world: MakeWorld, local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in local_aws.environment.items():
+        monkeypatch.setenv(name, value)
     made = world({"orders": 1, "clicks": 1})
     with pytest.raises(OptionsError, match=r"needs option 'stream' or 'manifest', or a column 'stream'"):
         KinesisWriter.of({}, DATA, overwrite=False)

@@ -1,0 +1,47 @@
+"""What a query looks for once, and again if Kinesis did not answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kinesis_efo.errors import StreamError
+from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.run.losses import Losses
+from tests.support.virtual_time import run
+
+OFFSET = Offset({ShardKey("orders", "shardId-000000000000"): Position.after(5)})
+
+
+class Streams:
+    """One stream, which cannot be listed the first time."""
+
+    listings = 1
+
+    def __init__(self) -> None:
+        self.looked: list[bool] = []
+        self.lineage = self
+
+    def stream(self, _: str) -> Any:
+        return self
+
+    def appeared(self, _: object) -> list[str]:
+        return []
+
+    async def check_loss(self, _: object, *, resumed: bool) -> None:
+        self.looked.append(resumed)
+        if len(self.looked) == 1:
+            raise StreamError("throttled")
+
+
+def test_a_check_that_kinesis_did_not_answer_is_made_again_as_the_first_one(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        streams: Any = Streams()
+        losses = Losses(streams)
+        for _ in range(3):
+            await losses.check(OFFSET)
+        assert streams.looked == [True, True]
+
+    run(main())
+    assert "cannot tell whether shards were lost, trying again: throttled" in caplog.text

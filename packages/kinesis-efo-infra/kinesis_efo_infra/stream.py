@@ -150,6 +150,11 @@ class Stream(Part):
         checks.text(owner, "arn", arn, checks.STREAM_ARN, remedy)
         if encryption_key is not None and not isinstance(encryption_key, CustomerKey):
             checks.text(owner, "encryption_key", encryption_key, checks.KEY_ARN, "give the ARN of its key, or nothing")
+            if not (checks.is_token(arn) or checks.is_token(encryption_key)):
+                region, of_key = arn.split(":")[3], encryption_key.split(":")[3]
+                checks.one_of(
+                    owner, "the region of encryption_key", of_key, [region], "a stream's key is in its region"
+                )
         return _GivenStream(scope, id, arn, encryption_key)
 
     @property

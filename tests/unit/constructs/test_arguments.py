@@ -65,6 +65,10 @@ WRONG: list[tuple[Callable[[TerraformStack], Any], str]] = [
         r"arn must match .*for a consumer's, there is StreamConsumer.from_arn",
     ),
     (lambda s: Stream.from_arn(s, "o", ORDERS, encryption_key="own"), r"encryption_key must match .*; got 'own'"),
+    (
+        lambda s: Stream.from_arn(s, "o", ORDERS, encryption_key="arn:aws:kms:eu-north-1:111122223333:key/1b2c3d4e"),
+        r"Stream.from_arn 'o': the region of encryption_key must be one of eu-west-1; got 'eu-north-1': a stream's key is",
+    ),
     (lambda s: StreamConsumer(s, "c", stream=orders(s), name=""), r"StreamConsumer 'c': name must match .*; got ''"),
     (
         lambda s: StreamConsumer(s, "c", stream=orders(s), name="other", import_existing=CONSUMER),

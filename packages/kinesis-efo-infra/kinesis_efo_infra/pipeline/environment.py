@@ -285,4 +285,6 @@ def read(path: Path) -> Environment:
 def _fault(detail: Any, place: str) -> Fault:
     where = ".".join(map(str, detail["loc"]))
     rule = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
+    if detail["type"] == "extra_forbidden":
+        rule = "is no setting of this file; streams and applications are declared in the program that makes the stack"
     return Fault(where, None if detail["type"] == "missing" else detail["input"], rule, place)

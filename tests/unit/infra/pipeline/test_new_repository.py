@@ -279,7 +279,10 @@ def test_an_upgrade_trusts_two_versions_until_it_is_done(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"acount_id": "1"}, "acount_id: Extra inputs are not permitted"),
+        (
+            {"acount_id": "1"},
+            "acount_id: is no setting of this file; streams and applications are declared in the program",
+        ),
         ({"account_id": 111122223333}, "account_id: Input should be a valid string; got 111122223333"),
         ({"region": "eu-wst-1"}, "region: must be a region of AWS; is eu-west-1 meant?"),
         ({"environment": "dev"}, "environment: must be 'streaming-dev', as the file is called; got 'dev'"),

@@ -144,7 +144,7 @@ def test_a_consumer_is_declared_where_its_stream_is(arn: str, what: str, ours: s
     with pytest.raises(
         ArgumentError,
         match=rf"StreamConsumer 'c': stream must be of the {what} that it is deployed to, {ours}; got '{arn}': "
-        "its owner registers the consumer there: give StreamConsumer.from_arn",
+        "correct the ARN, or give StreamConsumer.from_arn, since its owner registers the consumer there",
     ):
         StreamConsumer(stack, "c", stream=theirs, name="lake")
     StreamConsumer.from_arn(stack, "given", f"{arn}/consumer/lake:1", stream=theirs)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import textwrap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -81,9 +82,9 @@ class LocalStack:
             self.terraform.init()
         except PipelineError as error:
             # Warnings come first; what matters is the error.
-            said = " ".join(str(error).rpartition("Error: ")[2].split())
+            said = textwrap.shorten(str(error).rpartition("Error: ")[2], 300, placeholder=" ...")
             raise PipelineError(
-                f"{self}: init failed (is the AWS provider installed, or its registry reachable?): {said[:300]}"
+                f"{self}: init failed (is the AWS provider installed, or its registry reachable?): {said}"
             ) from None
         self.terraform.validate()
         logger.info("%s: initialized and valid, with %s", self, self.terraform.version)

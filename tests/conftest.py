@@ -32,6 +32,8 @@ settings.register_profile(
 )
 settings.load_profile("kinesis-efo")
 
+UNIT = Path(__file__).parent / "unit"
+
 os.environ.setdefault("JAVA_TOOL_OPTIONS", jvm_options())
 # NumPy's threads would spin on the two cores without anything to compute.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -57,19 +59,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share the tests out by file, those of the Spark session in two processes by halves, and those of the cluster in one.
+    """Share the tests out by file, those of the Spark session in two processes, file by file, and those of the cluster in one.
 
     A session is a JVM, a cluster is six, and files have fixtures that take long. What is long comes first: coming last, it would
     keep one process busy while the others have nothing to do. This runs before pytest-xdist's own hook, which reads the groups.
     """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    slow = {item.path for item in items if item.get_closest_marker("slow") and UNIT not in item.path.parents}
     order = {item: 2 if item.path in slow else 3 for item in items}
     group = {item: str(item.path) for item in items}
     # One process with all tests of the session would be busy long after the others have ended.
     for name, processes in (("cluster", 1), ("spark", 2)):
         sharing = [item for item in items if name in getattr(item, "fixturenames", ())]
-        for position, item in enumerate(sharing):
-            group[item] = f"the fixture {name}, process {1 + position * processes // len(sharing)}"
+        files = sorted({item.path for item in sharing})
+        for item in sharing:
+            group[item] = f"the fixture {name}, process {1 + files.index(item.path) % processes}"
             order[item] = 1 if name == "spark" else 0
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group[item]))

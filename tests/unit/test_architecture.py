@@ -118,6 +118,7 @@ def test_a_package_can_be_taken_in_at_a_glance() -> None:
     assert {name: size for name, size in sizes.items() if size > MOST_MODULES} == {}
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Not even within functions; imports for types do not count."""
     library = ROOT / "lib" / "kinesis_efo"
@@ -166,6 +167,7 @@ def foreign_private_names(path: Path) -> set[str]:
     return {name for name in used - defined if name.startswith("_") and not name.startswith("__")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["aiobotocore", "botocore", "aiohttp", "h2", "hyperframe", "asyncio"])
 def test_no_private_name_of_what_speaks_to_aws_is_used(package: str) -> None:
     """A version of the SDK may change them without a word, and pip would install that version beside this library."""

@@ -223,6 +223,7 @@ def test_a_pods_credentials_come_from_the_pod_identity_agent(aws: Aws, call: Cal
     assert aws.signed == [("POD1", "session1", "eu-west-1")] * 4
 
 
+@pytest.mark.slow
 @both
 def test_a_pods_credentials_are_renewed_with_the_token_of_the_moment(aws: Aws, call: Calls, pod: Path) -> None:
     aws.lifetimes = [30]
@@ -281,6 +282,7 @@ def test_credentials_are_refreshed_for_as_long_as_clients_live(aws: Aws, call: C
     assert numbers == sorted(numbers)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize(
     ("code", "verdict", "said"),
@@ -515,6 +517,7 @@ def test_keys_of_elsewhere_do_not_take_the_place_of_a_file_that_is_gone_for_a_mo
     assert [key for key, *_ in aws.signed] == ["FIRST", "FIRST", "SECOND"]
 
 
+@pytest.mark.slow
 @either
 def test_credentials_that_have_expired_are_looked_for_at_once(
     aws: Aws, call: Steps, keys: Callable[[str], None]
@@ -531,6 +534,7 @@ def test_credentials_that_have_expired_are_looked_for_at_once(
     assert [key for key, _, _ in aws.signed] == ["FIRST", "FIRST", "SECOND"]
 
 
+@pytest.mark.slow
 @either
 @pytest.mark.parametrize(
     "half", ["", "[default]\naws_access_key_id=SECOND\n", "[default", "[default]\ncredential_process=/no/such/tool\n"]

@@ -53,6 +53,7 @@ def test_what_is_loaded_on_first_use_is_what_type_checkers_are_told() -> None:
         assert getattr(kinesis_efo, name) is getattr(kinesis_efo, name)
 
 
+@pytest.mark.slow
 def test_the_package_is_imported_without_what_takes_long() -> None:
     """Producers and tools have no PySpark; and whoever asks for the version or an exception need not wait for the AWS SDK."""
     program = """
@@ -65,6 +66,7 @@ assert "pyspark" not in sys.modules
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "never"),
     [
@@ -79,6 +81,7 @@ def test_processes_of_spark_wait_for_no_import_that_they_do_not_need(module: str
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_what_runs_on_a_cluster_needs_neither_the_tools_nor_the_local_aws() -> None:
     program = """
 import importlib, pkgutil, sys, kinesis_efo, pyspark_kinesis_efo

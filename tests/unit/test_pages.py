@@ -241,6 +241,7 @@ def test_commands_in_shells_exist(block: Block) -> None:
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
 )

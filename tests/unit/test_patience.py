@@ -159,6 +159,7 @@ every_call = pytest.mark.parametrize("call", CALLS)
 every_fault = pytest.mark.parametrize("fault", FAULTS)
 
 
+@pytest.mark.slow
 @every_call
 @every_fault
 def test_what_passes_within_the_retry_timeout_is_waited_out(

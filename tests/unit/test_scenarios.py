@@ -33,6 +33,7 @@ def test_every_test_of_the_contract_has_a_fact() -> None:
     assert tests == {name.split("::")[-1] for name in NAMED if name.startswith("support/kinesis_contract.py")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(NAMED))
 def test_what_a_scenario_or_a_fact_names_exists(name: str) -> None:
     path, *inside = name.split("::")

@@ -93,6 +93,7 @@ async def _list_shards() -> None:
         await kinesis.list_shards(StreamARN=ARN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lines", "variables", "says"), CASES.values(), ids=CASES)
 def test_what_no_waiting_mends_is_told_at_once(
     home: Home, lines: str, variables: dict[str, str], says: str, caplog: pytest.LogCaptureFixture
@@ -117,6 +118,7 @@ def test_what_no_waiting_mends_is_told_at_once(
     assert asyncio.run(look()) == [LOG_IN], "doctor says it, too"
 
 
+@pytest.mark.slow
 def test_a_code_is_asked_for_where_there_is_no_terminal(home: Home) -> None:
     home(f"{ROLE}\nsource_profile = base\nmfa_serial = arn:aws:iam::123456789012:mfa/me", {})
     program = (

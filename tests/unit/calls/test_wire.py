@@ -173,6 +173,7 @@ def test_what_is_no_service_of_this_version_is_left(pair: tuple[Wire, socket.soc
                 there.recv(1)
 
 
+@pytest.mark.slow
 def test_one_that_says_nothing_is_given_up(pair: tuple[Wire, socket.socket]) -> None:
     wire, other = pair
     for _ in range(2):
@@ -223,6 +224,7 @@ def test_another_thread_can_end_what_one_waits_for(pair: tuple[Wire, socket.sock
     wire.cut()
 
 
+@pytest.mark.slow
 def test_one_that_is_only_slow_is_not_taken_for_vanished(
     pair: tuple[Wire, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_epoch_seconds_are_answered_with_the_milliseconds_that_they_mean(
     assert said in " ".join(err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_help_names_values_and_no_types(capsys: pytest.CaptureFixture[str], name: str) -> None:
     command = cli.load(name, cli.COMMANDS[name])
@@ -151,6 +152,7 @@ def test_the_list_of_commands_imports_none() -> None:
     assert cli.COMMANDS["shards"].summary[:20] in asked.stdout
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_that_it_does_not_need() -> None:
     script = (
         "import sys\n"
@@ -168,6 +170,7 @@ def test_help_imports_nothing_that_it_does_not_need() -> None:
     assert "export-kcl [OPTIONS]" in asked.stdout
 
 
+@pytest.mark.slow
 def test_the_shell_completes_commands_and_streams(tmp_path: Path) -> None:
     manifest = tmp_path / "lake.json"
     arn = "arn:aws:kinesis:eu-west-1:111122223333:stream"

@@ -83,6 +83,7 @@ def look(shards: int, streams: int = 1, trouble: str = "", said: float = NOW, qu
     return Observation(NOW, runs, view, said, trouble, pulse.events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queries", [0, 3, 40])
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("shards", [1, 60, 2_000])

@@ -266,6 +266,7 @@ async def test_parents_come_before_children_also_where_others_read_them() -> Non
         await run.until(45)
 
 
+@pytest.mark.slow
 @scenario
 async def test_the_planner_hears_no_more_reports_a_second_however_many_events_come() -> None:
     stream = ModelStream(shards=4, event_records=(1,))
@@ -477,6 +478,7 @@ async def test_a_minute_after_any_change_nobody_has_much_more_than_the_others() 
         await run.until(4 * 60 * 24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shards", "fetchers"), [(3, 2), (5, 4)])
 def test_at_even_load_no_shard_changes_hands(shards: int, fetchers: int) -> None:
     async def main() -> None:
@@ -734,6 +736,7 @@ def test_the_last_record_in_front_of_an_end_within_an_event_is_told_by_fetchers(
     test()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(3))
 def test_whatever_happens_everything_is_read_once_and_in_order(seed: int) -> None:
     async def test() -> None:

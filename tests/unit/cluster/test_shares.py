@@ -81,6 +81,7 @@ def test_a_shard_that_brings_more_than_all_others_has_a_fetcher_for_itself() -> 
     assert alone == [shares[shard(0)]]
 
 
+@pytest.mark.slow
 def test_thousands_of_shards_are_shared_out_while_a_lease_lasts() -> None:
     weights = {shard(number): 1.0 + number % 7 for number in range(8000)}
     shares: dict[ShardKey, str] = {}
@@ -116,6 +117,7 @@ def moves_an_hour(shards: int, fetchers: int, noise: float, seed: int) -> tuple[
     return moves, [list(shares.values()).count(name) for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "at_most"), [(0.0, 0), (0.02, 0), (0.1, 0), (0.2, 3)])
 def test_at_even_load_shards_stay_where_they_are_whatever_their_number(noise: float, at_most: int) -> None:
     for shards, fetchers in product(range(1, 11), range(1, 7)):

@@ -15,6 +15,7 @@ HOW_TO = ROOT / "docs" / "how-to" / "own-cdktf-app.md"
 README = ROOT / "packages" / "kinesis-efo-infra" / "README.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [HOW_TO, README], ids=lambda path: path.name)
 def test_its_programs_synthesize(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Node, which writes the files, stays in the directory in which it was started.

@@ -80,6 +80,7 @@ def test_a_line_for_each_stream_says_what_differs() -> None:
 _rows = st.lists(st.tuples(st.sampled_from("abc"), st.text(max_size=3), st.binary(max_size=3)), max_size=12)
 
 
+@pytest.mark.slow
 @given(_rows, _rows)
 def test_exact_means_the_same_multiset(put: Rows, archived: Rows) -> None:
     (verdict,) = compare({"a": _tally(put)}, {"a": _tally(archived)})

@@ -81,6 +81,7 @@ class Query:
         self.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", "twice"])
 def test_each_phase_is_seen_and_every_record_is_counted(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -182,6 +182,7 @@ def stage(tasks: int, active: int, completed: int) -> Any:
     return SimpleNamespace(numTasks=tasks, numActiveTasks=active, numCompletedTasks=completed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stages", "warned"),
     [

@@ -195,6 +195,7 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 """
 
 
+@pytest.mark.slow
 def test_the_build_backend_of_a_project_sees_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tmp_path / "project"
     project.mkdir()

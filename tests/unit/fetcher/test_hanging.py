@@ -173,6 +173,7 @@ def test_a_task_that_hangs_does_not_keep_a_query_from_ending() -> None:
     run(asyncio.wait_for(main(), 3600))
 
 
+@pytest.mark.slow
 def test_one_that_was_frozen_for_longer_than_ranges_are_waited_for_reads_on() -> None:
     async def main() -> None:
         stream = stream_of(40)

@@ -131,6 +131,7 @@ shapes = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(shapes)
 def test_a_query_moves_between_polling_and_subscribing_without_loss_or_repetition(shape: dict[str, Any]) -> None:
     """Each run goes on from the offset of the one before, reading first the micro-batch it had planned and not done."""

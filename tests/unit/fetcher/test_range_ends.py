@@ -81,6 +81,7 @@ async def test_such_a_range_is_over_at_once_where_no_position_of_the_server_gets
         assert seconds < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [0, 5_000])
 def test_a_record_that_is_not_there_any_more_is_waited_for_and_then_a_loss_with_its_name(behind: int) -> None:
     @scenario
@@ -198,6 +199,7 @@ async def test_a_lag_that_shrinks_is_progress() -> None:
         assert seconds >= 100 * 0.2, "the reader goes through a time without records"
 
 
+@pytest.mark.slow
 @scenario
 async def test_no_range_waits_for_ever() -> None:
     stream = ModelStream(shards=1)

@@ -311,6 +311,7 @@ def test_a_dial_that_fails_hurts_nobody_where_a_place_came_free_meanwhile() -> N
     run(main())
 
 
+@pytest.mark.slow
 def test_a_network_that_is_gone_is_asked_by_one_dial_at_a_time() -> None:
     async def main() -> None:
         network = Network()

@@ -51,6 +51,7 @@ def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Json]:
     return found
 
 
+@pytest.mark.slow
 def test_every_stack_of_ours_passes(stacks: dict[str, Json]) -> None:
     assert len(stacks) == 4
     for name, stack in stacks.items():

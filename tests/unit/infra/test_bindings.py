@@ -45,6 +45,7 @@ def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_every_attribute_is_one_of_the_bindings_with_its_type_and_none_that_they_require_is_missing(
     stacks: dict[str, Any],
 ) -> None:

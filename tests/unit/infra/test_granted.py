@@ -310,6 +310,7 @@ def test_what_grants_more_is_found_in_stacks_and_in_plans(said: str, load: Load)
         assert fault.startswith(PLANTED[said][0])
 
 
+@pytest.mark.slow
 def test_every_stack_of_ours_passes(tmp_path_factory: pytest.TempPathFactory) -> None:
     out = tmp_path_factory.mktemp("granted")
     environments = load_environments(DIRECTORY)

@@ -89,6 +89,7 @@ def test_the_code_that_scans_sees_no_credentials_and_no_home_and_asks_nobody(
     assert "guidelines" not in ran.stderr, "it went for the texts of its checks"
 
 
+@pytest.mark.slow
 def test_a_scan_that_does_not_end_is_stopped_and_says_so(tmp_path: Path) -> None:
     with pytest.raises(GateError, match=r"did not end within 0\.01 s and was stopped.* it had said: nothing"):
         locked_checkov.run(["--directory", str(tmp_path)], str(tmp_path), timeout=0.01)
@@ -124,6 +125,7 @@ def test_modules_are_compiled_when_they_are_installed_and_not_looked_at_again_fo
     assert " --locked " in second
 
 
+@pytest.mark.slow
 def test_a_lock_of_another_version_is_refused(tmp_path: Path) -> None:
     project = tmp_path / "checkov"
     shutil.copytree(locked_checkov.LOCKED, project)

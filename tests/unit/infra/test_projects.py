@@ -78,6 +78,7 @@ def declared(environments: list[Environment], out: Path) -> set[str]:
     return {path.parent.name for path in stacks} | {name for path in stacks for name in names_in(path)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("one", "other"), [("kinesis-efo", "lake"), ("lake", "pond")])
 def test_two_projects_with_an_environment_of_one_name_have_no_name_in_common(
     one: str, other: str, load: Load, tmp_path: Path

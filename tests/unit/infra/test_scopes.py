@@ -143,6 +143,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("one", "other", "here", "there"), PLACES)
 def test_an_environment_reaches_its_own_and_nothing_of_another(
     one: str, other: str, here: str, there: str, load: Load
@@ -160,6 +161,7 @@ def test_an_environment_reaches_its_own_and_nothing_of_another(
 
 
 # `dev` beside `dev-2` is refused, as names alone do not keep them apart.
+@pytest.mark.slow
 @pytest.mark.parametrize(("one", "other", "here", "there"), [each for each in PLACES if each[:2] != ("dev", "dev-2")])
 def test_names_alone_keep_environments_apart_where_iam_is_told_no_tags(
     one: str, other: str, here: str, there: str, load: Load

@@ -438,6 +438,7 @@ def test_an_entry_with_a_fault_is_not_also_reported_as_unknown(write: Write) -> 
     assert found[0].startswith("streams.orders.retention_hours")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -233,6 +233,7 @@ def test_consumers_are_called_as_their_application(synth: Synth) -> None:
     assert stack["resource"]["aws_ssm_parameter"]["lake"]["name"] == "/kinesis-efo/test/Lake.v2"
 
 
+@pytest.mark.slow
 def test_adding_removing_and_reordering_consumers_changes_no_other(synth: Synth) -> None:
     streams: dict[str, Any] = {"orders": {}, "clicks": {}}
 
@@ -313,6 +314,7 @@ def test_in_other_environments_nothing_is_protected(synth: Synth) -> None:
     assert stack["resource"]["aws_dynamodb_table"]["lake"]["deletion_protection_enabled"] is False
 
 
+@pytest.mark.slow
 def test_identities_are_what_the_stack_declares(load: Load, synth: Synth) -> None:
     environment = load_environment(EXAMPLE)
     stack = synth(environment)
@@ -785,6 +787,7 @@ def test_two_syntheses_are_the_same_to_the_byte(load: Load, tmp_path: Path) -> N
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dev", "prod"])
 def test_only_the_denial_has_all_resources(name: str, tmp_path: Path) -> None:
     out = synthesize(load_environments(DIRECTORY, [name]), DIRECTORY, outdir=tmp_path)

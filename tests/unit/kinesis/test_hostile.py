@@ -116,6 +116,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_an_aggregate_made_to_grow_grows_in_proportion(name: str) -> None:
     """There is nothing to decompress in an aggregate; the most that its bytes can stand for is a row for every six."""

@@ -155,6 +155,7 @@ def test_a_body_that_is_not_an_answer_is_refused(body: bytes, message: str) -> N
 # -- the pace
 
 
+@pytest.mark.slow
 @virtual
 async def test_a_shard_with_much_to_read_is_asked_five_times_a_second() -> None:
     world = PolledWorld(*[10] * 60_000)
@@ -164,6 +165,7 @@ async def test_a_shard_with_much_to_read_is_asked_five_times_a_second() -> None:
     assert world.records == 1000 + 5 * 10_000 + 9_000, "as many as there may be, once their size is known"
 
 
+@pytest.mark.slow
 @virtual
 async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
     world = PolledWorld(*[1 << 20] * 40)
@@ -176,6 +178,7 @@ async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
     assert world.gaps[1] == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.slow
 @virtual
 async def test_a_shard_without_more_records_is_polled_once_per_interval() -> None:
     for interval in (1.0, 0.2, 10.0):
@@ -299,6 +302,7 @@ async def test_an_empty_closed_shard_has_ended() -> None:
     assert subscription.position == SHARD_END
 
 
+@pytest.mark.slow
 @virtual
 async def test_nothing_is_polled_while_the_sink_is_full() -> None:
     world = PolledWorld(*[1000] * 30_000)
@@ -349,6 +353,7 @@ async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
     assert world.records == 1
 
 
+@pytest.mark.slow
 @virtual
 async def test_the_pause_after_a_large_answer_is_no_silence_however_slowly_is_read() -> None:
     rate = 64 << 10

@@ -724,6 +724,7 @@ async def test_without_the_permission_to_describe_the_consumer_the_message_says_
     await world.fails(ConsumerNotFoundError, CONSUMER_ARN, "allow kinesis:DescribeStreamConsumer to the job's role")
 
 
+@pytest.mark.slow
 @virtual
 async def test_a_thousand_shards_that_miss_something_at_once_ask_once() -> None:
     shards = [f"shardId-{number:012d}" for number in range(1000)]
@@ -823,6 +824,7 @@ async def test_where_the_shards_cannot_be_listed_a_clean_end_is_a_fault_as_ever(
     assert world.stats.failures == {"FrameError": 1}
 
 
+@pytest.mark.slow
 @virtual
 async def test_a_thousand_shards_that_end_at_once_are_listed_once_in_five_seconds() -> None:
     shards = [Shard(f"shardId-{number:012d}", (), (0, 9), first=1, last=5) for number in range(1000)]

@@ -255,6 +255,7 @@ async def test_what_did_not_change_is_not_written(f: Fixture) -> None:
     assert len(f.store.writes) == writes
 
 
+@pytest.mark.slow
 @scenario
 async def test_writes_keep_to_the_rate_and_every_shard_has_its_turn(f: Fixture) -> None:
     checkpoints = await f.run(rate=25.0).begin()
@@ -846,6 +847,7 @@ async def test_a_row_that_somebody_wrote_before_it_was_to_be_deleted_is_deleted_
     assert sorted(f.store.items) == ["s:c"]
 
 
+@pytest.mark.slow
 @scenario
 async def test_a_shard_that_is_read_again_while_its_row_is_deleted_gets_a_new_one(f: Fixture) -> None:
     run = f.run()

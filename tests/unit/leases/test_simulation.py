@@ -206,6 +206,7 @@ class World:
                 assert new.position.reaches(old.position), f"{key}: {old} -> {new}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(6))
 def test_one_run_after_the_other(seed: int) -> None:
     async def main() -> None:
@@ -229,6 +230,7 @@ def test_one_run_after_the_other(seed: int) -> None:
     run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [100 + seed for seed in seeds(5)])
 def test_runs_that_compete(seed: int) -> None:
     async def main() -> None:

@@ -116,6 +116,7 @@ def test_other_file_systems_are_copied_first(location: str, message: str) -> Non
         folder_at(location, nobody)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STATES)
 def test_what_spark_says_of_the_state_of_its_log_is_foreseen(tmp_path: Path, name: str) -> None:
     written(tmp_path, *[(at(number).to_json(),) for number in range(1, NEWEST + 2)], commits=NEWEST + 1)

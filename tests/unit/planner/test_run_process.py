@@ -19,6 +19,7 @@ from kinesis_efo.processes import Process
 HEAVY = {"aiobotocore", "aiohttp", "boto3", "botocore", "cryptography", "h2"}
 
 
+@pytest.mark.slow
 def test_a_query_whose_run_is_elsewhere_imports_no_sdk_no_http_and_no_cryptography() -> None:
     program = (
         "import sys; import kinesis_efo.spark.stream_reader, kinesis_efo.planner.run_link, "
@@ -97,6 +98,7 @@ def test_a_run_keeps_its_file_young(runtime: Runtime, monkeypatch: pytest.Monkey
     assert len(touched) >= 2
 
 
+@pytest.mark.slow
 def test_a_run_that_has_not_begun_ends_with_its_jvm() -> None:
     """It may wait for AWS for minutes."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
@@ -143,6 +145,7 @@ def started(monkeypatch: pytest.MonkeyPatch, program: str) -> run_process.RunPro
     return run_process.RunProcess(SimpleNamespace(name="the order"))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_ready_has_its_order_and_how_it_ends_is_known(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -190,6 +193,7 @@ def test_a_run_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch, caplo
     assert caplog.messages == []
 
 
+@pytest.mark.slow
 def test_a_process_whose_starter_has_died_ends_by_itself() -> None:
     run_process.start_ahead()
     process = run_process._ahead.pop()

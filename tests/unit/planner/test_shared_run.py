@@ -324,6 +324,7 @@ def test_a_query_goes_on_although_spark_asks_for_nothing(programs: Programs) -> 
     wait_until(lambda: where(reader).fetchers == [programs.begun[1].address])
 
 
+@pytest.mark.slow
 def test_one_of_many_queries_starts_the_next_run_and_the_others_join_it(programs: Programs) -> None:
     readers = [programs.reader() for _ in range(5)]
     for reader in readers:

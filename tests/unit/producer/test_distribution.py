@@ -78,6 +78,7 @@ def auto(shards: int = 8) -> ModelStream:
     return ModelStream(even_shards(shards), Distribution.AUTO)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("aggregate", [False, True])
 def test_nothing_is_listed_predicted_or_aggregated(

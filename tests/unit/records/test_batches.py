@@ -92,6 +92,7 @@ def ranges(draw: st.DrawFn) -> list[Range]:
     return found
 
 
+@pytest.mark.slow
 @given(ranges())
 def test_together_they_are_the_same_rows_and_the_same_words(given: list[Range]) -> None:
     said: dict[str, list[tuple[ShardKey, int]]] = {"together": [], "alone": []}
@@ -120,6 +121,7 @@ def test_a_batch_that_is_full_ends_in_the_middle_of_a_range_and_the_next_one_has
     assert [list(Counter(batch["shardId"].to_pylist()).values()) for batch in batches] == [[120, 60], [180], [60, 60]]
 
 
+@pytest.mark.slow
 def test_an_aggregate_with_more_rows_than_a_batch_leaves_each_row_its_shard() -> None:
     keys = [str(number) for number in range(12_000)]
     batches = together(

@@ -205,6 +205,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("native")
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_odd_is_decoded_alike(name: str) -> None:

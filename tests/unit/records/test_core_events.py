@@ -69,6 +69,7 @@ def test_garbage_is_refused_alike(chunks: list[bytes]) -> None:
     agree_on_frames(chunks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vector", WRONG, ids=lambda vector: vector.name)
 def test_the_wrong_vectors_of_aws_are_refused_alike_at_every_cut(vector: Wrong) -> None:
     before = encode_frame({":event-type": "before"}, b"{}")

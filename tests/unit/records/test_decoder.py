@@ -218,6 +218,7 @@ def test_large_events_are_split_into_batches() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1_000, 30_000, 500_000])
 def test_batches_are_bounded_in_bytes(size: int) -> None:
     events = [event(record(10**6 + number, bytes(size))) for number in range(30_000_000 // size)]
@@ -385,6 +386,7 @@ def test_broken_aggregates_are_counted_over_the_whole_range(caplog: pytest.LogCa
     assert [line.message.split(": ")[1].split()[0] for line in caplog.records] == ["5000"]
 
 
+@pytest.mark.slow
 def test_pandas_is_not_imported() -> None:
     """It would delay the first row of each of Spark's workers by half a second."""
     program = f"""

@@ -283,6 +283,7 @@ def test_the_queries_of_a_host_that_stops_end_with_its_run(client: Client, own: 
     assert not client.query.left, "it would no longer hold back checkpoints"
 
 
+@pytest.mark.slow
 def test_a_client_whose_process_is_gone_is_taken_out(own: FakeRun, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         Client(own, tmp_path / "run")

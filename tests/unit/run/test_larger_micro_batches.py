@@ -359,6 +359,7 @@ ARRIVALS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(ARRIVALS, max_size=40),

@@ -50,6 +50,7 @@ def test_a_stop_goes_on_where_one_part_of_it_fails(part: str, caplog: pytest.Log
     runtime.stop()
 
 
+@pytest.mark.slow
 def test_a_call_ends_with_the_loop_that_it_waits_for() -> None:
     runtime = RunThread(MANIFEST, OPTIONS, Listening(), "secret")
     runtime._thread.start()

@@ -151,6 +151,7 @@ def test_faults_are_put_into_functions_that_are_there_and_one_that_never_ends_is
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", sorted(LISTED))
 def test_what_is_listed_is_a_fault_of_the_module_and_has_a_reason(module: str) -> None:
     planted = {each.name for each in mutants((ROOT / "lib" / "kinesis_efo" / f"{module}.py").read_text())}

@@ -110,6 +110,7 @@ async def test_a_range_is_not_given_up_while_records_come() -> None:
         assert task.exception() is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queries", [1, 2])
 def test_a_record_that_was_passed_over_is_asked_for_apart_if_others_use_the_subscription(queries: int) -> None:
     async def main() -> None:

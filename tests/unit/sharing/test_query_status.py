@@ -95,6 +95,7 @@ async def test_it_is_the_same_if_fetchers_are_elsewhere() -> None:
         assert shard.query in (1, 3)
 
 
+@pytest.mark.slow
 @scenario
 async def test_a_query_that_reads_apart_is_told_with_what_it_costs() -> None:
     stream = ModelStream(shards=2)
@@ -127,6 +128,7 @@ async def test_a_query_that_reads_apart_is_told_with_what_it_costs() -> None:
         assert told(program.run, 2).records_done == 3001
 
 
+@pytest.mark.slow
 @scenario
 async def test_the_last_query_is_told_while_it_reads_apart() -> None:
     stream = ModelStream(shards=1)

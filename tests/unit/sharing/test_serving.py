@@ -119,6 +119,7 @@ async def test_what_a_task_alone_has_fetched_again_is_over_with_the_commit_of_a_
         assert len(program.polled.limits_asked) == calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
 def test_the_loss_of_a_range_fails_its_task_and_no_other_query(apart: bool) -> None:
     async def main() -> None:
@@ -162,6 +163,7 @@ async def test_a_task_fetches_what_the_buffer_of_its_fetcher_has_dropped_without
         assert len(await asyncio.wait_for(second.read(wanted), 60)) == 10
 
 
+@pytest.mark.slow
 @scenario
 async def test_a_range_whose_last_record_is_gone_fails_its_task_with_fetchers_elsewhere_too() -> None:
     stream = ModelStream(shards=1)

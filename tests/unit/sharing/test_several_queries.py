@@ -580,6 +580,7 @@ async def test_a_query_that_fails_by_itself_fails_alone() -> None:
         assert program.run.failure.error is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "fetchers"), [*((seed, 0) for seed in seeds(4)), *((seed, 2) for seed in seeds(2))])
 @pytest.mark.parametrize("wrong", [False, True])
 def test_whatever_queries_do_each_reads_every_record_once_and_nobody_stands_still(

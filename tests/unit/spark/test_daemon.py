@@ -55,6 +55,7 @@ def worker(**environment: str) -> Iterator[Worker]:
     daemon.wait(30)  # Spark ends it by closing its input
 
 
+@pytest.mark.slow
 def test_a_new_worker_has_what_its_first_task_imports() -> None:
     with worker() as new:
         assert "kinesis_efo.spark.daemon" in new.daemon
@@ -63,6 +64,7 @@ def test_a_new_worker_has_what_its_first_task_imports() -> None:
         assert new.threads == 1
 
 
+@pytest.mark.slow
 def test_where_libraries_have_started_threads_sparks_own_daemon_forks() -> None:
     """A fork copies no threads, and keeps locked what they had locked."""
     with worker(JE_ARROW_MALLOC_CONF="background_thread:true", ARROW_DEFAULT_MEMORY_POOL="jemalloc") as new:

@@ -46,6 +46,7 @@ def fails(handler: BaseHTTPRequestHandler) -> None:
     handler.wfile.write(b"{}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("location", "silent", "role"),
     [

@@ -122,6 +122,7 @@ def test_the_last_micro_batch_is_reported_by_the_driver_or_is_what_spark_has_ask
     assert silent._shared.asked[1:] == [Commit(None, START, 0.0)]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_after_a_signal_it_leaves_when_no_task_has_read_for_a_while() -> None:
     reading = threading.Event()
     reading.set()

@@ -453,6 +453,7 @@ def test_idle_offsets_alone_are_stored_once_per_interval(monkeypatch: pytest.Mon
     assert reader.latestOffset() == offset(s0=after(10))
 
 
+@pytest.mark.slow
 def test_a_micro_batch_without_records_has_one_task_that_reads_nothing_so_that_spark_keeps_its_workers() -> None:
     reader = Reader({key(0): START}, idleCheckpointInterval="1s")
     reader.fetcher.there = {key(0): (after(10), 0)}
@@ -906,6 +907,7 @@ def test_available_now_ends_where_nothing_more_is_there_although_positions_do_no
     assert len(reader.fetcher.polls) > 5
 
 
+@pytest.mark.slow
 def test_available_now_waits_for_the_end_of_a_closed_shard_but_not_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     reader = Reader({key(0): after(1)}, **{"subscribe.retryTimeout": "1s"})
     reader.prepareForTriggerAvailableNow()

@@ -138,6 +138,7 @@ def test_a_sum_with_something_unknown_in_it_says_so() -> None:
 LARGE = {"streams": {"orders": {"mode": "provisioned", "shards": 5000}}}
 
 
+@pytest.mark.slow
 def test_above_its_budget_an_environment_must_be_accepted(
     write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_damaged_acceptance_is_an_error(load: Callable[..., Environment], tmp_
         synthesize([environment], tmp_path, outdir=tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_example_has_its_bill_in_ireland(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     environment = load_environment(EXAMPLE)
     (tmp_path / "example.yaml").write_text(

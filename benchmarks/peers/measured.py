@@ -27,7 +27,7 @@ from benchmarks.peers.table import CPU, MEMORY, P50, P99
 from kinesis_efo_local import Settings
 from tests.support.world import make_world
 
-BACKLOG_BYTES: Final = {4: 64 * 2**20, 64: 64 * 2**20}
+BACKLOG_BYTES: Final = {4: 64 * 2**20, 64: 128 * 2**20}
 """Of a round, by the number of shards."""
 WARM_UP_ROUNDS: Final = 2
 ROUNDS: Final = 3
@@ -141,7 +141,8 @@ class _Rounds:
         seen = of_this_turn(reader.wait(lambda seen: len(of_this_turn(seen)) >= sent, WAIT_SECONDS))
         counted = float(begin) + UNCOUNTED_SECONDS
         cuts = quantiles([(at - head) * 1e3 for head, at in seen if head >= counted], n=100)
-        return {(P50, "ms"): cuts[49], (P99, "ms"): cuts[98], (MEMORY, "MB"): reader.memory / 1e6}
+        memory = {(f"{MEMORY}, {kind}", "MB"): size / 1e6 for kind, size in reader.memory.items()}
+        return {(P50, "ms"): cuts[49], (P99, "ms"): cuts[98], **memory}
 
     def _leave_out(self, running: dict[str, tuple[Running, Source]], name: str, error: NotSeenError) -> None:
         reader, source = running.pop(name)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,13 @@ from tests.support.world import World
 
 CONNECTOR: Final = "SPARK_SQL_KINESIS_JAR"
 """The variable that names the jar of AWS' connector for Spark: no repository has it."""
+TRIGGERS: Final = {
+    "0 seconds": "no trigger",
+    "250 milliseconds": "trigger of 250 ms",
+    "1 second": "trigger of 1 s",
+    "5 seconds": "trigger of 5 s",
+}
+"""The triggers with which this library is measured, and their names in the table."""
 _PASSWORD: Final = "changeit"
 
 
@@ -64,10 +72,7 @@ def readers(place: Path) -> tuple[list[Reader], list[str]]:
         They, and a line for each of those that cannot be had.
     """
     ours, missing = f"kinesis-efo, Spark {pyspark.__version__}", []
-    found = [
-        Reader(ours, lambda source: _ours(source, "0 seconds")),
-        Reader(f"{ours}, trigger of 1 s", lambda source: _ours(source, "1 second")),
-    ]
+    found = [Reader(f"{ours}, {words}", partial(_ours, trigger=trigger)) for trigger, words in TRIGGERS.items()]
     jar = os.environ.get(CONNECTOR)
     if jar is None:
         missing.append(f"spark-sql-kinesis-connector is left out: {CONNECTOR} does not name its jar")

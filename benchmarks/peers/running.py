@@ -31,13 +31,13 @@ class Running:
         process: The one that was started; the others are its children.
 
     Attributes:
-        memory: Most bytes that they had at once, by what was seen: what they share with others counts in part (PSS).
+        memory: Most bytes that they had at once, by kind, by what was seen: what they share with others counts in part (PSS).
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self._of = psutil.Process(process.pid)
-        self.memory = 0
+        self.memory = {JVM: 0, PYTHON: 0}
         self._seen: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -67,7 +67,11 @@ class Running:
 
     def _look(self) -> None:
         """See how much memory it has now."""
-        self.memory = max(self.memory, sum(map(_pss, self._processes())))
+        now = dict.fromkeys(self.memory, 0)
+        for process in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                now[_kind(process)] += _pss(process)
+        self.memory = max(self.memory, now, key=lambda each: sum(each.values()))
 
     def cpu(self) -> dict[str, float]:
         """CPU seconds that its processes have used so far, by kind."""
@@ -75,7 +79,7 @@ class Running:
         for process in self._processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-                used[JVM if process.name() == "java" else PYTHON] += times.user + times.system
+                used[_kind(process)] += times.user + times.system
         return used
 
     def kill(self) -> None:
@@ -101,6 +105,10 @@ class Running:
         for line in self.process.stdout:
             if found := _LINE.fullmatch(line):
                 self._seen.put((found[1], int(found[2])))
+
+
+def _kind(process: psutil.Process) -> str:
+    return JVM if process.name() == "java" else PYTHON
 
 
 def _pss(process: psutil.Process) -> int:

@@ -18,7 +18,7 @@ def table(figures: Iterable[Figure]) -> str:
     """A table in Markdown: a row for each reader, medians by the number of shards.
 
     Args:
-        figures: Their cases are "NAME, N shards", and what they say of CPU time is "CPU, KIND of process".
+        figures: Their cases are "NAME, N shards", and what they say of CPU time and memory is "CPU, KIND of process".
     """
     found: dict[str, dict[int, dict[str, float]]] = {}
     for figure in figures:
@@ -42,12 +42,14 @@ _COLUMNS: Final = ("p50 / p99, ms", "CPU s for a GB", "memory, MB")
 def _cells(values: dict[str, float] | None) -> list[str]:
     if values is None:
         return ["-"] * len(_COLUMNS)
-    cpu = {what.removeprefix(f"{CPU}, "): value for what, value in values.items() if what.startswith(CPU)}
-    by_kind = {kind: value for kind, value in cpu.items() if value > 0}
-    told = f"{sum(cpu.values()):.1f}"
-    if len(by_kind) > 1:
-        told += f" ({', '.join(f'{kind} {value:.1f}' for kind, value in by_kind.items())})"
-    return [f"{values[P50]:,.0f} / {values[P99]:,.0f}", told, f"{values[MEMORY]:,.0f}"]
+    return [f"{values[P50]:,.0f} / {values[P99]:,.0f}", _by_kind(values, CPU, ",.1f"), _by_kind(values, MEMORY, ",.0f")]
+
+
+def _by_kind(values: dict[str, float], what: str, form: str) -> str:
+    """A sum, and its parts if there are several kinds of processes."""
+    found = {name.removeprefix(f"{what}, "): value for name, value in values.items() if name.startswith(what)}
+    parts = [f"{kind} {value:{form}}" for kind, value in found.items() if value > 0]
+    return f"{sum(found.values()):{form}}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
 
 
 def _row(cells: Sequence[str]) -> str:

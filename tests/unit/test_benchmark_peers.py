@@ -19,7 +19,8 @@ def figures(name: str, shards: int, p50: tuple[float, ...], jvm: float, python: 
     yield Figure(case, P99, "ms", (1234.0,))
     yield Figure(case, f"{CPU}, JVM", "s/GB", (jvm,))
     yield Figure(case, f"{CPU}, Python", "s/GB", (python,))
-    yield Figure(case, MEMORY, "MB", (700.4,))
+    yield Figure(case, f"{MEMORY}, JVM", "MB", (1700.4,))
+    yield Figure(case, f"{MEMORY}, Python", "MB", (python * 10,))
 
 
 def test_a_row_has_medians_of_one_reader_by_the_number_of_shards() -> None:
@@ -35,8 +36,9 @@ def test_a_row_has_medians_of_one_reader_by_the_number_of_shards() -> None:
     )
     assert rule == "| --- | --- | --- | --- | --- | --- | --- |"
     assert rows == [
-        "| ours, Spark 4 | 70 / 1,234 | 9.2 (JVM 5.2, Python 4.0) | 700 | 80 / 1,234 | 11.0 (JVM 6.0, Python 5.0) | 700 |",
-        "| theirs | 2 / 1,234 | 9.0 | 700 | - | - | - |",
+        "| ours, Spark 4 | 70 / 1,234 | 9.2 (JVM 5.2, Python 4.0) | 1,740 (JVM 1,700, Python 40) "
+        "| 80 / 1,234 | 11.0 (JVM 6.0, Python 5.0) | 1,750 (JVM 1,700, Python 50) |",
+        "| theirs | 2 / 1,234 | 9.0 | 1,700 | - | - | - |",
     ]
 
 

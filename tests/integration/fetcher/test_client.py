@@ -24,6 +24,7 @@ from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.work import RangeLabel
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.tasks.client import FetcherClient
+from tests.support.world import wait_until
 
 KEY = ShardKey("orders", "shardId-000000000000")
 WANTED = ShardRange(KEY, Position.parse("TRIM_HORIZON"), Position.parse("AFTER:7"))
@@ -300,11 +301,13 @@ class Late(Service):
     """Answers with the name of the call; `late` once it may."""
 
     def __init__(self) -> None:
-        self.may = threading.Event()
+        self.asked, self.may = threading.Event(), threading.Event()
         super().__init__(None, "secret", Listening())
 
     def act(self, call: Call, name: str, body: bytes) -> Told:
-        assert name != "late" or self.may.wait(10)
+        if name == "late":
+            self.asked.set()
+            assert self.may.wait(10)
         return Told(name)
 
 
@@ -315,6 +318,18 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one() -> None:
             connection.action("late", Told(""), Told, 0.3)
         service.may.set()
         assert connection.action("next", Told(""), Told, 10).name == "next"
+
+
+def test_a_service_that_ends_answers_a_call_that_runs_and_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_GRACE_SECONDS", 120.0)
+    with Late() as service, ThreadPoolExecutor(2) as threads, Connection(service.address, "secret") as connection:
+        answer = threads.submit(connection.action, "late", Told(""), Told, 30)
+        assert service.asked.wait(30)
+        ended = threads.submit(service.shutdown)
+        wait_until(lambda: service._stopping, 30)
+        service.may.set()
+        assert answer.result(30).name == "late"
+        ended.result(30)
 
 
 # -- from one task to the next

@@ -134,6 +134,20 @@ def test_a_range_that_is_taken_is_named(stack: ExitStack) -> None:
         serve(stack, Listening(ports=ports))
 
 
+def test_another_port_is_tried_only_if_one_is_taken(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that nobody knows would be looked up once for each port of the range."""
+    tried = []
+
+    def listen(_: Listening, port: int) -> None:
+        tried.append(port)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(Listening, "listen", listen)
+    with pytest.raises(FetcherError, match=r"ports 4000-4999: .*not known"):
+        serve(stack, Listening("nobody", range(4000, 5000)))
+    assert tried == [4000]
+
+
 @pytest.mark.parametrize(
     ("host", "reason"),
     [("198.51.100.1", "Cannot assign requested address"), ("no-such-host.invalid", "not known|resolution|lookup")],

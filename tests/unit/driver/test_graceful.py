@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.driver.graceful import SIGNALS, await_stop, stop_signals
+from tests.support.world import wait_until
 
 
 class Query:
@@ -160,3 +161,13 @@ def test_a_handler_that_is_not_pythons_is_no_error_in_a_signal_handler(monkeypat
 
 class Somewhere:
     """A session of Spark Connect, as far as this goes."""
+
+
+def test_nothing_is_left_of_the_wait_for_a_signal() -> None:
+    def waiting() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each.name == "kinesis-efo stop"]
+
+    spark: Any = None
+    with stop_signals(spark):
+        assert len(waiting()) == 1
+    wait_until(lambda: not waiting(), 30)

@@ -125,6 +125,8 @@ def test_a_query_that_the_program_awaits_is_told_once(capfd: pytest.CaptureFixtu
     failures.say()
     assert capfd.readouterr().err == ""
     failures.onQueryTerminated(ended(OURS))
+    # A program that ends does not wait for them.
+    assert {each.daemon for each in threading.enumerate() if isinstance(each, threading.Timer)} == {True}
     failures.say(but="another query's words")
     assert capfd.readouterr().err == "a query failed: DataLossError: shard a: gone\n"
 
@@ -145,6 +147,14 @@ def test_what_no_one_awaits_is_told_after_a_while_and_spark_s_own_errors_at_once
         return text
 
     assert wait_until(said) == "a query failed: DataLossError: shard a: gone\n"
+
+
+def test_what_waits_when_the_job_ends_is_told_then(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_Failures, "hear", lambda failures, _: failures.onQueryTerminated(ended(OURS)))
+    assert run(Session(), lambda: None) == 0
+    assert capfd.readouterr().err == "a query failed: DataLossError: shard a: gone\n"
 
 
 def test_a_session_is_made_of_a_builder() -> None:

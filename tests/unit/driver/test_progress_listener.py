@@ -49,6 +49,15 @@ PROGRESS = {
             "inputRowsPerSecond": 0.0,
             "processedRowsPerSecond": 0.0,
         },
+        {
+            "description": "a source whose offsets are no JSON",
+            "startOffset": "six",
+            "endOffset": "seven",
+            "latestOffset": None,
+            "numInputRows": 0,
+            "inputRowsPerSecond": 0.0,
+            "processedRowsPerSecond": 0.0,
+        },
     ],
     "sink": {"description": "noop", "numOutputRows": 50},
 }
@@ -81,7 +90,7 @@ def test_the_jvm_is_asked_twice_for_each_micro_batch() -> None:
     _FromJvm(listener).onQueryProgress(event)
     (progress,) = listener.heard
     assert (progress.name, progress.batchId, progress.batchDuration, progress.numInputRows) == ("archive", 12, 48, 50)
-    assert [json.loads(source.endOffset) for source in progress.sources] == [END, 7]
+    assert [source.endOffset for source in progress.sources] == [json.dumps(END), "7", "seven"]
     assert event.asked == 2
 
 

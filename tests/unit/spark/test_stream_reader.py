@@ -1004,9 +1004,11 @@ def test_a_new_query_marks_its_checkpoint_and_counts_what_moves() -> None:
     assert reader.latestOffset() == second, "asked again before it was planned"
     reader.partitions(first, second)
     reader.fetcher.there[key(0)] = (after(20), 3)
-    assert reader.latestOffset()["mark"] == f"{name}:2"
-    reader.end_query(0.0)
+    third = reader.latestOffset()
+    assert third["mark"] == f"{name}:2"
     assert reader.fetcher.marks == [second["mark"]], "noted once Spark's log has it"
+    assert [wanted.after for wanted in ranges(reader.partitions(second, third))] == [after(10)]
+    assert reader.fetcher.marks == [second["mark"], third["mark"]]
     assert reader.fetcher.resumed == [], "a new query goes on from no checkpoint"
     other = Reader({key(0): START}, marked=True)
     assert other.initialOffset()["mark"] != first["mark"]

@@ -13,10 +13,10 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from kinesis_efo.driver import facade
-from kinesis_efo.driver.facade import read, read_stream
-from kinesis_efo.errors import ConfigurationError, OptionsError
+from kinesis_efo.driver.facade import read, read_stream, register
+from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError
 from kinesis_efo.options import BatchOptions, SourceOptions
-from kinesis_efo.options.source import DRIVER_HOST, PROGRAM
+from kinesis_efo.options.source import DRIVER_HOST, LISTENS, PROGRAM
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.spark.source import KinesisEfoSource
 from kinesis_efo.tasks.compat import SPARK_VERSION
@@ -83,6 +83,12 @@ def test_queries_of_a_classic_session_share_with_all_of_their_program(monkeypatc
     monkeypatch.setattr(facade, "_is_driver", lambda _: True)
     monkeypatch.setattr(facade.KinesisEfoSource, "schema", lambda _: None)
     assert told(session) == {}
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_query_whose_micro_batches_the_driver_reports_is_told(monkeypatch: pytest.MonkeyPatch, listens: bool) -> None:
+    monkeypatch.setattr(facade, "listen", lambda _: listens)
+    assert told(Spark()) == ({LISTENS: "true"} if listens else {})
 
 
 def test_options_are_passed_on() -> None:
@@ -209,11 +215,12 @@ def test_messages_can_name_what_was_written(given: dict[str, str], names: tuple[
     assert (options.start_name, options.end_name) == names
 
 
-def test_a_start_is_given_once() -> None:
+@pytest.mark.parametrize("name", ["startingPosition", "startingposition"])
+def test_a_start_is_given_once(name: str) -> None:
     with pytest.raises(
         ConfigurationError, match="got since='2023-11-15T08:00Z' and startingPosition; give one of the two"
     ):
-        asked(since="2023-11-15T08:00Z", startingPosition="TRIM_HORIZON")
+        asked(since="2023-11-15T08:00Z", **{name: "TRIM_HORIZON"})
 
 
 def test_streams_and_other_options_of_a_batch_read() -> None:
@@ -274,3 +281,31 @@ def test_what_spark_discovers_is_not_registered_besides(
     with pytest.raises(AnalysisException, match="SOMETHING_ELSE"):
         open_source(session(reader, monkeypatch), manifest="m.json")
     assert reader.registered == []
+
+
+@pytest.mark.parametrize("open_source", [read_stream, read])
+def test_a_wrong_manifest_is_the_programs_exception_before_spark_is_asked(
+    open_source: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Undiscovering("DATA_SOURCE_NOT_FOUND")
+    spark = session(reader, monkeypatch)
+
+    def refuse(_: object) -> None:
+        raise ManifestError("m.json: there is no such file")
+
+    monkeypatch.setattr(KinesisEfoSource, "schema", refuse)
+    with pytest.raises(ManifestError, match="no such file"):
+        open_source(spark, manifest="m.json")
+    assert reader.registered == []
+
+
+def test_only_a_source_that_is_registered_already_is_no_error() -> None:
+    def answering(condition: str) -> Any:
+        def refuse(_: object) -> None:
+            raise AnalysisException(f"[{condition}] Failed to register the data source.")
+
+        return SimpleNamespace(dataSource=SimpleNamespace(register=refuse))
+
+    register(answering("DATA_SOURCE_ALREADY_EXISTS"))
+    with pytest.raises(AnalysisException, match="SOMETHING_ELSE"):
+        register(answering("SOMETHING_ELSE"))

@@ -13,7 +13,6 @@ from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import RunFile
-from kinesis_efo.planner.where_service import HostPlace
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import Call, answer_type
 from kinesis_efo.run.messages import (
@@ -92,12 +91,6 @@ class RunLink:
         self.offsets = OffsetsOfLink(0)
         self._lock = threading.Lock()
         self.joined = JoinReply()
-
-    @property
-    def place(self) -> HostPlace:
-        """The place of the run, where tasks read or ask for the fetcher of a shard."""
-        assert self.joined.address is not None
-        return HostPlace(self.joined.address, self.joined.by_planner)
 
     def join(
         self, reader: str, process: Process, streams: Mapping[str, StreamRef], options: SourceOptions

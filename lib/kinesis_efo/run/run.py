@@ -6,7 +6,7 @@ Positions from Spark's offsets decide what is read; the lease only decides wheth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -28,6 +28,9 @@ from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
 from kinesis_efo.run.strictness import Strictness
 from kinesis_efo.sharing.query_fetching import QueryFetching
 from kinesis_efo.sharing.standing import lag_of, slowest
+
+if TYPE_CHECKING:
+    from kinesis_efo.run.query import Query
 
 _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.1
@@ -70,36 +73,6 @@ class Fetching(Protocol):
         """A time, epoch seconds, before which no record after `position` arrived; None if unknown."""
 
 
-class Planning(Protocol):
-    """What a run needs of a query; implemented by `Query`."""
-
-    @property
-    def done(self) -> Mapping[ShardKey, Position]:
-        """The position up to which each shard is processed."""
-
-    @property
-    def number(self) -> int:
-        """The query's number in the run, in the order of joining."""
-
-    @property
-    def reads_apart(self) -> bool:
-        """Whether the query catches up in a shard. Thread-safe."""
-
-    def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
-        """The query's status for tools.
-
-        Args:
-            shards: Whether to list its shards.
-            stream: Count only the shards of this stream; None: all.
-        """
-
-    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Set the rows of a stream whose lease is now held."""
-
-    def stop(self) -> None:
-        """Stop the background tasks of the query. Waiting calls end with the error in the run's `failure`."""
-
-
 class Run(LeaseListener):
     """One run. It reads a stream as long as it holds the stream's lease.
 
@@ -131,7 +104,7 @@ class Run(LeaseListener):
         clock: Clock,
     ) -> None:
         super().__init__()
-        self.queries: list[Planning] = []
+        self.queries: list[Query] = []
         self.continued: Final[set[str]] = set()
         self.streams: Final = streams
         self.fetching: Final = fetching
@@ -142,7 +115,7 @@ class Run(LeaseListener):
         self.strictness: Final = Strictness(streams, leases, patience, clock)
         self._joined = 0
         self._rows: dict[str, Mapping[str, Lease]] = {}
-        self._wanted: dict[Planning, Offset] = {}
+        self._wanted: dict[Query, Offset] = {}
         self._checkpoints = Checkpoints(
             table,
             lease_keys,
@@ -184,7 +157,7 @@ class Run(LeaseListener):
 
     # -- what its queries ask
 
-    def join(self, query: Planning) -> int:
+    def join(self, query: Query) -> int:
         """Add a query; returns its number."""
         self.queries.append(query)
         self._processed.join(query)
@@ -193,7 +166,7 @@ class Run(LeaseListener):
             query.lease_taken(stream, rows)
         return self._joined
 
-    def leave(self, query: Planning) -> None:
+    def leave(self, query: Query) -> None:
         """Remove a query. Checkpoints then no longer wait for it."""
         if query not in self.queries:
             return
@@ -203,7 +176,7 @@ class Run(LeaseListener):
         if self._wanted:
             self._want()
 
-    def want(self, query: Planning, offset: Offset) -> list[ShardKey]:
+    def want(self, query: Query, offset: Offset) -> list[ShardKey]:
         """From now on, write checkpoints of the shards that a query reads.
 
         Args:
@@ -228,7 +201,7 @@ class Run(LeaseListener):
         return shards
 
     def commit(
-        self, query: Planning, offset: Offset, before: Offset | None, records: Mapping[ShardKey, LastRecord]
+        self, query: Query, offset: Offset, before: Offset | None, records: Mapping[ShardKey, LastRecord]
     ) -> None:
         """Move the checkpoints forward to the lowest positions of all queries, because one query has advanced.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from kinesis_efo.errors import AccessRefusedError, KinesisEfoError
+from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
@@ -14,33 +14,15 @@ from kinesis_efo.fetcher.feeds import Feeds
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
-
-class ApartRules(Protocol):
-    """What the run allows queries that catch up; see `Sharing`."""
-
-    @property
-    def coordinator(self) -> Coordinator:
-        """The run, which decides what may be read."""
-
-    @property
-    def may_read_apart(self) -> bool:
-        """Whether a query may catch up with a fetcher of its own."""
-
-    def fetch_apart(self) -> Fetcher:
-        """Make a fetcher for a query that catches up, with a part of the memory."""
-
-    def end_apart(self, fetcher: Fetcher) -> None:
-        """Take back the memory of a fetcher that `fetch_apart` made."""
-
-    def forbid_apart(self, why: AccessRefusedError) -> None:
-        """Let no query catch up any more, because Kinesis refuses GetRecords."""
+if TYPE_CHECKING:
+    from kinesis_efo.sharing.sharing import Sharing
 
 
 class ApartReading:
     """The shards in which one query catches up, and the fetcher that reads them.
 
     Args:
-        rules: What the run allows.
+        group: The queries of the run.
         listener: Told in which shards something happens.
         failed: Called with an error that ends this query only.
 
@@ -49,9 +31,9 @@ class ApartReading:
             next micro-batch can be planned from there; None while the query is further behind.
     """
 
-    def __init__(self, rules: ApartRules, listener: ShardListener, failed: Callable[[KinesisEfoError], None]) -> None:
+    def __init__(self, group: Sharing, listener: ShardListener, failed: Callable[[KinesisEfoError], None]) -> None:
         self.claims: Final[dict[ShardKey, Position | None]] = {}
-        self._rules = rules
+        self._group = group
         self._listener = listener
         self._failed = failed
         self._fetcher: Fetcher | None = None
@@ -60,16 +42,16 @@ class ApartReading:
         """Stop the query's own fetcher, if there is one."""
         if (fetcher := self._fetcher) is not None:
             self._fetcher = None
-            self._rules.end_apart(fetcher)
+            self._group.end_apart(fetcher)
             await fetcher.stop()
 
     @property
     def fetcher(self) -> Fetcher:
         """The fetcher that reads the shards. It is made when it is first needed."""
         if self._fetcher is None:
-            self._fetcher = self._rules.fetch_apart()
-            self._fetcher.refused = self._rules.forbid_apart
-            self._fetcher.start(_ApartCoordinator(self._rules.coordinator, self._failed), self._listener)
+            self._fetcher = self._group.fetch_apart()
+            self._fetcher.refused = self._group.forbid_apart
+            self._fetcher.start(_ApartCoordinator(self._group.coordinator, self._failed), self._listener)
         return self._fetcher
 
     @property
@@ -145,7 +127,7 @@ class ApartReading:
         Raises:
             DataLossError, RetriesExhaustedError, NotBufferedError: In the same cases as `Fetcher.read`.
         """
-        return self.fetcher.read(wanted, asked_at, lambda: self._rules.may_read_apart, lambda: True)
+        return self.fetcher.read(wanted, asked_at, lambda: self._group.may_read_apart, lambda: True)
 
 
 class _ApartCoordinator:

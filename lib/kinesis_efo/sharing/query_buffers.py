@@ -15,7 +15,8 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey
 from kinesis_efo.sharing.apart_reading import ApartReading
 
 if TYPE_CHECKING:
-    from kinesis_efo.sharing.query_fetching import Group, QueryFetching
+    from kinesis_efo.sharing.query_fetching import QueryFetching
+    from kinesis_efo.sharing.sharing import Sharing
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class QueryBuffers:
         ahead: The shards in which the query is ahead of the shared buffer, each with the time when it began to wait, monotonic seconds.
     """
 
-    def __init__(self, query: QueryFetching, group: Group) -> None:
+    def __init__(self, query: QueryFetching, group: Sharing) -> None:
         self.apart: ApartReading
         self.ahead: Final[dict[ShardKey, float]] = {}
         self._query = query

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.failure import Failure
@@ -19,51 +18,18 @@ from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.feed import FetchCounts
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
-from kinesis_efo.sharing.apart_reading import ApartReading, ApartRules
+from kinesis_efo.sharing.apart_reading import ApartReading
 from kinesis_efo.sharing.query_buffers import QueryBuffers
 from kinesis_efo.sharing.serving import QueryTasks
-from kinesis_efo.sharing.shared import SharedBuffers
 from kinesis_efo.sharing.standing import Reads
+
+if TYPE_CHECKING:
+    from kinesis_efo.sharing.sharing import Sharing
 
 logger = logging.getLogger(__name__)
 
 _SENT_SECONDS: Final = 2.0
 """An event that arrives this long after a moment was sent by Kinesis after that moment."""
-
-
-class Group(ApartRules, Protocol):
-    """The other queries of a run, for one of them; see `Sharing`."""
-
-    @property
-    def shared(self) -> SharedBuffers:
-        """The shared buffers."""
-
-    @property
-    def clock(self) -> Clock:
-        """Time."""
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is only one query."""
-
-    @property
-    def together(self) -> bool:
-        """Whether queries stay together even if one starves."""
-
-    def others_at(self, query: QueryFetching, key: ShardKey) -> list[Position]:
-        """The claims of the other queries on a shard."""
-
-    def follow(self) -> None:
-        """Update which shards are read, after a query's shards have changed."""
-
-    def commit(self, keys: Iterable[ShardKey]) -> Mapping[ShardKey, LastRecord]:
-        """Drop what no query needs any more of some shards; returns the last records before the new starts of their buffers."""
-
-    async def leave(self, query: QueryFetching) -> None:
-        """Remove a query."""
-
-    def make_room(self, query: QueryFetching) -> None:
-        """Make room for a starving query, if the claims of another one fill the buffers."""
 
 
 class QueryFetching:
@@ -82,7 +48,7 @@ class QueryFetching:
         tasks: Serves its tasks.
     """
 
-    def __init__(self, group: Group, name: str = "", max_skew: float | None = None) -> None:
+    def __init__(self, group: Sharing, name: str = "", max_skew: float | None = None) -> None:
         self.name: Final = name
         self.failure = Failure()
         self.offset: Offset | None = None

@@ -15,7 +15,8 @@ from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.sharing.apart_reading import ApartReading
 
 if TYPE_CHECKING:
-    from kinesis_efo.sharing.query_fetching import Group, QueryFetching
+    from kinesis_efo.sharing.query_fetching import QueryFetching
+    from kinesis_efo.sharing.sharing import Sharing
 
 
 class QueryTasks:
@@ -27,7 +28,7 @@ class QueryTasks:
         apart: Has the query's own fetcher.
     """
 
-    def __init__(self, query: QueryFetching, group: Group, apart: ApartReading) -> None:
+    def __init__(self, query: QueryFetching, group: Sharing, apart: ApartReading) -> None:
         self._query = query
         self._group = group
         self._apart = apart

@@ -46,16 +46,9 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class _Client:
-    """A client of the run.
+    """A client of the run, with the name of its query (`reader`) and the `number` of its last call.
 
-    Attributes:
-        reader: The name of the client's query.
-        process: The client's process.
-        planner: Plans the micro-batches of the query.
-        ready: The task that opens those of the query's streams that are new to the run.
-        number: The number of the client's last call.
-        calling: The task that carries out the last call; None before the first.
-        offsets: The offsets that the run and the client have sent each other.
+    `ready` opens those of the query's streams that are new to the run; `calling` carries out the last call, None before the first.
     """
 
     def __init__(self, reader: str, process: Process, planner: QueryPlanner, ready: asyncio.Task[None]) -> None:
@@ -71,9 +64,7 @@ class _Client:
 class Clients:
     """Answers the clients of one run. It lives in the run's event loop and is not thread-safe.
 
-    Args:
-        run: The run.
-        said: Log lines of the run. The next client that makes a call receives them with the reply, and writes them.
+    `said` has log lines of the run. The next client that makes a call receives them with the reply, and writes them.
     """
 
     def __init__(self, run: WholeRun, said: deque[str]) -> None:
@@ -87,11 +78,7 @@ class Clients:
         return len(self._clients)
 
     async def answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
-        """The reply to a message of a client; None if the message is not one of a client.
-
-        Args:
-            kind: The type of the message.
-            body: The message.
+        """The reply to the message `body` of the type `kind`; None if no client sends messages of that type.
 
         Raises:
             KinesisEfoError: The error of the call.
@@ -111,11 +98,7 @@ class Clients:
     def close(self, *, only_if_alone: bool = False) -> bool:
         """Accept no new clients, and stop answering the present ones, which then look for another run.
 
-        Args:
-            only_if_alone: Do nothing if there are clients.
-
-        Returns:
-            Whether the run accepts no more clients.
+        With `only_if_alone`, does nothing if there are clients. Returns whether the run accepts no more clients.
         """
         if not (only_if_alone and self._clients):
             self._closed = True

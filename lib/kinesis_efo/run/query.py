@@ -28,18 +28,10 @@ _FULL_SECONDS: Final = 10.0
 
 
 class Query:
-    """Plans the micro-batches of one query.
+    """Plans the micro-batches of one query, which joins the run.
 
-    Args:
-        run: The run, which it joins.
-        ends: The option `endingPosition`, if the query has an end.
-        name: Identifies it in the run; its tasks give this name.
-        max_skew: See `MicroBatchPlanner`.
-        streams: The logical names of its streams; None: all of the run's.
-
-    Attributes:
-        name: Its name in Spark, once the driver has reported one.
-        number: Its number in the run, in the order of joining.
+    `ends` is the option `endingPosition`; tasks give the query's `name`; without `streams`, it reads all of the run's. The attribute `name`
+    is its name in Spark, once the driver has reported one; `number` its number in the run, in the order of joining.
     """
 
     def __init__(
@@ -89,12 +81,7 @@ class Query:
         return self._fetching.is_apart
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
-        """The query's status for tools.
-
-        Args:
-            shards: Whether to list its shards.
-            stream: Count only the shards of this stream; None: all.
-        """
+        """The query's status for tools, with a list of its shards if `shards`. With `stream`, count only the shards of that stream."""
         offset, brought, now = self._offset, self._fetching.brought, self._run.clock.monotonic()
         known = QueryStatus(
             self.number,
@@ -136,10 +123,7 @@ class Query:
         return self._fetching.at_front(offset)
 
     async def wait_held(self, at_most: float) -> bool:
-        """Wait until this run holds the lease on each of the query's streams.
-
-        Args:
-            at_most: Seconds to wait.
+        """Wait at most `at_most` seconds until this run holds the lease on each of the query's streams. Returns whether it does.
 
         Raises:
             AlreadyRunningError: Another run holds one of them.
@@ -150,13 +134,9 @@ class Query:
         return all(map(self._run.leases.is_held, streams))
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
-        """How far the next micro-batch may go: immediately if there is something new, else after the timeout.
+        """How far the next micro-batch may go, within `max_bytes` and `max_records`. Waits at most `at_most` seconds for something new.
 
-        Args:
-            offset: How far the query has come: positions of all shards.
-            max_bytes: Most bytes of the next micro-batch.
-            max_records: Most records of it.
-            at_most: Seconds to wait if there is nothing new.
+        `offset` is how far the query has come, with positions of all shards.
         """
         self._run.failure.raise_if_set()
         begins = self._offset is None
@@ -193,11 +173,7 @@ class Query:
         self._offset = offset
 
     async def commit(self, offset: Offset) -> None:
-        """Drop what is processed, and move the checkpoints.
-
-        Args:
-            offset: Positions up to which everything is processed.
-        """
+        """Drop what is processed, and move the checkpoints. Everything up to `offset` is processed."""
         self._run.failure.raise_if_set()
         if self._offset is None:
             # There was no poll: the one micro-batch of `catchUp` was planned from the tips.
@@ -225,12 +201,7 @@ class Query:
         return {key: last for key, last in found.items() if last is not None}
 
     async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        """Look for lost data in the first ranges after a start: an earlier run may have planned them long ago.
-
-        Args:
-            begin: The offset at which they start.
-            ranges: The ranges.
-        """
+        """Look for lost data in the first `ranges` after a start, at `begin`: an earlier run may have planned them long ago."""
         self._run.failure.raise_if_set()
         if self._offset is None:
             # Its tasks read before its first poll: keep what they need, even if other queries are further.
@@ -254,24 +225,16 @@ class Query:
         self._resumption.begins(streams, from_leases=from_leases)
 
     def resume(self, offset: Offset) -> None:
-        """Warn if the query's checkpoint is behind the lease table.
-
-        Args:
-            offset: The last planned offset of the checkpoint.
-        """
+        """Warn if the last planned offset of the query's checkpoint is behind the lease table."""
         self._resumption.goes_on(offset)
 
     # -- where a query ends
 
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
-        """Where the query ends: at the tips at the time of the first call, or at the option's positions.
+        """Where the query ends: at the tips at the time of the first call, whose `offset` counts, or at the option's positions.
 
-        Args:
-            offset: Positions of all shards at the first call.
-            at_most: Seconds to wait.
-
-        Returns:
-            The ends known by now; reading reveals the rest. None if the shards are not known yet: call again.
+        Waits at most `at_most` seconds. Returns the ends known by now; reading reveals the rest. None if the shards are not known yet: call
+        again.
 
         Raises:
             ConfigurationError: The option names a stream or shard that does not exist, or a time in the future.
@@ -286,13 +249,9 @@ class Query:
         return self._ending.result().found(self._fetching.tip) if done else None
 
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
-        """Where the query ends, if it reads everything in one micro-batch.
+        """Where the query ends, if it reads everything from `offset` on in one micro-batch. Waits at most `at_most` seconds.
 
         Meanwhile the shards are read from the offset on. If they do not fit into the buffers, Kinesis is asked for the remaining tips.
-
-        Args:
-            offset: Positions of all shards.
-            at_most: Seconds to wait.
 
         Returns:
             A position for each shard of the offset and each descendant that is reached, `SHARD_END` for shards that are read whole;

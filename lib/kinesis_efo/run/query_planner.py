@@ -62,12 +62,9 @@ class Advance:
         self._empty: dict[ShardKey, ShardRange] = {}
 
     def to(self, position: Offset, reply: PollReply, mark: Mark | None) -> Offset | None:
-        """The offset after a reply, or None if the reply does not justify a micro-batch.
+        """The offset after the reply to a poll at `position`, or None if the reply does not justify a micro-batch.
 
-        Args:
-            position: How far the query has come.
-            reply: The reply to the poll.
-            mark: Given to an offset without a mark.
+        An offset without a mark gets `mark`.
         """
         starting = [key for key in reply.starting if self._ending.begins(key)]
         justified = bool(starting)
@@ -133,15 +130,7 @@ class Advance:
 
 
 class QueryPlanner:
-    """Carries out the calls of one query.
-
-    Args:
-        run: The run.
-        query: The query.
-        name: Its name for its tasks.
-        options: Its options.
-        streams: The logical names of the streams that it reads.
-    """
+    """Carries out the calls of one query. Its tasks know it by `name`; `streams` has the logical names of the streams that it reads."""
 
     def __init__(
         self, run: WholeRun, query: Query, name: str, options: SourceOptions, streams: Collection[str]
@@ -187,12 +176,9 @@ class QueryPlanner:
         raise TypeError(call)
 
     async def finished(self, marks: Collection[Mark], name: str | None, *, alone: bool = False) -> None:
-        """Commit the micro-batches that the driver reports as finished.
+        """Commit the micro-batches that the driver reports as finished: `marks` of their ends (other queries' are ignored).
 
-        Args:
-            marks: The marks of their ends; other queries' are ignored.
-            name: The name of their query.
-            alone: Whether that query has no other source.
+        `name` is the name of their query in Spark; `alone`: whether that query has no other source.
         """
         for end in [each for each in self._ends if each.mark in marks and each.mark != self._finished]:
             self.query.name, self._alone = name, alone

@@ -17,11 +17,8 @@ logger = logging.getLogger(__name__)
 class Resumption:
     """Compares the lease table with a query's checkpoint. The rows of a stream are read when its lease is taken.
 
-    Args:
-        keys: Maps rows to shards.
-        notes: The notes in the rows of runs.
-        continued: The streams for which no new query is warned: another query of the run continues from their rows, or there was a
-            warning. The set is shared by all queries, and added to here.
+    `continued` has the streams for which no new query is warned, because another query of the run continues from their rows, or there was a
+    warning. All queries share the set, and add to it.
     """
 
     def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:
@@ -42,23 +39,15 @@ class Resumption:
             self._compare(stream)
 
     def begins(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """Record that the query is new.
-
-        Args:
-            streams: The query's streams.
-            from_leases: Whether the query continues from the rows.
-        """
+        """Record that the query is new. `from_leases`: whether it continues from the rows."""
         self._is_new = not from_leases
         if from_leases:
             self._continued |= set(streams)
 
     def processed(self, streams: Collection[str]) -> None:
-        """Warn if the query is new, its streams have rows, and no query of the run continues from these.
+        """Warn if the query is new, its `streams` have rows, and no query of the run continues from these.
 
         Called after the query's first micro-batch, because another query that starts at the same time may continue from the rows.
-
-        Args:
-            streams: The query's streams.
         """
         for stream in sorted({*streams} - self._continued if self._is_new else ()):
             self._continued.add(stream)

@@ -46,11 +46,9 @@ class Fetching(Protocol):
         """Stop fetching."""
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        """Add a query.
+        """Add a query; `name` identifies it in the run.
 
-        Args:
-            name: Identifies the query in the run.
-            max_skew: Seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`.
+        `max_skew`: seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`.
         """
 
     @property
@@ -77,18 +75,11 @@ class Run(LeaseListener):
     """One run. It reads a stream as long as it holds the stream's lease.
 
     Args:
-        streams: The streams to read.
-        fetching: Fetches the shards.
-        leases: The run's lease on each stream, which `start` starts.
-        table: Where checkpoints are written.
-        lease_keys: Maps rows to shards.
         checkpoint_rate: Maximum number of checkpoints written per second.
         patience: Seconds to wait for a lease without which a query cannot continue.
-        clock: Time.
 
     Attributes:
         failure: The error that ended the run.
-        queries: The queries.
         continued: The streams that queries continue from the lease table; see `Resumption`.
     """
 
@@ -132,9 +123,7 @@ class Run(LeaseListener):
     async def start(self, endpoint: str, status: str | None = None) -> None:
         """Start the run: it takes the lease on each stream in the background, and reads a stream while it holds the stream's lease.
 
-        Args:
-            endpoint: The address at which this run serves data, for the lease rows.
-            status: How tools reach the status of this run, for the lease rows.
+        The lease rows get `endpoint`, the address at which this run serves data, and `status`, how tools reach the status of this run.
 
         Raises:
             LeaseTableError: The lease table cannot be used.
@@ -177,14 +166,9 @@ class Run(LeaseListener):
             self._want()
 
     def want(self, query: Query, offset: Offset) -> list[ShardKey]:
-        """From now on, write checkpoints of the shards that a query reads.
+        """From now on, write checkpoints of the shards that a query reads, which has come to `offset`.
 
-        Args:
-            query: The query.
-            offset: How far the query has come.
-
-        Returns:
-            The shards that have not been listed yet. Call again when one of them is, so that its row is completed.
+        Returns the shards that have not been listed yet. Call again when one of them is, so that its row is completed.
         """
         self._wanted[query] = offset
         self._processed.begin(query, offset)
@@ -203,13 +187,9 @@ class Run(LeaseListener):
     def commit(
         self, query: Query, offset: Offset, before: Offset | None, records: Mapping[ShardKey, LastRecord]
     ) -> None:
-        """Move the checkpoints forward to the lowest positions of all queries, because one query has advanced.
+        """Move the checkpoints forward to the lowest positions of all queries, because one query has processed everything up to `offset`.
 
-        Args:
-            query: The query that has advanced.
-            offset: Positions up to which the query has processed everything.
-            before: The `offset` of the query's previous call; None for its first call.
-            records: The last record up to each of these positions, if known.
+        `before` is the `offset` of the query's previous call; `records` has the last record up to each of these positions, if known.
         """
         moved = self._processed.commit(query, offset, before)
         # The record is that at this query's position, so ignore it if another query is further behind.
@@ -267,11 +247,7 @@ class Run(LeaseListener):
         return told
 
     def query_statuses(self, *, shards: bool = False) -> list[QueryStatus]:
-        """The status of each query for tools; empty if there is only one query and it does not catch up.
-
-        Args:
-            shards: Whether to list their shards.
-        """
+        """The status of each query for tools, with lists of shards if `shards`; empty if the only query does not catch up."""
         return [query.status(shards=shards) for query in self.queries] if self._are_several else []
 
     @property

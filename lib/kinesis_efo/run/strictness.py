@@ -25,11 +25,7 @@ ASK_SECONDS: Final = 5.0
 class Strictness:
     """Follows how Kinesis distributes the records of streams over their shards.
 
-    Args:
-        streams: The streams of the run.
-        leases: The run's leases. Their `notes` keep which streams Kinesis has distributed.
-        patience: Seconds to wait for a lease.
-        clock: Time.
+    The `notes` of `leases` keep which streams Kinesis has distributed. `patience` is in seconds, to wait for a lease.
     """
 
     def __init__(self, streams: Streams, leases: RunLease, patience: float, clock: Clock) -> None:

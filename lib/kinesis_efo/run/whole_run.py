@@ -71,16 +71,7 @@ _StartOffset = Callable[[Start, Mapping[str, Stream], LeaseStore, LeaseKeys, Clo
 
 @dataclass(frozen=True)
 class RunSetup:
-    """The settings of a run.
-
-    Attributes:
-        manifest: The application, with the streams to read.
-        options: The options of the run's first query.
-        listening: Where to listen for tasks.
-        start_fetchers: Starts fetchers in other processes; None: one fetcher runs in this process.
-        secret: The secret of the run.
-        limits: Kinesis' time limits.
-    """
+    """The settings of a run; `options` are those of its first query. Without `start_fetchers`, one fetcher runs in this process."""
 
     manifest: Manifest
     options: SourceOptions
@@ -103,12 +94,10 @@ class WholeRun:
         said: Log lines of the run. The next client that makes a call receives them with the reply, and writes them.
 
     Attributes:
-        run: The run.
         cluster: The fetchers in other processes; None if the run has one fetcher in this process.
         fetcher: The fetcher in this process; None if the fetchers are in other processes.
         service: The service at which tasks read, or ask for the fetcher of a shard.
         options: The options of the run's first query.
-        clock: Time.
         certificate: The TLS certificate of the service; None if the service does not use TLS.
         emptied: Set when the last client has left.
         end_report: Reports the last metrics.
@@ -190,10 +179,7 @@ class WholeRun:
             self._fetchers.stop()
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Start the run, its fetchers in other processes, and its metrics.
-
-        Args:
-            stack: Gets the callbacks that stop the run and its parts.
+        """Start the run, its fetchers in other processes, and its metrics; `stack` gets the callbacks that stop them.
 
         Raises:
             KinesisEfoError: The lease table or a stream cannot be used.

@@ -69,15 +69,7 @@ class RunConnection(Connection):
 class RunLink:
     """Makes the calls of one client to its run, one after the other. Thread-safe.
 
-    Args:
-        file: The run's file.
-        connection: A connection to the run.
-        check: Called while there is no reply; raises to give up.
-        sleep: Waits for a number of seconds.
-
-    Attributes:
-        file: The run's file.
-        joined: The reply to `join`.
+    While there is no reply, `check` is called, and raises to give up. `joined` is the reply to `join`.
     """
 
     def __init__(
@@ -97,11 +89,7 @@ class RunLink:
     ) -> JoinReply:
         """Ask to become a client of the run. If the reply has no client name, the run refuses.
 
-        Args:
-            reader: The name of the query. A second request with the same name replaces the first, whose reply may have been lost.
-            process: This process.
-            streams: The query's streams, by logical name.
-            options: The options of the query.
+        `reader` is the name of the query. A second request with the same name replaces the first, whose reply may have been lost.
 
         Raises:
             FetcherUnreachableError, FetcherRefusedError: The run has ended, or does not answer.

@@ -56,10 +56,6 @@ class SharedRun:
     """The run of one query, whichever process it is in. Thread-safe.
 
     Args:
-        program: Finds the runs of this Spark program.
-        manifest: The application, with the streams to read.
-        options: The options of the query.
-        listening: Where to listen for tasks.
         start_process: Starts the process of a run and waits until the run can be joined. Its arguments are the secret, and a function
             that is called meanwhile and raises to give up. Returns a function that describes how the process ended, or returns "".
 
@@ -333,9 +329,7 @@ class SharedRun:
 class WhereService(Service):
     """Tells tasks of one query which fetcher has a shard. It is in the planner, so it stays if the process of the run is replaced.
 
-    Args:
-        place: Returns the reply of the present run to `Join`; None if there is no run. Raises the error that has ended the query.
-        secret, arguments: Passed to `Service`.
+    `place` returns the reply of the present run to `Join`, None if there is no run. It raises the error that has ended the query.
     """
 
     what = "planner"

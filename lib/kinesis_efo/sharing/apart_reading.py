@@ -92,11 +92,7 @@ class ApartReading:
     def commit(self, offset: Mapping[ShardKey, Position]) -> dict[ShardKey, LastRecord]:
         """Drop what the query has processed. Close the feeds of shards that it plans from the shared buffer or has left.
 
-        Args:
-            offset: Positions up to which it has processed everything.
-
-        Returns:
-            The last records at these positions, if known.
+        Everything up to `offset` is processed. Returns the last records at these positions, if known.
         """
         left = [key for key in self.claims if key not in offset or offset[key].is_end]
         self.end(left)
@@ -120,12 +116,7 @@ class ApartReading:
     def read(self, wanted: ShardRange, asked_at: float | None) -> AsyncGenerator[list[bytes], None]:
         """Read, with GetRecords, the payloads that cover a range, for as long as Kinesis allows that.
 
-        Args:
-            wanted: The range.
-            asked_at: When the range was requested, monotonic seconds; None: now.
-
-        Raises:
-            DataLossError, RetriesExhaustedError, NotBufferedError: In the same cases as `Fetcher.read`.
+        `asked_at` is when the range was requested, monotonic seconds; None: now. Raises the errors of `Fetcher.read`.
         """
         return self.fetcher.read(wanted, asked_at, lambda: self._group.may_read_apart, lambda: True)
 

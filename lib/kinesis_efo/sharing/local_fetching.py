@@ -16,16 +16,7 @@ from kinesis_efo.sharing.sharing import Sharing
 
 
 class LocalFetching:
-    """Fetches with one fetcher, in the run's event loop; implements `Fetching`.
-
-    Args:
-        fetcher: The fetcher, which `start` starts.
-        clock: Time.
-        together: Whether queries stay together even if one starves; see `Sharing`.
-
-    Attributes:
-        sharing: The queries for which it fetches.
-    """
+    """Fetches with one fetcher, in the run's event loop; implements `Fetching`. `together` is as in `Sharing`."""
 
     def __init__(self, fetcher: Fetcher, clock: Clock, *, together: bool = False) -> None:
         self._fetcher = fetcher

@@ -24,13 +24,7 @@ logger = logging.getLogger(__name__)
 class QueryBuffers:
     """The buffers from which one query plans; implements `Buffers`.
 
-    Args:
-        query: The query.
-        group: The queries of its run.
-
-    Attributes:
-        apart: Reads the shards in which the query catches up.
-        ahead: The shards in which the query is ahead of the shared buffer, each with the time when it began to wait, monotonic seconds.
+    `ahead` has the shards in which the query is ahead of the shared buffer, each with the time when it began to wait, monotonic seconds.
     """
 
     def __init__(self, query: QueryFetching, group: Sharing) -> None:

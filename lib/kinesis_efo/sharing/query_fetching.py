@@ -33,19 +33,11 @@ _SENT_SECONDS: Final = 2.0
 
 
 class QueryFetching:
-    """Fetches for one query.
-
-    Args:
-        group: The queries of the run.
-        name: Identifies it in the run.
-        max_skew: See `MicroBatchPlanner`.
+    """Fetches for one query, which `name` identifies in the run.
 
     Attributes:
-        name: The same.
         failure: An error that ends this query only.
         offset: How far it has planned, by its last poll; None before.
-        buffers: The buffers from which it plans.
-        tasks: Serves its tasks.
     """
 
     def __init__(self, group: Sharing, name: str = "", max_skew: float | None = None) -> None:
@@ -110,13 +102,9 @@ class QueryFetching:
             self._group.follow()
 
     def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
-        """Drop what the query has processed, unless another one needs it.
+        """Drop what the query has processed, which is everything up to `offset`, unless another query needs it.
 
-        Args:
-            offset: Positions up to which it has processed everything.
-
-        Returns:
-            For shards whose buffer now starts elsewhere: the last record before the start, if known.
+        Returns the last record before the new start of each buffer that now starts elsewhere, if known.
         """
         self._check()
         self._committed = offset
@@ -159,10 +147,7 @@ class QueryFetching:
     def at_front(self, offset: Offset) -> Offset:
         """The start of a new query at LATEST: in shards that other queries read at the tip, the end of the shared buffer.
 
-        So queries that are started together begin at the same record.
-
-        Args:
-            offset: The start positions; a time means now.
+        So queries that are started together begin at the same record. A time in `offset` means now.
         """
         moved = dict(offset)
         for key, position in offset.items():

@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 
 class QueryTasks:
-    """Serves tasks with the query's own fetcher; implements `RangeSource`.
-
-    Args:
-        query: The query.
-        group: The queries of its run.
-        apart: Has the query's own fetcher.
-    """
+    """Serves tasks with the query's own fetcher, which `apart` has; implements `RangeSource`."""
 
     def __init__(self, query: QueryFetching, group: Sharing, apart: ApartReading) -> None:
         self._query = query
@@ -74,12 +68,7 @@ class QueryTasks:
 
 
 class ServingShared:
-    """Serves one query from the run's fetcher, or from the query's own; implements `RangeSource`.
-
-    Args:
-        fetcher: The run's fetcher, which all queries share.
-        tasks: Serves tasks with the query's own fetcher.
-    """
+    """Serves one query from the run's fetcher, which all queries share, or from the query's own; implements `RangeSource`."""
 
     def __init__(self, fetcher: Fetcher, tasks: QueryTasks) -> None:
         self._fetcher = fetcher

@@ -46,13 +46,9 @@ class SharedBuffers(Buffers, Protocol):
         """Set which shards are read, each with the position of one of its queries; `SHARD_END` only if all of them have reached that."""
 
     def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
-        """Drop what no query needs any more.
+        """Drop what no query needs any more: what is before `positions`, the lowest claim of each shard.
 
-        Args:
-            positions: The lowest claim of each shard.
-
-        Returns:
-            For shards whose position has changed: the last record before it, if known.
+        Returns the last record before each position that has changed, if known.
         """
 
     def last_record(self, wanted: ShardRange) -> int | None:
@@ -79,13 +75,11 @@ class Sharing:
 
     Args:
         shared: The shared buffers.
-        clock: Time.
         budget: The budget of the buffers in this process.
         apart: Makes a fetcher for a query that catches up; None if no query can catch up.
         together: Whether queries stay together even if one starves: the option `slowQueries=hold`.
 
     Attributes:
-        queries: The present queries.
         coordinator: The run, which decides what may be read.
     """
 
@@ -110,22 +104,16 @@ class Sharing:
         self._kept: dict[ShardKey, Position] = {}
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        """Add a query.
+        """Add a query; `name` identifies it in the run.
 
-        Args:
-            name: Identifies the query in the run.
-            max_skew: Seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`.
+        `max_skew`: seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`.
         """
         query = QueryFetching(self, name, max_skew)
         self.queries.append(query)
         return query
 
     def named(self, name: str) -> QueryFetching:
-        """A query by its name.
-
-        Raises:
-            FetcherUnreachableError: The query has ended, or has not joined this run yet.
-        """
+        """A query by its name. Raises `FetcherUnreachableError` if it has ended, or has not joined this run yet."""
         for query in self.queries:
             if query.name == name:
                 return query

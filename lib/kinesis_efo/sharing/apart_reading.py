@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.failure import Failure
-from kinesis_efo.fetcher.buffer import ShardBuffer
+from kinesis_efo.fetcher.buffer import NotBufferedError, ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
 from kinesis_efo.fetcher.feed import FetchCounts
 from kinesis_efo.fetcher.feeds import Feeds
@@ -15,6 +15,7 @@ from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
 if TYPE_CHECKING:
+    from kinesis_efo.sharing.query_fetching import QueryFetching
     from kinesis_efo.sharing.sharing import Sharing
 
 
@@ -119,6 +120,54 @@ class ApartReading:
         `asked_at` is when the range was requested, monotonic seconds; None: now. Raises the errors of `Fetcher.read`.
         """
         return self.fetcher.read(wanted, asked_at, lambda: self._group.may_read_apart, lambda: True)
+
+
+class QueryTasks:
+    """Serves tasks with the query's own fetcher, which `apart` has; implements `RangeSource`."""
+
+    def __init__(self, query: QueryFetching, group: Sharing, apart: ApartReading) -> None:
+        self._query = query
+        self._group = group
+        self._apart = apart
+
+    def may_restart(self) -> bool:
+        """Whether a task may restart the shared subscription: if the run has one query, or no query may have a fetcher of its own.
+
+        Raises:
+            KinesisEfoError: The query has failed, or has left.
+        """
+        self._query.failure.raise_if_set()
+        return self._group.alone or not self._group.may_read_apart
+
+    def is_alone(self) -> bool:
+        """Whether the run has no other query."""
+        return self._group.alone
+
+    def are_apart(self, key: ShardKey, position: Position) -> bool:
+        """Whether tasks that read a shard from a position on read with the query's own fetcher.
+
+        Raises:
+            KinesisEfoError: The query has failed, or has left.
+        """
+        if self.may_restart():
+            return False
+        own, shared = self._apart.found(key), self._group.shared.found(key)
+        if own is not None and own.covers(position) is not False:
+            return True
+        return shared is not None and shared.covers(position) is False
+
+    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
+        self._query.failure.raise_if_set()
+        return await self._apart.fetcher.hash_range(key) if self._group.may_read_apart else None
+
+    def expect(self, ranges: Iterable[ShardRange]) -> float:
+        apart = [wanted for wanted in ranges if self.are_apart(wanted.key, wanted.after)]
+        return self._apart.fetcher.expect(apart) if apart else self._group.clock.monotonic()
+
+    def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
+        if self.may_restart():
+            raise NotBufferedError(wanted)
+        return self._apart.read(wanted, asked_at)
 
 
 class _ApartCoordinator:

@@ -18,9 +18,8 @@ from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.feed import FetchCounts
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
-from kinesis_efo.sharing.apart_reading import ApartReading
+from kinesis_efo.sharing.apart_reading import ApartReading, QueryTasks
 from kinesis_efo.sharing.query_buffers import QueryBuffers
-from kinesis_efo.sharing.serving import QueryTasks
 from kinesis_efo.sharing.standing import Reads
 
 if TYPE_CHECKING:

@@ -79,7 +79,7 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "sharing/sharing",
         "sharing/query_fetching",
         "sharing/apart_reading",
-        "sharing/serving",
+        "sharing/local_fetching",
         "run/gap",
         "sharing/standing",
         "run/streams",

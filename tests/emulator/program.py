@@ -36,15 +36,15 @@ from kinesis_efo.leases.run import RunLease
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.planner import run_link, run_process, shared_run, where_service
+from kinesis_efo.planner import run_link, run_process, shared_run
 from kinesis_efo.planner.program import Program, RunEntry
 from kinesis_efo.planner.run_link import RunConnection
-from kinesis_efo.planner.shared_run import SharedRun
-from kinesis_efo.planner.where_service import HostPlace, WhereService
+from kinesis_efo.planner.shared_run import SharedRun, WhereService
 from kinesis_efo.positions import Offset, ShardRange
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.run import clients, thread, whole_run
 from kinesis_efo.run.access import Begin, Next, Plan
+from kinesis_efo.run.messages import JoinReply
 from kinesis_efo.run.thread import RunThread
 from kinesis_efo.run.whole_run import WholeRun
 from kinesis_efo.tasks.client import SILENT_SECONDS, RangePayloads
@@ -150,7 +150,7 @@ class Where:
     _answer_where = WhereService._answer_where
 
     def __init__(
-        self, place: Callable[[], HostPlace | None], secret: str, listening: Listening, certificate: Any
+        self, place: Callable[[], JoinReply | None], secret: str, listening: Listening, certificate: Any
     ) -> None:
         world = ProgramWorld.current
         self._place, self._run_secret, self.secret = place, secret, secret
@@ -694,9 +694,9 @@ def in_virtual_time(machine: Machine) -> Iterator[None]:
         return future.result()
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (shared_run, run_link, clients, whole_run, thread):
+        for module in (shared_run, run_link, whole_run, thread):
             patch.setattr(module, "threading", Threads(machine))
-        for module in (shared_run, where_service, run_process, run_link):
+        for module in (shared_run, run_process, run_link):
             patch.setattr(module, "time", Time(machine))
         patch.setattr(thread, "finished", finished)
         # Somebody kills the run here, again and again: that is no run that cannot live.

@@ -30,8 +30,8 @@ from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereReply, WhereRequest, WorkRequest
 from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
+from kinesis_efo.sharing.apart_reading import QueryTasks
 from kinesis_efo.sharing.query_fetching import QueryFetching
-from kinesis_efo.sharing.serving import QueryTasks
 from kinesis_efo.sharing.sharing import Sharing
 
 _GOODBYE_SECONDS: Final = 3.0

@@ -40,11 +40,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """Find the Java that Spark would start.
-
-    Args:
-        environment: Environment variables with `JAVA_HOME` and `PATH`.
-    """
+    """Find the Java that Spark would start, by `JAVA_HOME` and `PATH` of an environment."""
     home = environment.get("JAVA_HOME")
     program = str(Path(home) / "bin/java") if home else shutil.which("java", path=environment.get("PATH", ""))
     if program is None:

@@ -132,12 +132,7 @@ class _Failures(ProgressListener):
             timer.start()
 
     def say(self, *messages: str, but: str = "") -> None:
-        """Print delayed messages.
-
-        Args:
-            messages: The messages to print; if there are none, all delayed ones.
-            but: A text that the caller prints; messages that are part of this text are not printed again.
-        """
+        """Print these delayed messages, or all if there are none, but not those that are part of `but`, which the caller prints."""
         for message in sorted(self._waiting & set(messages or self._waiting)):
             self._waiting.discard(message)
             if message not in but:

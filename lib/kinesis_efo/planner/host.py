@@ -37,9 +37,7 @@ _DRIVER_HOST_LINE: Final = re.compile(r"^\s*spark\.driver\.host(?:\s*[=:]\s*|\s+
 class SparkJvm(NamedTuple):
     """What is known of Spark's JVM; the defaults if no JVM is visible.
 
-    Attributes:
-        local: Whether the JVM is a driver that runs tasks itself, so that no task is on another host.
-        hosts: The configured host names or addresses of the JVM.
+    `local`: whether the JVM is a driver that runs tasks itself, so that no task is on another host. `hosts` has its configured addresses.
     """
 
     local: bool = False

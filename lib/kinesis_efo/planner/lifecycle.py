@@ -22,11 +22,8 @@ _SPARKS_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 def end_with_spark(asked: threading.Event, when_asked: Callable[[], None]) -> None:
     """Handle SIGTERM and SIGINT in this process, so that it lives until Spark closes the connection.
 
-    Has no effect outside the process that Spark keeps for a reader: elsewhere, the reader's creator calls `stop()`.
-
-    Args:
-        asked: Set at the first SIGTERM.
-        when_asked: Called once, in a thread of its own, after `asked` is set.
+    At the first SIGTERM, sets `asked` and calls `when_asked` in a thread of its own. Has no effect outside the process that Spark keeps for
+    a reader: elsewhere, the reader's creator calls `stop()`.
     """
     if is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()

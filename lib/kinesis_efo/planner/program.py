@@ -36,13 +36,7 @@ _PREFIX: Final = "run"
 
 
 class RunEntry(msgspec.Struct, frozen=True):
-    """The content of a run's file.
-
-    Attributes:
-        address: The address of the run's service.
-        secret: The secret of the run.
-        streams: The ARNs of the run's streams, by logical name.
-    """
+    """The content of a run's file: where its service is, its secret, and the ARNs of its streams by logical name."""
 
     address: FetcherAddress
     secret: str
@@ -56,11 +50,7 @@ class RunEntry(msgspec.Struct, frozen=True):
 class RunFile:
     """The file of a run, opened by a client. It stays open, so the client sees whether the run lives even if the file is removed.
 
-    Args:
-        path: The file.
-
-    Attributes:
-        entry: The content of the file when it was opened.
+    `entry` is the content of the file when it was opened.
 
     Raises:
         OSError: There is no such file.
@@ -105,12 +95,7 @@ class RunFile:
 class OwnFile:
     """The file of the run of this process. Clients find the run until the file is closed.
 
-    Args:
-        path: The path of the new file.
-        entry: Its content.
-
-    Raises:
-        OSError: The file exists or cannot be written.
+    Raises `OSError` if the file exists or cannot be written.
     """
 
     def __init__(self, path: Path, entry: RunEntry) -> None:
@@ -149,13 +134,7 @@ class OwnFile:
 class Program:
     """The runs of one Spark program that use the same lease table.
 
-    Args:
-        directory: The directory of the runs' files.
-        jvm: The JVM that has started this process.
-        about: A text that is the same for all queries that may share a run.
-
-    Attributes:
-        jvm: The JVM that has started this process.
+    `jvm` is the JVM that has started this process; `about` is a text that is the same for all queries that may share a run.
     """
 
     def __init__(self, directory: Path, jvm: Process, about: str) -> None:
@@ -168,11 +147,6 @@ class Program:
     @classmethod
     def found(cls, directory: Path, jvm: Process, about: str) -> Self:
         """Return the program of this process, after checking that files and locks work.
-
-        Args:
-            directory: The directory of the runs' files.
-            jvm: The JVM that has started this process.
-            about: A text that is the same for all queries that may share a run.
 
         Raises:
             FetcherError: Files or locks do not work.
@@ -196,9 +170,7 @@ class Program:
     def deciding(self, check: Callable[[], None], sleep: Callable[[float], Any] = time.sleep) -> Iterator[None]:
         """Hold the lock under which a process decides whether to join a run or to start one.
 
-        Args:
-            check: Called repeatedly while another process has the lock; raises to give up.
-            sleep: Waits for a number of seconds.
+        While another process has the lock, `check` is called repeatedly, and raises to give up.
         """
         while True:
             with self._lock_file() as file:
@@ -232,8 +204,7 @@ class Program:
     def secret(self, known: str) -> str:
         """Return the secret of all runs of the program, which tasks keep when a run is replaced. Call this only within `deciding`.
 
-        Args:
-            known: The secret of this process's last run; empty if it has had none.
+        `known` is the secret of this process's last run; empty if it has had none.
 
         Raises:
             OSError: The secret cannot be stored.
@@ -271,11 +242,7 @@ class Program:
 
 
 def files_of(directory: Path, jvm: Process) -> list[Path]:
-    """The paths of the files of all runs of one JVM.
-
-    Raises:
-        OSError: The directory cannot be used; see `PrivateDirectory`.
-    """
+    """The paths of the files of all runs of one JVM. Raises `OSError` if the directory cannot be used; see `PrivateDirectory`."""
     with PrivateDirectory(directory) as there:
         names = there.names(f"{_PREFIX}.{_pid_namespace()}.{jvm.pid}.{jvm.started}.*.json")
     return [directory / name for name in names]

@@ -13,7 +13,6 @@ from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import RunFile
-from kinesis_efo.planner.where_service import HostPlace
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import Call, answer_type
 from kinesis_efo.run.messages import (
@@ -70,15 +69,7 @@ class RunConnection(Connection):
 class RunLink:
     """Makes the calls of one client to its run, one after the other. Thread-safe.
 
-    Args:
-        file: The run's file.
-        connection: A connection to the run.
-        check: Called while there is no reply; raises to give up.
-        sleep: Waits for a number of seconds.
-
-    Attributes:
-        file: The run's file.
-        joined: The reply to `join`.
+    While there is no reply, `check` is called, and raises to give up. `joined` is the reply to `join`.
     """
 
     def __init__(
@@ -93,22 +84,12 @@ class RunLink:
         self._lock = threading.Lock()
         self.joined = JoinReply()
 
-    @property
-    def place(self) -> HostPlace:
-        """The place of the run, where tasks read or ask for the fetcher of a shard."""
-        assert self.joined.address is not None
-        return HostPlace(self.joined.address, self.joined.by_planner)
-
     def join(
         self, reader: str, process: Process, streams: Mapping[str, StreamRef], options: SourceOptions
     ) -> JoinReply:
         """Ask to become a client of the run. If the reply has no client name, the run refuses.
 
-        Args:
-            reader: The name of the query. A second request with the same name replaces the first, whose reply may have been lost.
-            process: This process.
-            streams: The query's streams, by logical name.
-            options: The options of the query.
+        `reader` is the name of the query. A second request with the same name replaces the first, whose reply may have been lost.
 
         Raises:
             FetcherUnreachableError, FetcherRefusedError: The run has ended, or does not answer.

@@ -13,11 +13,14 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from kinesis_efo.calls.address import FetcherAddress, Listening
+from kinesis_efo.calls.service import Call as TaskCall
+from kinesis_efo.calls.service import Service, decoded
 from kinesis_efo.errors import (
     ConfigurationError,
     FetcherError,
@@ -27,14 +30,15 @@ from kinesis_efo.errors import (
     OptionsError,
 )
 from kinesis_efo.failure import stopped
+from kinesis_efo.fetcher.work import WHERE, PlannerClient, WhereReply, WhereRequest
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import Program, RunFile
 from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError
-from kinesis_efo.planner.where_service import HostPlace, WhereService
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import Begin, Call, Commit, Next, Plan, Step
+from kinesis_efo.run.messages import JoinReply
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -52,10 +56,6 @@ class SharedRun:
     """The run of one query, whichever process it is in. Thread-safe.
 
     Args:
-        program: Finds the runs of this Spark program.
-        manifest: The application, with the streams to read.
-        options: The options of the query.
-        listening: Where to listen for tasks.
         start_process: Starts the process of a run and waits until the run can be joined. Its arguments are the secret, and a function
             that is called meanwhile and raises to give up. Returns a function that describes how the process ended, or returns "".
 
@@ -316,11 +316,46 @@ class SharedRun:
             listening = dataclasses.replace(listening, ports=range(1))
         self._where = WhereService(self._place, self.secret, listening, link.joined.certificate)
 
-    def _place(self) -> HostPlace | None:
-        """Where the run is now; None if there is none. Raises the error that has ended the query."""
+    def _place(self) -> JoinReply | None:
+        """The present run's reply to `Join`; None if there is no run. Raises the error that has ended the query."""
         if self._error is not None:
             raise self._error
         link = self._link
         if link is None or self._left.is_set() or not link.file.lives:
             return None
-        return link.place
+        return link.joined
+
+
+class WhereService(Service):
+    """Tells tasks of one query which fetcher has a shard. It is in the planner, so it stays if the process of the run is replaced.
+
+    `place` returns the reply of the present run to `Join`, None if there is no run. It raises the error that has ended the query.
+    """
+
+    what = "planner"
+
+    def __init__(self, place: Callable[[], JoinReply | None], secret: str, *arguments: Any) -> None:
+        self._place = place
+        self._run_secret = secret
+        super().__init__(None, secret, *arguments)
+
+    def act(self, call: TaskCall, name: str, body: bytes) -> msgspec.Struct | None:
+        return self._answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
+
+    def _answer_where(self, call: TaskCall, request: WhereRequest) -> WhereReply:
+        """Reply with the fetchers of the shards. If there is no run, reply that no shard has one yet, so that the task asks again."""
+        give_up_at = time.monotonic() + request.wait
+        while True:
+            left = max(0.0, give_up_at - time.monotonic())
+            match self._place():
+                case JoinReply(address=FetcherAddress() as address, by_planner=False):
+                    return WhereReply([address] * len(request.shards), 1)
+                case JoinReply(address=FetcherAddress() as address):
+                    with (
+                        contextlib.suppress(FetcherUnreachableError, FetcherRefusedError),
+                        PlannerClient(address, self._run_secret) as client,
+                    ):
+                        return client.where(replace(request, wait=left))
+            if not left or call.gone:
+                return WhereReply([None] * len(request.shards), 1)
+            time.sleep(min(left, _AGAIN_SECONDS))

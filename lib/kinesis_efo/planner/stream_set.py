@@ -21,11 +21,9 @@ _FIRST: Final = "give the query a new checkpointLocation, or run it once with th
 
 
 class StreamSet:
-    """The streams that a query reads.
+    """The streams that a query reads, which are all of `manifest`.
 
-    Args:
-        manifest: The manifest with these streams only.
-        drop: Whether to continue without streams that only the checkpoint has. A query that reads none of them fails anyway.
+    `drop`: whether to continue without streams that only the checkpoint has. A query that reads none of them fails anyway.
     """
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:
@@ -37,9 +35,7 @@ class StreamSet:
     def to_dict(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
         """An offset as plain data, with the ARNs from which its streams are read.
 
-        Args:
-            offset: The offset.
-            begin: Where the micro-batch that ends at `offset` begins, if that is the query's first micro-batch; see `OffsetDocument`.
+        If the micro-batch that ends at `offset` is the query's first one, `begin` is where it begins; see `OffsetDocument`.
         """
         data = offset.to_dict({name: _read_from(ref) for name, ref in self._streams.items()})
         if begin is None:
@@ -47,11 +43,7 @@ class StreamSet:
         return {"begin": {} if begin is offset else begin.to_dict()["streams"], **data}
 
     def read_begin(self, data: Mapping[str, Any]) -> Offset | None:
-        """The start of the micro-batch that ends at an offset, if the offset has this start; else None.
-
-        Args:
-            data: The offset as plain data, which `read` has accepted.
-        """
+        """The start of the micro-batch that ends at an offset that `read` has accepted, if the offset has this start; else None."""
         if (begin := data.get("begin")) is None:
             return None
         return self.read({**data, "lasts": {}, "mark": "", "streams": begin or data["streams"]})
@@ -83,9 +75,7 @@ class StreamSet:
     def faults(self, offset: Offset, sources: Mapping[str, str]) -> list[ConfigurationError | StreamReplacedError]:
         """The reasons why the query cannot continue from an offset.
 
-        Args:
-            offset: The offset.
-            sources: The ARNs from which the offset's streams were read, if known; see `sources_of`.
+        `sources` has the ARNs from which the offset's streams were read, if known; see `sources_of`.
         """
         known = {key.stream for key in offset}
         found: list[ConfigurationError | StreamReplacedError] = []

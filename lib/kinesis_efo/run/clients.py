@@ -8,19 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections import deque
-from collections.abc import Collection, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import msgspec
 
-from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.calls.tls import Certificate
-from kinesis_efo.clock import Clock
+from kinesis_efo.calls.service import decoded
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
-from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.sharing import differences, of_run
 from kinesis_efo.processes import Process
@@ -42,59 +37,18 @@ from kinesis_efo.run.messages import (
 )
 from kinesis_efo.run.query_planner import QueryPlanner
 
+if TYPE_CHECKING:
+    from kinesis_efo.run.whole_run import WholeRun
+
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 
 
-class RunOfClients(Protocol):
-    """What `Clients` needs of the run; implemented by `WholeRun`. Every method runs in the run's event loop."""
-
-    @property
-    def options(self) -> SourceOptions:
-        """The options of the run's first query."""
-
-    @property
-    def clock(self) -> Clock:
-        """Time."""
-
-    @property
-    def emptied(self) -> threading.Event:
-        """Set when the last client has left."""
-
-    @property
-    def address(self) -> FetcherAddress:
-        """The address at which tasks read, or ask for the fetcher of a shard."""
-
-    @property
-    def certificate(self) -> Certificate | None:
-        """The TLS certificate of the run's service; None if the service does not use TLS."""
-
-    @property
-    def planner_address(self) -> FetcherAddress | None:
-        """The address at which tasks ask for the fetcher of a shard; None if the run has only one fetcher."""
-
-    def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
-        """The reasons why a query of these streams cannot share the run."""
-
-    def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
-        """Add streams to the run. Other processes of the program see them immediately; the returned task ends when they are open."""
-
-    def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
-        """Add a query, and return its planner. The query's tasks identify it by `name`."""
-
-
 class _Client:
-    """A client of the run.
+    """A client of the run, with the name of its query (`reader`) and the `number` of its last call.
 
-    Attributes:
-        reader: The name of the client's query.
-        process: The client's process.
-        planner: Plans the micro-batches of the query.
-        ready: The task that opens those of the query's streams that are new to the run.
-        number: The number of the client's last call.
-        calling: The task that carries out the last call; None before the first.
-        offsets: The offsets that the run and the client have sent each other.
+    `ready` opens those of the query's streams that are new to the run; `calling` carries out the last call, None before the first.
     """
 
     def __init__(self, reader: str, process: Process, planner: QueryPlanner, ready: asyncio.Task[None]) -> None:
@@ -110,12 +64,10 @@ class _Client:
 class Clients:
     """Answers the clients of one run. It lives in the run's event loop and is not thread-safe.
 
-    Args:
-        run: The run.
-        said: Log lines of the run. The next client that makes a call receives them with the reply, and writes them.
+    `said` has log lines of the run. The next client that makes a call receives them with the reply, and writes them.
     """
 
-    def __init__(self, run: RunOfClients, said: deque[str]) -> None:
+    def __init__(self, run: WholeRun, said: deque[str]) -> None:
         self._said = said
         self._run = run
         self._clients: dict[str, _Client] = {}
@@ -126,36 +78,27 @@ class Clients:
         return len(self._clients)
 
     async def answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
-        """The reply to a message of a client; None if the message is not one of a client.
-
-        Args:
-            kind: The type of the message.
-            body: The message.
+        """The reply to the message `body` of the type `kind`; None if no client sends messages of that type.
 
         Raises:
             KinesisEfoError: The error of the call.
         """
-        match kind:
-            case str(name) if name == JOIN:
-                return await self._join(_decoded(body, Join))
-            case str(name) if name == CALL:
-                return await self._answer(_decoded(body, QueryCall))
-            case str(name) if name == FINISHED:
-                await self._finished(_decoded(body, FinishedBatches))
-                return CallReply(known=False)
-            case str(name) if name == LEAVE:
-                await self._drop(_decoded(body, Leave).client)
-                return CallReply(not self._clients, known=False, said=self._told())
+        if kind == JOIN:
+            return await self._join(decoded(body, Join))
+        if kind == CALL:
+            return await self._answer(decoded(body, QueryCall))
+        if kind == FINISHED:
+            await self._finished(decoded(body, FinishedBatches))
+            return CallReply(known=False)
+        if kind == LEAVE:
+            await self._drop(decoded(body, Leave).client)
+            return CallReply(not self._clients, known=False, said=self._told())
         return None
 
     def close(self, *, only_if_alone: bool = False) -> bool:
         """Accept no new clients, and stop answering the present ones, which then look for another run.
 
-        Args:
-            only_if_alone: Do nothing if there are clients.
-
-        Returns:
-            Whether the run accepts no more clients.
+        With `only_if_alone`, does nothing if there are clients. Returns whether the run accepts no more clients.
         """
         if not (only_if_alone and self._clients):
             self._closed = True
@@ -267,13 +210,6 @@ class Clients:
         # Shield this, because cancelling the call must not cancel the opening of streams.
         await asyncio.shield(client.ready)
         return client.offsets.encode(await client.planner.answer(call))
-
-
-def _decoded(data: bytes, kind: type[Any]) -> Any:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
-        raise FetcherError(f"not a {kind.__name__}: {error}") from None
 
 
 def _heard(task: asyncio.Task[Any]) -> None:

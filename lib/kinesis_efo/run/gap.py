@@ -33,9 +33,7 @@ class GapWatch:
     def look(self, now: float, status: Callable[[], QueryStatus] | None) -> None:
         """Warn if the query has fallen further behind for `GROWS_SECONDS`. Checks this at most once a minute.
 
-        Args:
-            now: Monotonic time, seconds.
-            status: Returns the query's status with its shards; None if the query is not catching up.
+        `now` is in monotonic seconds. `status` returns the query's status with its shards; None if the query is not catching up.
         """
         if status is None:
             self._gaps.clear()

@@ -21,11 +21,7 @@ logger = logging.getLogger(__name__)
 class Losses:
     """Compares the offsets of one query with the shards that Kinesis lists.
 
-    Args:
-        streams: The streams of the run.
-
-    Attributes:
-        appeared: Shards without parents that are newer than every shard in the offset of the last `check`.
+    `appeared` has the shards without parents that are newer than every shard in the offset of the last `check`.
     """
 
     def __init__(self, streams: Streams) -> None:
@@ -59,11 +55,7 @@ class Losses:
         self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
 
     async def check_replay(self, begin: Mapping[ShardKey, Position], ranges: Iterable[ShardRange]) -> None:
-        """Look for lost data in ranges that an earlier run may have planned long ago.
-
-        Args:
-            begin: The offset at which the ranges start.
-            ranges: The ranges.
+        """Look for lost data in ranges from the offset `begin` on, which an earlier run may have planned long ago.
 
         Raises:
             DataLossError, AccessRefusedError, StreamNotFoundError: In the same cases as `check`.

@@ -35,8 +35,7 @@ class Join(msgspec.Struct, frozen=True):
 
     Attributes:
         reader: The name of its query. A second request with the same name replaces the first client.
-        pid: Its process id.
-        started: The time when the process started, as in `Process`.
+        pid, started: Identify the process, as in `Process`.
         streams: The streams of its query, by logical name.
         options: The options of its query, as given.
     """
@@ -67,13 +66,7 @@ class JoinReply(msgspec.Struct, frozen=True):
 
 
 class QueryCall(msgspec.Struct, frozen=True):
-    """A call of a client.
-
-    Attributes:
-        client: The client's name.
-        number: The number of the call.
-        call: The call, a class of `access`, as `OffsetsOfLink` encodes it.
-    """
+    """A call of a client, with its number. `call` is a class of `access`, as `OffsetsOfLink` encodes it."""
 
     client: str
     number: int
@@ -87,12 +80,9 @@ class Leave(msgspec.Struct, frozen=True):
 
 
 class FinishedBatches(msgspec.Struct, frozen=True):
-    """The driver reports micro-batches that Spark has finished.
+    """The driver reports micro-batches that Spark has finished, by the marks of their ends.
 
-    Attributes:
-        marks: The marks of their ends.
-        query: The name of their query in Spark; None if it has none.
-        alone: Whether the query has no other source.
+    `query` is the name of their query in Spark, None if it has none; `alone`: whether the query has no other source.
     """
 
     marks: list[Mark]
@@ -119,15 +109,9 @@ class CallReply(msgspec.Struct, frozen=True):
 
 
 class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
-    """An offset in a message, as changes to an earlier one.
+    """An offset in a message, as changes to an earlier one: the shards that have `moved`, and those that have `left`.
 
-    Attributes:
-        number: The number of the offset.
-        base: The number of the earlier offset; None if the offset is sent whole.
-        moved: The shards with a new position.
-        left: The shards that only the earlier offset has.
-        lasts: The offset's `lasts`.
-        mark: The offset's mark.
+    `base` is the number of the earlier offset; None if the offset is sent whole.
     """
 
     number: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -11,6 +12,9 @@ from kinesis_efo.clock import within
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import QueryStatus
+from kinesis_efo.leases.ahead import begun_anew, restored
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.notes import RunNotes
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds
@@ -18,9 +22,10 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, Shar
 from kinesis_efo.run.gap import GapWatch
 from kinesis_efo.run.losses import Losses
 from kinesis_efo.run.query_ends import EndPositions, Ends
-from kinesis_efo.run.resumption import Resumption
 from kinesis_efo.run.run import Run
 from kinesis_efo.sharing.standing import stands, summed_up
+
+logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.05
 _FULL_SECONDS: Final = 10.0
@@ -28,18 +33,10 @@ _FULL_SECONDS: Final = 10.0
 
 
 class Query:
-    """Plans the micro-batches of one query.
+    """Plans the micro-batches of one query, which joins the run.
 
-    Args:
-        run: The run, which it joins.
-        ends: The option `endingPosition`, if the query has an end.
-        name: Identifies it in the run; its tasks give this name.
-        max_skew: See `MicroBatchPlanner`.
-        streams: The logical names of its streams; None: all of the run's.
-
-    Attributes:
-        name: Its name in Spark, once the driver has reported one.
-        number: Its number in the run, in the order of joining.
+    `ends` is the option `endingPosition`; tasks give the query's `name`; without `streams`, it reads all of the run's. The attribute `name`
+    is its name in Spark, once the driver has reported one; `number` its number in the run, in the order of joining.
     """
 
     def __init__(
@@ -89,12 +86,7 @@ class Query:
         return self._fetching.is_apart
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
-        """The query's status for tools.
-
-        Args:
-            shards: Whether to list its shards.
-            stream: Count only the shards of this stream; None: all.
-        """
+        """The query's status for tools, with a list of its shards if `shards`. With `stream`, count only the shards of that stream."""
         offset, brought, now = self._offset, self._fetching.brought, self._run.clock.monotonic()
         known = QueryStatus(
             self.number,
@@ -136,10 +128,7 @@ class Query:
         return self._fetching.at_front(offset)
 
     async def wait_held(self, at_most: float) -> bool:
-        """Wait until this run holds the lease on each of the query's streams.
-
-        Args:
-            at_most: Seconds to wait.
+        """Wait at most `at_most` seconds until this run holds the lease on each of the query's streams. Returns whether it does.
 
         Raises:
             AlreadyRunningError: Another run holds one of them.
@@ -150,13 +139,9 @@ class Query:
         return all(map(self._run.leases.is_held, streams))
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
-        """How far the next micro-batch may go: immediately if there is something new, else after the timeout.
+        """How far the next micro-batch may go, within `max_bytes` and `max_records`. Waits at most `at_most` seconds for something new.
 
-        Args:
-            offset: How far the query has come: positions of all shards.
-            max_bytes: Most bytes of the next micro-batch.
-            max_records: Most records of it.
-            at_most: Seconds to wait if there is nothing new.
+        `offset` is how far the query has come, with positions of all shards.
         """
         self._run.failure.raise_if_set()
         begins = self._offset is None
@@ -193,11 +178,7 @@ class Query:
         self._offset = offset
 
     async def commit(self, offset: Offset) -> None:
-        """Drop what is processed, and move the checkpoints.
-
-        Args:
-            offset: Positions up to which everything is processed.
-        """
+        """Drop what is processed, and move the checkpoints. Everything up to `offset` is processed."""
         self._run.failure.raise_if_set()
         if self._offset is None:
             # There was no poll: the one micro-batch of `catchUp` was planned from the tips.
@@ -225,12 +206,7 @@ class Query:
         return {key: last for key, last in found.items() if last is not None}
 
     async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
-        """Look for lost data in the first ranges after a start: an earlier run may have planned them long ago.
-
-        Args:
-            begin: The offset at which they start.
-            ranges: The ranges.
-        """
+        """Look for lost data in the first `ranges` after a start, at `begin`: an earlier run may have planned them long ago."""
         self._run.failure.raise_if_set()
         if self._offset is None:
             # Its tasks read before its first poll: keep what they need, even if other queries are further.
@@ -254,24 +230,16 @@ class Query:
         self._resumption.begins(streams, from_leases=from_leases)
 
     def resume(self, offset: Offset) -> None:
-        """Warn if the query's checkpoint is behind the lease table.
-
-        Args:
-            offset: The last planned offset of the checkpoint.
-        """
+        """Warn if the last planned offset of the query's checkpoint is behind the lease table."""
         self._resumption.goes_on(offset)
 
     # -- where a query ends
 
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
-        """Where the query ends: at the tips at the time of the first call, or at the option's positions.
+        """Where the query ends: at the tips at the time of the first call, whose `offset` counts, or at the option's positions.
 
-        Args:
-            offset: Positions of all shards at the first call.
-            at_most: Seconds to wait.
-
-        Returns:
-            The ends known by now; reading reveals the rest. None if the shards are not known yet: call again.
+        Waits at most `at_most` seconds. Returns the ends known by now; reading reveals the rest. None if the shards are not known yet: call
+        again.
 
         Raises:
             ConfigurationError: The option names a stream or shard that does not exist, or a time in the future.
@@ -286,13 +254,9 @@ class Query:
         return self._ending.result().found(self._fetching.tip) if done else None
 
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
-        """Where the query ends, if it reads everything in one micro-batch.
+        """Where the query ends, if it reads everything from `offset` on in one micro-batch. Waits at most `at_most` seconds.
 
         Meanwhile the shards are read from the offset on. If they do not fit into the buffers, Kinesis is asked for the remaining tips.
-
-        Args:
-            offset: Positions of all shards.
-            at_most: Seconds to wait.
 
         Returns:
             A position for each shard of the offset and each descendant that is reached, `SHARD_END` for shards that are read whole;
@@ -348,3 +312,61 @@ class Query:
     async def _probe(self, ends: Ends, shards: Collection[ShardKey]) -> None:
         await self._fetching.seek_tips(shards)
         await ends.probe(shards)
+
+
+class Resumption:
+    """Warns once if a query's checkpoint is behind the lease table, or if a new query's streams were read before. The rows of a stream are read when its lease is taken.
+
+    `continued` has the streams for which no new query is warned, because another query of the run continues from their rows, or there was a
+    warning. All queries share the set, and add to it.
+    """
+
+    def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:
+        self._keys = keys
+        self._notes = notes
+        self._continued = continued
+        self._is_new = False
+        self._offset: Offset | None = None
+        self._rows: dict[str, Mapping[str, Lease]] = {}
+        self._compared: set[str] = set()
+        self._said: set[str] = set()
+
+    def goes_on(self, offset: Offset) -> None:
+        """Record that the query continues at `offset`, and compare that with the rows."""
+        self._offset = offset
+        self._continued |= {key.stream for key in offset}
+        for stream in self._rows:
+            self._compare(stream)
+
+    def begins(self, streams: Collection[str], *, from_leases: bool) -> None:
+        """Record that the query is new. `from_leases`: whether it continues from the rows."""
+        self._is_new = not from_leases
+        if from_leases:
+            self._continued |= set(streams)
+
+    def processed(self, streams: Collection[str]) -> None:
+        """Warn if the query is new, its `streams` have rows, and no query of the run continues from these.
+
+        Called after the query's first micro-batch, because another query that starts at the same time may continue from the rows.
+        """
+        for stream in sorted({*streams} - self._continued if self._is_new else ()):
+            self._continued.add(stream)
+            if said := begun_anew(stream, self._keys.by_shard(self._rows.get(stream, {}))):
+                logger.warning("%s", said)
+
+    def found(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        """Set the rows of a stream, and compare the query's checkpoint with them."""
+        self._rows[stream] = rows
+        self._compare(stream)
+
+    def _compare(self, stream: str) -> None:
+        if self._offset is None or stream in self._compared:
+            return
+        self._compared.add(stream)
+        rows = self._keys.by_shard(self._rows[stream])
+        said = restored(self._offset, stream, rows, self._notes.reached(stream))
+        # With a mark, the rows of all streams say the same about the checkpoint.
+        about = stream if self._offset.mark is None else self._offset.mark.checkpoint
+        if said is not None and about not in self._said:
+            self._said.add(about)
+            logger.warning("%s", said)

@@ -36,20 +36,13 @@ class EndPositions(NamedTuple):
 
 
 class Ends:
-    """Finds the ends of one query, as of the time when this object is made.
+    """Finds the ends of one query that has come to `offset`, as of the time when this object is made.
 
-    Args:
-        bounds: The option `endingPosition`.
-        streams: The query's streams, whose shards have just been listed.
-        offset: How far the query has come.
-        clock: Time.
-        apart: Whether to ask with GetRecords; see `Stream.tip`.
-
-    Attributes:
-        open: The open shards whose tips are still to be found, with their start positions.
+    The shards of `streams` have just been listed. `apart`: whether to ask with GetRecords; see `Stream.tip`. The attribute `open` has the
+    open shards whose tips are still to be found, with their start positions.
 
     Raises:
-        ConfigurationError: The option names a stream or shard that does not exist, or a time in the future.
+        ConfigurationError: The option `endingPosition` names a stream or shard that does not exist, or a time in the future.
     """
 
     def __init__(
@@ -91,21 +84,13 @@ class Ends:
         return [*self._timed, *self.open]
 
     async def ask(self) -> None:
-        """Ask Kinesis for the position of each end that is given as a time.
-
-        Raises:
-            StreamError: A shard's end cannot be found.
-        """
+        """Ask Kinesis for the position of each end that is given as a time. Raises `StreamError` if it cannot be found."""
         found = await all_of(*(self._at_time(key) for key in self._timed))
         for key, end in zip(self._timed, found, strict=True):
             self._set(key, end)
 
     async def probe(self, keys: Iterable[ShardKey]) -> None:
-        """Ask Kinesis for the tips of shards that cannot be read up to their tips, because the buffers are full.
-
-        Raises:
-            StreamError: A shard's tip cannot be found.
-        """
+        """Ask Kinesis for the tips of shards that cannot be read up to them, because the buffers are full. Raises `StreamError`."""
         asked = list(keys)
         tips = await all_of(
             *(self._streams.stream(key.stream).tip(key.shard, self.open[key], apart=self._apart) for key in asked)
@@ -119,8 +104,7 @@ class Ends:
     def found(self, tip: Callable[[ShardKey], Position | None]) -> EndPositions:
         """The ends that are known by now.
 
-        Args:
-            tip: Returns the tip that a shard had when the search for the ends began; None if unknown.
+        `tip` returns the tip that a shard had when the search for the ends began; None if unknown.
         """
         for key in list(self.open):
             if (at := tip(key)) is not None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.clock import Clock, within
+from kinesis_efo.clock import within
 from kinesis_efo.decisions.ending import Ending
 from kinesis_efo.decisions.planning import PollReply, may_wait
 from kinesis_efo.marks import Mark
-from kinesis_efo.options import Deaggregation, SourceOptions, Start
+from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.access import BatchPlan, Begin, Call, Commit, Next, Plan, Reading, Step
 from kinesis_efo.run.query import Query
+
+if TYPE_CHECKING:
+    from kinesis_efo.run.whole_run import WholeRun
 
 _NO_LIMIT: Final = 1 << 62
 _UNKNOWN: Final = -1
@@ -59,12 +62,9 @@ class Advance:
         self._empty: dict[ShardKey, ShardRange] = {}
 
     def to(self, position: Offset, reply: PollReply, mark: Mark | None) -> Offset | None:
-        """The offset after a reply, or None if the reply does not justify a micro-batch.
+        """The offset after the reply to a poll at `position`, or None if the reply does not justify a micro-batch.
 
-        Args:
-            position: How far the query has come.
-            reply: The reply to the poll.
-            mark: Given to an offset without a mark.
+        An offset without a mark gets `mark`.
         """
         starting = [key for key in reply.starting if self._ending.begins(key)]
         justified = bool(starting)
@@ -129,40 +129,11 @@ class Advance:
         return self._empty.get(wanted.key) != wanted
 
 
-class RunOfQuery(Protocol):
-    """What a `QueryPlanner` needs of the run: `WholeRun`."""
-
-    @property
-    def clock(self) -> Clock:
-        """Time."""
-
-    @property
-    def reading(self) -> bool:
-        """Whether a task is reading a range."""
-
-    async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
-        """The start of a new query."""
-
-    async def added(self, start: Start, names: Collection[str]) -> Offset:
-        """The start of streams that were added to a query with a checkpoint."""
-
-    async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
-        """The fetchers of some ranges of a query, None where there is none; waits at most `at_most` seconds for them."""
-
-
 class QueryPlanner:
-    """Carries out the calls of one query.
-
-    Args:
-        run: The run.
-        query: The query.
-        name: Its name for its tasks.
-        options: Its options.
-        streams: The logical names of the streams that it reads.
-    """
+    """Carries out the calls of one query. Its tasks know it by `name`; `streams` has the logical names of the streams that it reads."""
 
     def __init__(
-        self, run: RunOfQuery, query: Query, name: str, options: SourceOptions, streams: Collection[str]
+        self, run: WholeRun, query: Query, name: str, options: SourceOptions, streams: Collection[str]
     ) -> None:
         self.query: Final = query
         self._run = run
@@ -205,12 +176,9 @@ class QueryPlanner:
         raise TypeError(call)
 
     async def finished(self, marks: Collection[Mark], name: str | None, *, alone: bool = False) -> None:
-        """Commit the micro-batches that the driver reports as finished.
+        """Commit the micro-batches that the driver reports as finished: `marks` of their ends (other queries' are ignored).
 
-        Args:
-            marks: The marks of their ends; other queries' are ignored.
-            name: The name of their query.
-            alone: Whether that query has no other source.
+        `name` is the name of their query in Spark; `alone`: whether that query has no other source.
         """
         for end in [each for each in self._ends if each.mark in marks and each.mark != self._finished]:
             self.query.name, self._alone = name, alone

@@ -6,7 +6,7 @@ Positions from Spark's offsets decide what is read; the lease only decides wheth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -29,6 +29,9 @@ from kinesis_efo.run.strictness import Strictness
 from kinesis_efo.sharing.query_fetching import QueryFetching
 from kinesis_efo.sharing.standing import lag_of, slowest
 
+if TYPE_CHECKING:
+    from kinesis_efo.run.query import Query
+
 _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.1
 
@@ -43,11 +46,9 @@ class Fetching(Protocol):
         """Stop fetching."""
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        """Add a query.
+        """Add a query; `name` identifies it in the run.
 
-        Args:
-            name: Identifies the query in the run.
-            max_skew: Seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`.
+        `max_skew`: seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`.
         """
 
     @property
@@ -70,52 +71,15 @@ class Fetching(Protocol):
         """A time, epoch seconds, before which no record after `position` arrived; None if unknown."""
 
 
-class Planning(Protocol):
-    """What a run needs of a query; implemented by `Query`."""
-
-    @property
-    def done(self) -> Mapping[ShardKey, Position]:
-        """The position up to which each shard is processed."""
-
-    @property
-    def number(self) -> int:
-        """The query's number in the run, in the order of joining."""
-
-    @property
-    def reads_apart(self) -> bool:
-        """Whether the query catches up in a shard. Thread-safe."""
-
-    def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
-        """The query's status for tools.
-
-        Args:
-            shards: Whether to list its shards.
-            stream: Count only the shards of this stream; None: all.
-        """
-
-    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Set the rows of a stream whose lease is now held."""
-
-    def stop(self) -> None:
-        """Stop the background tasks of the query. Waiting calls end with the error in the run's `failure`."""
-
-
 class Run(LeaseListener):
     """One run. It reads a stream as long as it holds the stream's lease.
 
     Args:
-        streams: The streams to read.
-        fetching: Fetches the shards.
-        leases: The run's lease on each stream, which `start` starts.
-        table: Where checkpoints are written.
-        lease_keys: Maps rows to shards.
         checkpoint_rate: Maximum number of checkpoints written per second.
         patience: Seconds to wait for a lease without which a query cannot continue.
-        clock: Time.
 
     Attributes:
         failure: The error that ended the run.
-        queries: The queries.
         continued: The streams that queries continue from the lease table; see `Resumption`.
     """
 
@@ -131,7 +95,7 @@ class Run(LeaseListener):
         clock: Clock,
     ) -> None:
         super().__init__()
-        self.queries: list[Planning] = []
+        self.queries: list[Query] = []
         self.continued: Final[set[str]] = set()
         self.streams: Final = streams
         self.fetching: Final = fetching
@@ -142,7 +106,7 @@ class Run(LeaseListener):
         self.strictness: Final = Strictness(streams, leases, patience, clock)
         self._joined = 0
         self._rows: dict[str, Mapping[str, Lease]] = {}
-        self._wanted: dict[Planning, Offset] = {}
+        self._wanted: dict[Query, Offset] = {}
         self._checkpoints = Checkpoints(
             table,
             lease_keys,
@@ -159,9 +123,7 @@ class Run(LeaseListener):
     async def start(self, endpoint: str, status: str | None = None) -> None:
         """Start the run: it takes the lease on each stream in the background, and reads a stream while it holds the stream's lease.
 
-        Args:
-            endpoint: The address at which this run serves data, for the lease rows.
-            status: How tools reach the status of this run, for the lease rows.
+        The lease rows get `endpoint`, the address at which this run serves data, and `status`, how tools reach the status of this run.
 
         Raises:
             LeaseTableError: The lease table cannot be used.
@@ -184,7 +146,7 @@ class Run(LeaseListener):
 
     # -- what its queries ask
 
-    def join(self, query: Planning) -> int:
+    def join(self, query: Query) -> int:
         """Add a query; returns its number."""
         self.queries.append(query)
         self._processed.join(query)
@@ -193,7 +155,7 @@ class Run(LeaseListener):
             query.lease_taken(stream, rows)
         return self._joined
 
-    def leave(self, query: Planning) -> None:
+    def leave(self, query: Query) -> None:
         """Remove a query. Checkpoints then no longer wait for it."""
         if query not in self.queries:
             return
@@ -203,15 +165,10 @@ class Run(LeaseListener):
         if self._wanted:
             self._want()
 
-    def want(self, query: Planning, offset: Offset) -> list[ShardKey]:
-        """From now on, write checkpoints of the shards that a query reads.
+    def want(self, query: Query, offset: Offset) -> list[ShardKey]:
+        """From now on, write checkpoints of the shards that a query reads, which has come to `offset`.
 
-        Args:
-            query: The query.
-            offset: How far the query has come.
-
-        Returns:
-            The shards that have not been listed yet. Call again when one of them is, so that its row is completed.
+        Returns the shards that have not been listed yet. Call again when one of them is, so that its row is completed.
         """
         self._wanted[query] = offset
         self._processed.begin(query, offset)
@@ -228,15 +185,11 @@ class Run(LeaseListener):
         return shards
 
     def commit(
-        self, query: Planning, offset: Offset, before: Offset | None, records: Mapping[ShardKey, LastRecord]
+        self, query: Query, offset: Offset, before: Offset | None, records: Mapping[ShardKey, LastRecord]
     ) -> None:
-        """Move the checkpoints forward to the lowest positions of all queries, because one query has advanced.
+        """Move the checkpoints forward to the lowest positions of all queries, because one query has processed everything up to `offset`.
 
-        Args:
-            query: The query that has advanced.
-            offset: Positions up to which the query has processed everything.
-            before: The `offset` of the query's previous call; None for its first call.
-            records: The last record up to each of these positions, if known.
+        `before` is the `offset` of the query's previous call; `records` has the last record up to each of these positions, if known.
         """
         moved = self._processed.commit(query, offset, before)
         # The record is that at this query's position, so ignore it if another query is further behind.
@@ -294,11 +247,7 @@ class Run(LeaseListener):
         return told
 
     def query_statuses(self, *, shards: bool = False) -> list[QueryStatus]:
-        """The status of each query for tools; empty if there is only one query and it does not catch up.
-
-        Args:
-            shards: Whether to list their shards.
-        """
+        """The status of each query for tools, with lists of shards if `shards`; empty if the only query does not catch up."""
         return [query.status(shards=shards) for query in self.queries] if self._are_several else []
 
     @property

@@ -21,14 +21,9 @@ logger = logging.getLogger(__name__)
 async def start_offset(
     start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> Offset:
-    """The first offset of a new query.
+    """The first offset of a new query, from the option `startingPosition`. The lease table is read only if that is `LEASES`.
 
-    Args:
-        start: The option `startingPosition`.
-        streams: The query's streams, by logical name.
-        table: The lease table, which is read only if `start` is `LEASES`.
-        lease_keys: Maps leases to shards.
-        clock: Kinesis' time. `LATEST` is stored as the present time, so that a restart before the first record skips nothing.
+    `clock` is Kinesis' time. `LATEST` is stored as the present time, so that a restart before the first record skips nothing.
 
     Raises:
         StreamReplacedError: The leases are of another stream.
@@ -56,14 +51,9 @@ async def start_offset(
 async def added_offset(
     start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> Offset:
-    """Start positions for streams that were added to a query with a checkpoint. With `LEASES`, a stream without rows starts at TRIM_HORIZON.
+    """Start positions for streams that were added to a query with a checkpoint, from the option `newStreamPosition`.
 
-    Args:
-        start: The option `newStreamPosition`.
-        streams: The added streams, by logical name.
-        table: The lease table, which is read only if `start` is `LEASES`.
-        lease_keys: Maps leases to shards.
-        clock: Kinesis' time, for `LATEST`.
+    The lease table is read only if that is `LEASES`. A stream without rows then starts at TRIM_HORIZON.
 
     Raises:
         StreamReplacedError: The leases are of another stream.

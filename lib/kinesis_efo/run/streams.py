@@ -12,14 +12,9 @@ from kinesis_efo.manifest import Manifest, StreamRef
 
 
 class RunStreams:
-    """Opens the streams of a run, each of them once.
+    """Opens the streams of a run, each of them once; `open_stream` opens one without listing its shards.
 
-    Args:
-        manifest: The application, with the streams of the first query.
-        open_stream: Opens a stream, without listing its shards.
-
-    Attributes:
-        opened: The open streams, by logical name.
+    `opened` has the open streams, by logical name.
     """
 
     def __init__(self, manifest: Manifest, open_stream: Callable[[StreamRef], Stream]) -> None:
@@ -54,11 +49,7 @@ class RunStreams:
                 self._opening[name] = asyncio.create_task(self._open(name, ref), name=f"open {name}")
 
     async def ready(self, names: Collection[str]) -> None:
-        """Wait until the streams with these logical names are open.
-
-        Raises:
-            KinesisEfoError: One of the streams cannot be listed.
-        """
+        """Wait until the streams with these logical names are open. Raises the error of a stream that cannot be listed."""
         # Shield the tasks, because several clients may wait for the same stream.
         await asyncio.gather(*(asyncio.shield(self._opening[name]) for name in names if name in self._opening))
 

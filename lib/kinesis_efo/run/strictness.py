@@ -25,11 +25,7 @@ ASK_SECONDS: Final = 5.0
 class Strictness:
     """Follows how Kinesis distributes the records of streams over their shards.
 
-    Args:
-        streams: The streams of the run.
-        leases: The run's leases. Their `notes` keep which streams Kinesis has distributed.
-        patience: Seconds to wait for a lease.
-        clock: Time.
+    The `notes` of `leases` keep which streams Kinesis has distributed. `patience` is in seconds, to wait for a lease.
     """
 
     def __init__(self, streams: Streams, leases: RunLease, patience: float, clock: Clock) -> None:
@@ -41,14 +37,7 @@ class Strictness:
         self._said: set[tuple[str, Distribution]] = set()
 
     async def of(self, names: Collection[str]) -> frozenset[str]:
-        """Those of the given streams of which aggregates may be left out. Waits until the run holds the streams' leases.
-
-        Args:
-            names: Logical names.
-
-        Raises:
-            LeaseError: A lease cannot be taken.
-        """
+        """Those of the given streams of which aggregates may be left out. Waits for the leases; raises `LeaseError` if it gets none."""
         await self._leases.wait_held(names, self._patience)
         strict = await asyncio.gather(*(self._is_strict(name) for name in names))
         return frozenset(name for name, is_strict in zip(names, strict, strict=True) if is_strict)

@@ -188,9 +188,7 @@ class RunThread:
 def finished(future: Future[T], alive: Callable[[], bool]) -> T:
     """Wait for the result of a call into the event loop of another thread.
 
-    Args:
-        future: The call.
-        alive: Returns whether the loop still runs, because a stopped event loop never completes its futures.
+    `alive` returns whether the loop still runs, because a stopped event loop never completes its futures.
 
     Raises:
         FetcherUnreachableError: The loop was stopped.

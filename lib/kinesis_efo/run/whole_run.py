@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -55,14 +55,6 @@ from kinesis_efo.sharing.local_fetching import LocalFetching
 logger = logging.getLogger(__name__)
 
 
-class _StartOffset(Protocol):
-    """A function that chooses start positions: `start_offset` or `added_offset`."""
-
-    async def __call__(
-        self, start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
-    ) -> Offset: ...
-
-
 class RemoteFetchers(Protocol):
     """The fetchers that a run has in other processes."""
 
@@ -74,20 +66,12 @@ class RemoteFetchers(Protocol):
 
 
 StartFetchers = Callable[[FetcherPlan], RemoteFetchers]
+_StartOffset = Callable[[Start, Mapping[str, Stream], LeaseStore, LeaseKeys, Clock], Awaitable[Offset]]
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """The settings of a run.
-
-    Attributes:
-        manifest: The application, with the streams to read.
-        options: The options of the run's first query.
-        listening: Where to listen for tasks.
-        start_fetchers: Starts fetchers in other processes; None: one fetcher runs in this process.
-        secret: The secret of the run.
-        limits: Kinesis' time limits.
-    """
+    """The settings of a run; `options` are those of its first query. Without `start_fetchers`, one fetcher runs in this process."""
 
     manifest: Manifest
     options: SourceOptions
@@ -98,7 +82,7 @@ class RunSetup:
 
 
 class WholeRun:
-    """A run with all its parts; implements `RunOfClients` and `RunOfQuery`.
+    """A run with all its parts.
 
     Args:
         setup: The settings of the run.
@@ -110,12 +94,10 @@ class WholeRun:
         said: Log lines of the run. The next client that makes a call receives them with the reply, and writes them.
 
     Attributes:
-        run: The run.
         cluster: The fetchers in other processes; None if the run has one fetcher in this process.
         fetcher: The fetcher in this process; None if the fetchers are in other processes.
         service: The service at which tasks read, or ask for the fetcher of a shard.
         options: The options of the run's first query.
-        clock: Time.
         certificate: The TLS certificate of the service; None if the service does not use TLS.
         emptied: Set when the last client has left.
         end_report: Reports the last metrics.
@@ -197,10 +179,7 @@ class WholeRun:
             self._fetchers.stop()
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Start the run, its fetchers in other processes, and its metrics.
-
-        Args:
-            stack: Gets the callbacks that stop the run and its parts.
+        """Start the run, its fetchers in other processes, and its metrics; `stack` gets the callbacks that stop them.
 
         Raises:
             KinesisEfoError: The lease table or a stream cannot be used.
@@ -227,22 +206,27 @@ class WholeRun:
 
     @property
     def planner_address(self) -> FetcherAddress | None:
+        """The address at which tasks ask for the fetcher of a shard; None if the run has only one fetcher."""
         return self.address if self.cluster is not None else None
 
     @property
     def reading(self) -> bool:
+        """Whether a task is reading a range."""
         return self.run.fetching.reading
 
     async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
+        """The start of a new query."""
         found = await self._begin(start_offset, start, names)
         query.begins(names, from_leases=start.from_leases)
         # Let all queries that start at LATEST begin at the same record.
         return query.at_front(found) if start == Start() and len(self.run.queries) > 1 else found
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:
+        """The start of streams that were added to a query with a checkpoint."""
         return await self._begin(added_offset, start, names)
 
     async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
+        """The fetchers of some ranges of a query, None where there is none; waits at most `at_most` seconds for them."""
         if (cluster := self.cluster) is None:
             return [self.address] * len(ranges)
         cluster.expect({wanted.key: wanted.after for wanted in ranges})
@@ -256,9 +240,11 @@ class WholeRun:
     # -- clients
 
     def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
+        """The reasons why a query of these streams cannot share the run."""
         return self._streams.faults(streams)
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
+        """Add streams to the run. Other processes of the program see them immediately; the returned task ends when they are open."""
         self._streams.add(streams)
         self._streams_changed(self._streams.arns)
         return asyncio.create_task(self._extended(streams), name="extend")
@@ -268,6 +254,7 @@ class WholeRun:
         self.run.leases.extend(names)
 
     def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
+        """Add a query, and return its planner. The query's tasks identify it by `name`."""
         query = Query(self.run, options.ends, name=name, max_skew=self.options.max_shard_skew, streams=streams)
         return QueryPlanner(self, query, name, options, streams)
 

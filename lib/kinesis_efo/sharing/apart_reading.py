@@ -3,44 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from kinesis_efo.errors import AccessRefusedError, KinesisEfoError
+from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.failure import Failure
-from kinesis_efo.fetcher.buffer import ShardBuffer
+from kinesis_efo.fetcher.buffer import NotBufferedError, ShardBuffer
 from kinesis_efo.fetcher.coordinator import Coordinator, ShardListener
 from kinesis_efo.fetcher.feed import FetchCounts
 from kinesis_efo.fetcher.feeds import Feeds
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange
 
-
-class ApartRules(Protocol):
-    """What the run allows queries that catch up; see `Sharing`."""
-
-    @property
-    def coordinator(self) -> Coordinator:
-        """The run, which decides what may be read."""
-
-    @property
-    def may_read_apart(self) -> bool:
-        """Whether a query may catch up with a fetcher of its own."""
-
-    def fetch_apart(self) -> Fetcher:
-        """Make a fetcher for a query that catches up, with a part of the memory."""
-
-    def end_apart(self, fetcher: Fetcher) -> None:
-        """Take back the memory of a fetcher that `fetch_apart` made."""
-
-    def forbid_apart(self, why: AccessRefusedError) -> None:
-        """Let no query catch up any more, because Kinesis refuses GetRecords."""
+if TYPE_CHECKING:
+    from kinesis_efo.sharing.query_fetching import QueryFetching
+    from kinesis_efo.sharing.sharing import Sharing
 
 
 class ApartReading:
     """The shards in which one query catches up, and the fetcher that reads them.
 
     Args:
-        rules: What the run allows.
+        group: The queries of the run.
         listener: Told in which shards something happens.
         failed: Called with an error that ends this query only.
 
@@ -49,9 +32,9 @@ class ApartReading:
             next micro-batch can be planned from there; None while the query is further behind.
     """
 
-    def __init__(self, rules: ApartRules, listener: ShardListener, failed: Callable[[KinesisEfoError], None]) -> None:
+    def __init__(self, group: Sharing, listener: ShardListener, failed: Callable[[KinesisEfoError], None]) -> None:
         self.claims: Final[dict[ShardKey, Position | None]] = {}
-        self._rules = rules
+        self._group = group
         self._listener = listener
         self._failed = failed
         self._fetcher: Fetcher | None = None
@@ -60,16 +43,16 @@ class ApartReading:
         """Stop the query's own fetcher, if there is one."""
         if (fetcher := self._fetcher) is not None:
             self._fetcher = None
-            self._rules.end_apart(fetcher)
+            self._group.end_apart(fetcher)
             await fetcher.stop()
 
     @property
     def fetcher(self) -> Fetcher:
         """The fetcher that reads the shards. It is made when it is first needed."""
         if self._fetcher is None:
-            self._fetcher = self._rules.fetch_apart()
-            self._fetcher.refused = self._rules.forbid_apart
-            self._fetcher.start(_ApartCoordinator(self._rules.coordinator, self._failed), self._listener)
+            self._fetcher = self._group.fetch_apart()
+            self._fetcher.refused = self._group.forbid_apart
+            self._fetcher.start(_ApartCoordinator(self._group.coordinator, self._failed), self._listener)
         return self._fetcher
 
     @property
@@ -110,11 +93,7 @@ class ApartReading:
     def commit(self, offset: Mapping[ShardKey, Position]) -> dict[ShardKey, LastRecord]:
         """Drop what the query has processed. Close the feeds of shards that it plans from the shared buffer or has left.
 
-        Args:
-            offset: Positions up to which it has processed everything.
-
-        Returns:
-            The last records at these positions, if known.
+        Everything up to `offset` is processed. Returns the last records at these positions, if known.
         """
         left = [key for key in self.claims if key not in offset or offset[key].is_end]
         self.end(left)
@@ -138,14 +117,57 @@ class ApartReading:
     def read(self, wanted: ShardRange, asked_at: float | None) -> AsyncGenerator[list[bytes], None]:
         """Read, with GetRecords, the payloads that cover a range, for as long as Kinesis allows that.
 
-        Args:
-            wanted: The range.
-            asked_at: When the range was requested, monotonic seconds; None: now.
+        `asked_at` is when the range was requested, monotonic seconds; None: now. Raises the errors of `Fetcher.read`.
+        """
+        return self.fetcher.read(wanted, asked_at, lambda: self._group.may_read_apart, lambda: True)
+
+
+class QueryTasks:
+    """Serves tasks with the query's own fetcher, which `apart` has; implements `RangeSource`."""
+
+    def __init__(self, query: QueryFetching, group: Sharing, apart: ApartReading) -> None:
+        self._query = query
+        self._group = group
+        self._apart = apart
+
+    def may_restart(self) -> bool:
+        """Whether a task may restart the shared subscription: if the run has one query, or no query may have a fetcher of its own.
 
         Raises:
-            DataLossError, RetriesExhaustedError, NotBufferedError: In the same cases as `Fetcher.read`.
+            KinesisEfoError: The query has failed, or has left.
         """
-        return self.fetcher.read(wanted, asked_at, lambda: self._rules.may_read_apart, lambda: True)
+        self._query.failure.raise_if_set()
+        return self._group.alone or not self._group.may_read_apart
+
+    def is_alone(self) -> bool:
+        """Whether the run has no other query."""
+        return self._group.alone
+
+    def are_apart(self, key: ShardKey, position: Position) -> bool:
+        """Whether tasks that read a shard from a position on read with the query's own fetcher.
+
+        Raises:
+            KinesisEfoError: The query has failed, or has left.
+        """
+        if self.may_restart():
+            return False
+        own, shared = self._apart.found(key), self._group.shared.found(key)
+        if own is not None and own.covers(position) is not False:
+            return True
+        return shared is not None and shared.covers(position) is False
+
+    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
+        self._query.failure.raise_if_set()
+        return await self._apart.fetcher.hash_range(key) if self._group.may_read_apart else None
+
+    def expect(self, ranges: Iterable[ShardRange]) -> float:
+        apart = [wanted for wanted in ranges if self.are_apart(wanted.key, wanted.after)]
+        return self._apart.fetcher.expect(apart) if apart else self._group.clock.monotonic()
+
+    def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
+        if self.may_restart():
+            raise NotBufferedError(wanted)
+        return self._apart.read(wanted, asked_at)
 
 
 class _ApartCoordinator:

@@ -1,31 +1,28 @@
-"""Fetches the shards of a run in the run's own process: `fetchers=driver`."""
+"""Fetches the shards of a run in the run's own process: `fetchers=driver`.
+
+A range of a task is in its query's own buffer or in the shared one. If neither has it any more, the query's own fetcher reads it again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from typing import Final
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.fetcher.buffer import NotBufferedError
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.service import RangeSource
 from kinesis_efo.fetcher.status import ShardStatus
-from kinesis_efo.positions import Position, ShardKey
+from kinesis_efo.positions import Position, ShardKey, ShardRange
+from kinesis_efo.sharing.apart_reading import QueryTasks
 from kinesis_efo.sharing.query_fetching import QueryFetching
-from kinesis_efo.sharing.serving import ServingShared
 from kinesis_efo.sharing.sharing import Sharing
 
 
 class LocalFetching:
-    """Fetches with one fetcher, in the run's event loop; implements `Fetching`.
-
-    Args:
-        fetcher: The fetcher, which `start` starts.
-        clock: Time.
-        together: Whether queries stay together even if one starves; see `Sharing`.
-
-    Attributes:
-        sharing: The queries for which it fetches.
-    """
+    """Fetches with one fetcher, in the run's event loop; implements `Fetching`. `together` is as in `Sharing`."""
 
     def __init__(self, fetcher: Fetcher, clock: Clock, *, together: bool = False) -> None:
         self._fetcher = fetcher
@@ -66,3 +63,34 @@ class LocalFetching:
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         return self._fetcher.feeds.read_until(key, position)
+
+
+class ServingShared:
+    """Serves one query from the run's fetcher, which all queries share, or from the query's own; implements `RangeSource`."""
+
+    def __init__(self, fetcher: Fetcher, tasks: QueryTasks) -> None:
+        self._fetcher = fetcher
+        self._tasks = tasks
+
+    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
+        return await self._fetcher.hash_range(key)
+
+    def expect(self, ranges: Iterable[ShardRange]) -> float:
+        return self._fetcher.expect(ranges) if self._tasks.may_restart() else self._tasks.expect(ranges)
+
+    async def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
+        apart = False
+        while not wanted.is_over:
+            apart = apart or self._tasks.are_apart(wanted.key, wanted.after)
+            try:
+                if apart:
+                    reading = self._tasks.read(wanted, asked_at)
+                else:
+                    reading = self._fetcher.read(wanted, asked_at, self._tasks.may_restart, self._tasks.is_alone)
+                async with aclosing(reading) as payloads:
+                    async for some in payloads:
+                        yield some
+            except NotBufferedError as error:
+                wanted, apart = error.left, not apart
+            else:
+                return

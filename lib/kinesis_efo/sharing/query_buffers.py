@@ -15,7 +15,8 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey
 from kinesis_efo.sharing.apart_reading import ApartReading
 
 if TYPE_CHECKING:
-    from kinesis_efo.sharing.query_fetching import Group, QueryFetching
+    from kinesis_efo.sharing.query_fetching import QueryFetching
+    from kinesis_efo.sharing.sharing import Sharing
 
 logger = logging.getLogger(__name__)
 
@@ -23,16 +24,10 @@ logger = logging.getLogger(__name__)
 class QueryBuffers:
     """The buffers from which one query plans; implements `Buffers`.
 
-    Args:
-        query: The query.
-        group: The queries of its run.
-
-    Attributes:
-        apart: Reads the shards in which the query catches up.
-        ahead: The shards in which the query is ahead of the shared buffer, each with the time when it began to wait, monotonic seconds.
+    `ahead` has the shards in which the query is ahead of the shared buffer, each with the time when it began to wait, monotonic seconds.
     """
 
-    def __init__(self, query: QueryFetching, group: Group) -> None:
+    def __init__(self, query: QueryFetching, group: Sharing) -> None:
         self.apart: ApartReading
         self.ahead: Final[dict[ShardKey, float]] = {}
         self._query = query

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.failure import Failure
@@ -19,11 +18,12 @@ from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.feed import FetchCounts
 from kinesis_efo.fetcher.micro_batches import MicroBatchPlanner
 from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
-from kinesis_efo.sharing.apart_reading import ApartReading, ApartRules
+from kinesis_efo.sharing.apart_reading import ApartReading, QueryTasks
 from kinesis_efo.sharing.query_buffers import QueryBuffers
-from kinesis_efo.sharing.serving import QueryTasks
-from kinesis_efo.sharing.shared import SharedBuffers
 from kinesis_efo.sharing.standing import Reads
+
+if TYPE_CHECKING:
+    from kinesis_efo.sharing.sharing import Sharing
 
 logger = logging.getLogger(__name__)
 
@@ -31,58 +31,15 @@ _SENT_SECONDS: Final = 2.0
 """An event that arrives this long after a moment was sent by Kinesis after that moment."""
 
 
-class Group(ApartRules, Protocol):
-    """The other queries of a run, for one of them; see `Sharing`."""
-
-    @property
-    def shared(self) -> SharedBuffers:
-        """The shared buffers."""
-
-    @property
-    def clock(self) -> Clock:
-        """Time."""
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is only one query."""
-
-    @property
-    def together(self) -> bool:
-        """Whether queries stay together even if one starves."""
-
-    def others_at(self, query: QueryFetching, key: ShardKey) -> list[Position]:
-        """The claims of the other queries on a shard."""
-
-    def follow(self) -> None:
-        """Update which shards are read, after a query's shards have changed."""
-
-    def commit(self, keys: Iterable[ShardKey]) -> Mapping[ShardKey, LastRecord]:
-        """Drop what no query needs any more of some shards; returns the last records before the new starts of their buffers."""
-
-    async def leave(self, query: QueryFetching) -> None:
-        """Remove a query."""
-
-    def make_room(self, query: QueryFetching) -> None:
-        """Make room for a starving query, if the claims of another one fill the buffers."""
-
-
 class QueryFetching:
-    """Fetches for one query.
-
-    Args:
-        group: The queries of the run.
-        name: Identifies it in the run.
-        max_skew: See `MicroBatchPlanner`.
+    """Fetches for one query, which `name` identifies in the run.
 
     Attributes:
-        name: The same.
         failure: An error that ends this query only.
         offset: How far it has planned, by its last poll; None before.
-        buffers: The buffers from which it plans.
-        tasks: Serves its tasks.
     """
 
-    def __init__(self, group: Group, name: str = "", max_skew: float | None = None) -> None:
+    def __init__(self, group: Sharing, name: str = "", max_skew: float | None = None) -> None:
         self.name: Final = name
         self.failure = Failure()
         self.offset: Offset | None = None
@@ -144,13 +101,9 @@ class QueryFetching:
             self._group.follow()
 
     def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
-        """Drop what the query has processed, unless another one needs it.
+        """Drop what the query has processed, which is everything up to `offset`, unless another query needs it.
 
-        Args:
-            offset: Positions up to which it has processed everything.
-
-        Returns:
-            For shards whose buffer now starts elsewhere: the last record before the start, if known.
+        Returns the last record before the new start of each buffer that now starts elsewhere, if known.
         """
         self._check()
         self._committed = offset
@@ -193,10 +146,7 @@ class QueryFetching:
     def at_front(self, offset: Offset) -> Offset:
         """The start of a new query at LATEST: in shards that other queries read at the tip, the end of the shared buffer.
 
-        So queries that are started together begin at the same record.
-
-        Args:
-            offset: The start positions; a time means now.
+        So queries that are started together begin at the same record. A time in `offset` means now.
         """
         moved = dict(offset)
         for key, position in offset.items():

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.decisions.event_index import EventIndex
+from kinesis_efo.errors import AccessRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.buffer import STARVING_SECONDS
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.fetcher import Fetcher
-from kinesis_efo.positions import LastRecord, Position, ShardKey, lowest
+from kinesis_efo.fetcher.micro_batches import Buffers
+from kinesis_efo.positions import LastRecord, Position, ShardKey, ShardRange, lowest
 from kinesis_efo.sharing.query_fetching import QueryFetching
-from kinesis_efo.sharing.shared import SharedBuffers
 
 logger = logging.getLogger(__name__)
 
@@ -22,18 +23,63 @@ _APART_PART: Final = 4
 """While queries catch up, their own fetchers together get the budget divided by this number."""
 
 
+class SharedBuffers(Buffers, Protocol):
+    """The buffers of all shards of a run."""
+
+    def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
+        """The buffer of a shard, as in `Buffers`. If it does not have everything after the position, read the shard again from there on."""
+
+    def found(self, key: ShardKey) -> EventIndex | None:
+        """The buffer of a shard, wherever that buffer starts; None if the shard is not read."""
+
+    def begin_at(self, key: ShardKey, position: Position) -> EventIndex | None:
+        """Read a shard again from a position on. Returns the new buffer, or None if it is not there yet."""
+
+    @property
+    def withholds(self) -> bool:
+        """Whether shards that `let_go` closed have not been opened again."""
+
+    def expect(self, positions: Mapping[ShardKey, Position]) -> None:
+        """Begin to read shards from these positions on, unless they are read already."""
+
+    def follow(self, positions: Mapping[ShardKey, Position]) -> None:
+        """Set which shards are read, each with the position of one of its queries; `SHARD_END` only if all of them have reached that."""
+
+    def commit(self, positions: Mapping[ShardKey, Position]) -> Mapping[ShardKey, LastRecord]:
+        """Drop what no query needs any more: what is before `positions`, the lowest claim of each shard.
+
+        Returns the last record before each position that has changed, if known.
+        """
+
+    def last_record(self, wanted: ShardRange) -> int | None:
+        """The sequence number of the last record of a range; None if there is none, or if it is unknown."""
+
+    def is_read(self, key: ShardKey) -> bool:
+        """Whether a task is reading a range of a shard from the buffer."""
+
+    def wants_room(self, seconds: float) -> bool:
+        """Whether a shard has waited for room for this many seconds."""
+
+    def tip(self, key: ShardKey) -> Position | None:
+        """The tip that a shard had when reading it began; None if unknown."""
+
+    def tip_since(self, key: ShardKey, since: float) -> Position | None:
+        """The end of a shard's buffer, if everything that arrived before `since` (monotonic seconds) is before it; else None."""
+
+    async def let_go(self, shards: Collection[ShardKey]) -> None:
+        """Close the subscriptions of shards until `expect`, `follow` or `buffered` needs them."""
+
+
 class Sharing:
-    """The queries of one run; implements `Group`, and tells all queries in which shards something happens.
+    """The queries of one run; tells all of them in which shards something happens.
 
     Args:
         shared: The shared buffers.
-        clock: Time.
         budget: The budget of the buffers in this process.
         apart: Makes a fetcher for a query that catches up; None if no query can catch up.
         together: Whether queries stay together even if one starves: the option `slowQueries=hold`.
 
     Attributes:
-        queries: The present queries.
         coordinator: The run, which decides what may be read.
     """
 
@@ -58,22 +104,16 @@ class Sharing:
         self._kept: dict[ShardKey, Position] = {}
 
     def join(self, name: str = "", max_skew: float | None = None) -> QueryFetching:
-        """Add a query.
+        """Add a query; `name` identifies it in the run.
 
-        Args:
-            name: Identifies the query in the run.
-            max_skew: Seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`.
+        `max_skew`: seconds by which shards may be ahead of the slowest; see `MicroBatchPlanner`.
         """
         query = QueryFetching(self, name, max_skew)
         self.queries.append(query)
         return query
 
     def named(self, name: str) -> QueryFetching:
-        """A query by its name.
-
-        Raises:
-            FetcherUnreachableError: The query has ended, or has not joined this run yet.
-        """
+        """A query by its name. Raises `FetcherUnreachableError` if it has ended, or has not joined this run yet."""
         for query in self.queries:
             if query.name == name:
                 return query
@@ -96,6 +136,7 @@ class Sharing:
 
     @property
     def alone(self) -> bool:
+        """Whether there is only one query, which does not catch up."""
         return len(self.queries) == 1 and not self.queries[0].is_apart
 
     @property
@@ -140,6 +181,7 @@ class Sharing:
         return found
 
     def follow(self) -> None:
+        """Update which shards are read, after a query's shards have changed."""
         if len(self.queries) == 1 and (offset := self.queries[0].offset) is not None:
             # With one query, skip the claims, which take some milliseconds for 8,000 shards.
             self._kept.clear()
@@ -150,10 +192,12 @@ class Sharing:
         self._keep([*positions, *self._kept])
 
     def others_at(self, query: QueryFetching, key: ShardKey) -> list[Position]:
+        """The claims of the other queries on a shard."""
         claims = [other.claim(key) for other in self.queries if other is not query]
         return [claim for claim in claims if claim is not None and not claim.is_end]
 
     def commit(self, keys: Iterable[ShardKey]) -> Mapping[ShardKey, LastRecord]:
+        """Drop what no query needs any more of some shards; returns the last records before the new starts of their buffers."""
         self._keep(keys)
         return self.shared.commit(dict(self._kept))
 
@@ -174,9 +218,11 @@ class Sharing:
 
     @property
     def may_read_apart(self) -> bool:
+        """Whether a query may catch up with a fetcher of its own."""
         return self._apart is not None
 
     def fetch_apart(self) -> Fetcher:
+        """Make a fetcher for a query that catches up, with a part of the memory."""
         assert self._apart is not None
         budget = Budget(1, now=self.clock.monotonic)
         self._apart_budgets.append(budget)
@@ -184,10 +230,12 @@ class Sharing:
         return self._apart(budget)
 
     def end_apart(self, fetcher: Fetcher) -> None:
+        """Take back the memory of a fetcher that `fetch_apart` made."""
         self._apart_budgets.remove(fetcher.budget)
         self._share_budget()
 
-    def forbid_apart(self, why: KinesisEfoError) -> None:
+    def forbid_apart(self, why: AccessRefusedError) -> None:
+        """Let no query catch up any more, because Kinesis refuses GetRecords."""
         if self._apart is None:
             return
         self._apart = None
@@ -207,6 +255,7 @@ class Sharing:
     # -- if a query starves
 
     def make_room(self, query: QueryFetching) -> None:
+        """Make room for a starving query, if the claims of another one fill the buffers."""
         if self.together or self._apart is None or not self.shared.wants_room(STARVING_SECONDS):
             return
         others = [other for other in self.queries if other is not query]

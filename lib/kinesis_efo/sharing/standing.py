@@ -39,14 +39,7 @@ class Reads(NamedTuple):
 
 
 def stands(key: ShardKey, done: Position, reads: Reads, now: float) -> QueryShard:
-    """Where a query is in one shard.
-
-    Args:
-        key: The shard.
-        done: The position up to which the query has processed everything.
-        reads: How the query reads the shard.
-        now: Monotonic time, seconds.
-    """
+    """Where a query that has processed everything up to `done` is in one shard. `now` is in monotonic seconds."""
     buffer, shared, claim = reads.buffer, reads.shared, reads.claim
     held = 0 if shared is None or claim is None else shared.held_behind(claim)
     if done.is_end or buffer is None:
@@ -65,13 +58,7 @@ def stands(key: ShardKey, done: Position, reads: Reads, now: float) -> QueryShar
 
 
 def summed_up(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -> QueryStatus:
-    """A query's status with the sums over its shards.
-
-    Args:
-        query: The status without sums.
-        shards: Where the query is in each shard.
-        each: Whether to list the shards.
-    """
+    """A query's status with the sums over its shards, and with the list of the shards if `each`."""
     known = list(shards)
     worst = max(
         (shard for shard in known if shard.millis is not None), key=lambda shard: shard.millis or 0, default=None
@@ -94,9 +81,7 @@ def slowest(
 ) -> dict[ShardKey, tuple[int, Position]]:
     """For each shard, the number and position of the query that is furthest behind; `TRIM_HORIZON` if it still reads an ancestor.
 
-    Args:
-        queries: The positions of each query, by the query's number.
-        ancestors: All known ancestors of a shard.
+    `queries` has the positions of each query, by the query's number.
     """
     found = {}
     for key in {key for done in queries.values() for key in done}:

@@ -81,14 +81,10 @@ def by_fetcher(
 def coalesce(
     ranges: Sequence[ShardRange], sizes: Mapping[ShardKey, int], *, together: Collection[str] = ()
 ) -> list[list[ShardRange]]:
-    """Group ranges into tasks of about `TASK_BYTES` each.
+    """Group ranges into tasks of about `TASK_BYTES` each, by their `sizes` in bytes, if known.
 
-    One task reads the whole range of a shard, so that its records keep their order.
-
-    Args:
-        ranges: Ranges of the micro-batch.
-        sizes: Bytes by shard, if known.
-        together: Streams that get one task each. The task reads in the order of shard ids, so that parents come before their children.
+    One task reads the whole range of a shard, so that its records keep their order. Each stream of `together` gets one task, which reads in
+    the order of shard ids, so that parents come before their children.
     """
     groups = [sorted(wanted for wanted in ranges if wanted.key.stream == stream) for stream in sorted(together)]
     free = [wanted for wanted in ranges if wanted.key.stream not in together]

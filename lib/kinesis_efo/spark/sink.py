@@ -168,10 +168,7 @@ class Targets:
         return cls(default, arns, f"manifest {manifest.source}")
 
     def target_of(self, name: str | None) -> str:
-        """The name or ARN of the stream to which rows go, for the producer.
-
-        Args:
-            name: The value of the column `stream` in the rows; None or empty means the default.
+        """The name or ARN of the stream to which rows with `name` in column `stream` go; None or empty means the default.
 
         Raises:
             RecordRefusedError: There is no such stream. The message follows words such as "row 7 of this task".
@@ -277,11 +274,9 @@ class OpenProducer:
 
 
 class ProducerPool:
-    """Keeps producers open for the next task of a Python worker, because opening one takes calls that AWS limits per account.
+    """Keeps up to `most` producers open for the next task of a Python worker: opening one takes calls that AWS limits per account.
 
-    Args:
-        seconds: Age after which a producer is not used again, because its stream's limits may have changed.
-        most: The number of producers to keep.
+    A producer that is older than `seconds` is not used again, because its stream's limits may have changed.
     """
 
     def __init__(self, seconds: float = 300.0, most: int = 8) -> None:

@@ -40,16 +40,10 @@ a second for the first micro-batch of a session."""
 
 
 class StreamPlanner:
-    """Plans the micro-batches of one query.
+    """Plans the micro-batches of one query, which reads all streams of `manifest`.
 
-    Args:
-        options: The query's options.
-        manifest: The application's manifest, reduced to the streams of the query.
-        join: Makes the `SharedRun` of the query, without starting it.
-
-    Attributes:
-        lag: The lags and sizes for `reportLatestOffset`.
-        available_now: Whether the query ends at `endingPosition`, or, without that option, at the tips at the first call of `latest`.
+    `join` makes the `SharedRun` of the query, without starting it. `available_now`: whether the query ends at `endingPosition`, or, without
+    that option, at the tips at the first call of `latest`.
     """
 
     def __init__(self, options: SourceOptions, manifest: Manifest, join: Callable[[], SharedRun]) -> None:
@@ -188,7 +182,6 @@ class QueryRun:
     """Joins the run of a query with the first call, makes the query's calls, and leaves the run.
 
     Args:
-        options: The query's options.
         join: Makes the `SharedRun` of the query, without starting it.
         before_leaving: Called before the query leaves.
 

@@ -212,7 +212,12 @@ def _ours(owner: str, stream: Stream, account: Account) -> list[Precondition]:
     Raises:
         ArgumentError: It is of another one.
     """
-    return _near(owner, stream, account, "correct the ARN, or give StreamConsumer.from_arn, since its owner registers the consumer there")
+    return _near(
+        owner,
+        stream,
+        account,
+        "correct the ARN, or give StreamConsumer.from_arn, since its owner registers the consumer there",
+    )
 
 
 def _near(owner: str, stream: Stream, account: Account, remedy: str) -> list[Precondition]:

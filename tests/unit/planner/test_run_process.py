@@ -23,7 +23,7 @@ HEAVY = {"aiobotocore", "aiohttp", "boto3", "botocore", "cryptography", "h2"}
 def test_a_query_whose_run_is_elsewhere_imports_no_sdk_no_http_and_no_cryptography() -> None:
     program = (
         "import sys; import kinesis_efo.spark.stream_reader, kinesis_efo.planner.run_link, "
-        "kinesis_efo.planner.where_service, kinesis_efo.planner.run_process; print(*sys.modules)"
+        "kinesis_efo.planner.shared_run, kinesis_efo.planner.run_process; print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert not HEAVY & {name.partition(".")[0] for name in done.stdout.split()}

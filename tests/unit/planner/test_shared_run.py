@@ -22,8 +22,7 @@ from kinesis_efo.fetcher.work import PlannerClient, WhereRequest
 from kinesis_efo.marks import Mark
 from kinesis_efo.planner import run_process, shared_run
 from kinesis_efo.planner.run_link import RunConnection
-from kinesis_efo.planner.shared_run import SharedRun
-from kinesis_efo.planner.where_service import WhereService
+from kinesis_efo.planner.shared_run import SharedRun, WhereService
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardRange
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import Begin, Commit, Next, Plan
